@@ -1,0 +1,59 @@
+"""fljax: a JAX-vectorised simulator of federated learning in which clients decide whether to take part.
+
+Names are imported when first used: ``import fljax`` costs nothing and ``fljax.aggregators`` needs JAX alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fljax import aggregators as aggregators
+    from fljax import algorithms as algorithms
+    from fljax import data as data
+    from fljax import metrics as metrics
+    from fljax import models as models
+    from fljax import scenarios as scenarios
+    from fljax.engine import Block as Block
+    from fljax.engine import Execution as Execution
+    from fljax.engine import Plan as Plan
+    from fljax.engine import simulate as simulate
+    from fljax.engine import standalone as standalone
+    from fljax.local import Local as Local
+    from fljax.results import Reference as Reference
+    from fljax.results import Result as Result
+    from fljax.types import Algorithm as Algorithm
+    from fljax.types import Federation as Federation
+    from fljax.types import Task as Task
+
+_HOME = {
+    "simulate": "engine",
+    "standalone": "engine",
+    "Plan": "engine",
+    "Execution": "engine",
+    "Block": "engine",
+    "Local": "local",
+    "Result": "results",
+    "Reference": "results",
+    "Algorithm": "types",
+    "Federation": "types",
+    "Task": "types",
+}
+_MODULES = ("aggregators", "algorithms", "data", "engine", "metrics", "models", "scenarios", "trees", "types")
+
+__all__ = ["__version__", *_HOME, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fljax.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"fljax.{name}")
+    raise AttributeError(f"module 'fljax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

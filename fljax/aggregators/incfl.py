@@ -1,0 +1,94 @@
+"""INCFL / MaxFL: weigh each client by the derivative of a surrogate of "the model is good enough for me".
+
+Source: "To federate or not to federate: incentivizing client participation in federated learning" (INCFL), section 3
+and Algorithm 1; "Maximizing global model appeal in federated learning" (MaxFL) is the same aggregation.
+Algorithm 1 of INCFL prints q = sigma(gap); the derivative of the stated objective is sigma(gap)(1 - sigma(gap)), which
+is the default here ("softplus" gives the other).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.linear import weighted_sum
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
+
+
+def _sigmoid(gap: Array) -> Array:
+    decay = jnp.exp(-jnp.abs(gap))  # stable: at most 1, and 0 for infinite gaps
+    return decay / jnp.square(1 + decay)
+
+
+SURROGATES = {
+    "sigmoid": _sigmoid,  # of sigma(gap)
+    "softplus": jax.nn.sigmoid,  # of log(1 + exp(gap))
+    "relu": lambda gap: (gap > 0).astype(gap.dtype),  # of max(0, gap)
+    "exp": lambda gap: jnp.exp(jnp.minimum(gap, 20)),  # of exp(gap), clipped
+}
+NORMALISERS = ("sum", "mean")
+
+
+def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Float[Array, " S"]:
+    """Incentive weights ``q = surrogate'(gap)`` with ``gap = F_k(w) - rho_k`` (loss minus threshold).
+
+    Args:
+      gap: ``[S]`` floating.
+      surrogate: "sigmoid" gives ``sigma(gap) (1 - sigma(gap))`` in [0, 1/4], even in gap and 0 for infinite gaps;
+        "softplus" gives ``sigma(gap)``; "relu" gives 1 where gap > 0 and 0 elsewhere; "exp" gives
+        ``exp(min(gap, 20))``.
+
+    Returns:
+      ``[S]`` weights in the dtype of ``gap``. A gap of NaN gives NaN.
+
+    Raises:
+      ValueError: if the surrogate is none of these.
+    """
+    if surrogate not in SURROGATES:
+        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
+    return SURROGATES[surrogate](jnp.asarray(gap))
+
+
+def incfl_update(
+    updates: PyTree,
+    gap: Float[Array, " S"],
+    *,
+    present: Bool[Array, " S"] | None = None,
+    surrogate: str = "sigmoid",
+    normalise: str = "sum",
+    server_lr: float | Array = 1.0,
+    eps: float | Array = 1e-8,
+) -> PyTree:
+    """The server's increment of INCFL: ``server_lr / (sum_k q_k + eps) * sum_k q_k updates_k``; ADD it to the model.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
+      gap: ``[S]``, each client's loss of the received model minus its threshold.
+      present: ``[S]`` clients that count; None: all. Absent ones are never read.
+      surrogate: see ``incfl_weights``.
+      normalise: "sum" as above; "mean" multiplies by the number of clients present, as the proof for partial
+        participation does (INCFL, appendix D).
+      server_lr: the paper's eta_g.
+      eps: added to the sum of weights. Since that sum is at most S/4, an eps of order S shortens every step.
+
+    Returns:
+      A pytree whose leaves are ``[...]``; zero where all weights are zero (also with eps = 0).
+
+    Raises:
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
+    """
+    if normalise not in NORMALISERS:
+        raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
+    gap = jnp.asarray(gap)
+    present = jnp.ones(gap.shape, bool) if present is None else present
+    # An absent client's weight must vanish although sigma'(0) = 1/4, and its gap may be NaN.
+    weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
+    total = jnp.sum(weights) + eps
+    rate = jnp.where(total > 0, server_lr / jnp.where(total > 0, total, 1), 0)
+    if normalise == "mean":
+        rate = rate * jnp.sum(present, dtype=rate.dtype)
+    return weighted_sum(updates, rate * weights)

@@ -1,0 +1,98 @@
+"""FedAvg: clients train locally, the server averages their updates.
+
+Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017),
+Algorithm 1. Deviations: the average is over updates, with a server learning rate (1 gives the original); sizes or
+uniform weights by flag; the cohort is drawn uniformly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import (
+    Entry,
+    OneModel,
+    deploy_model,
+    init_model,
+    select_uniform,
+    send_model,
+    share,
+)
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PyTree
+
+REFERENCE = """@inproceedings{mcmahan2017communication,
+  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
+  booktitle = {AISTATS},
+  year = {2017}
+}"""
+
+
+class FedAvgUp(NamedTuple):
+    """What a client sends: its update (new minus old) and its number of training samples."""
+
+    update: PyTree
+    size: Int[Array, ""]
+
+
+def fedavg(
+    task: Task,
+    local: Local,
+    *,
+    clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "size",
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """``w <- w + server_lr * sum_k a_k Delta_k / sum_k a_k`` with ``Delta_k = LocalSGD(w, k) - w``.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
+      server_lr: server learning rate eta_g.
+
+    Returns:
+      The algorithm. Info: ``weight`` [row], normalised.
+
+    Raises:
+      ValueError: if ``weights`` is not a valid name or ``clients_per_round`` is not positive.
+    """
+    if weights not in ("size", "uniform"):
+        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[FedAvgUp, Any]:
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
+
+    def aggregate(
+        key: Any, round: Any, server: OneModel, up: FedAvgUp, cohort: Any, held: Any
+    ) -> tuple[OneModel, dict[str, Float[Array, " row"]]]:
+        mass = up.size if weights == "size" else jnp.ones_like(up.size)
+        mass = jnp.where(cohort.present, mass, 0).astype(jnp.result_type(float))
+        step = trees.scale(aggregators.weighted_mean(up.update, mass), server_lr)
+        return OneModel(trees.add(server.model, step)), {"weight": share(mass)}
+
+    return Algorithm(
+        task=task,
+        init_server=init_model(task),
+        send=send_model,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=deploy_model,
+        predict=task.logits,
+        shared=deploy_model,
+        dimensions=(("weight", ("row",)),),
+    )
+
+
+ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE)

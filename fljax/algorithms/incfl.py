@@ -1,0 +1,125 @@
+"""INCFL / MaxFL: train a global model that as many clients as possible prefer to training alone.
+
+Source: "To federate or not to federate: incentivizing client participation in federated learning" (INCFL), Algorithm 1;
+"Maximizing global model appeal in federated learning" (MaxFL), Algorithm 1, is the same solver.
+Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 prints sigma:
+``surrogate="softplus"``); updates are added (the text prints an ascent); the server's rate is without the factor m
+(``normalise="mean"`` has it). eps is not printed in the papers: 1e-8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import Entry, OneModel, deploy_model, init_model, select_uniform, send_model
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@article{cho2022federate,
+  title = {To Federate or Not To Federate: Incentivizing Client Participation in Federated Learning},
+  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
+  journal = {arXiv preprint arXiv:2205.14840},
+  year = {2022}
+}"""
+
+
+class IncflUp(NamedTuple):
+    """What a client sends: its update (new minus old) and its training loss of the model that it received."""
+
+    update: PyTree
+    loss: Float[Array, ""]
+
+
+def incfl(
+    task: Task,
+    local: Local,
+    *,
+    threshold: Float[Array, " N"] | float,
+    clients_per_round: int | None = 10,
+    surrogate: Literal["sigmoid", "softplus", "relu", "exp"] = "sigmoid",
+    normalise: Literal["sum", "mean"] = "sum",
+    eps: float = 1e-8,
+    server_lr: float = 1.0,
+    tune_steps: int = 0,
+) -> Algorithm:
+    """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
+
+    ``F_k(w)`` is the mean training loss over ALL of the client's rows at the received model, before training; data
+    sizes do not weigh in.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is content. From ``standalone``
+        it is each client's solo training loss. Infinite entries give their client no influence ("sigmoid").
+      clients_per_round: drawn uniformly without replacement; None: all.
+      surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
+      normalise: see ``fljax.aggregators.incfl_update``.
+      eps: added to the sum of weights.
+      server_lr: eta_g.
+      tune_steps: local steps taken before F_k is measured (INCFL, appendix on local tuning); 0: none.
+
+    Returns:
+      The algorithm. Info by row: ``loss``, ``gap`` (loss minus threshold) and ``weight`` (q, not normalised); NaN,
+      NaN and 0 where the row is empty.
+    """
+    rho = jnp.asarray(threshold)
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[IncflUp, Any]:
+        judged = down
+        if tune_steps > 0:
+            tuning = local._replace(steps=tune_steps, epochs=None)
+            tune_key = jax.random.fold_in(key, 1)
+            judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
+        loss_key = jax.random.fold_in(key, 2)
+        loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        return IncflUp(trees.subtract(trained.params, down), loss), client
+
+    def aggregate(key: Any, round: Any, server: OneModel, up: IncflUp, cohort: Any, held: Any) -> tuple[OneModel, Info]:
+        own = rho if rho.ndim == 0 else rho[cohort.id]
+        gap = up.loss - own.astype(up.loss.dtype)
+        step = aggregators.incfl_update(
+            up.update,
+            gap,
+            present=cohort.present,
+            surrogate=surrogate,
+            normalise=normalise,
+            server_lr=server_lr,
+            eps=eps,
+        )
+        gap = jnp.where(cohort.present, gap, jnp.nan)
+        weight = jnp.where(cohort.present, aggregators.incfl_weights(gap, surrogate=surrogate), 0)
+        info = {"loss": jnp.where(cohort.present, up.loss, jnp.nan), "gap": gap, "weight": weight}
+        return OneModel(trees.add(server.model, step)), info
+
+    return Algorithm(
+        task=task,
+        init_server=init_model(task),
+        send=send_model,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=deploy_model,
+        predict=task.logits,
+        shared=deploy_model,
+        dimensions=(("loss", ("row",)), ("gap", ("row",)), ("weight", ("row",))),
+    )
+
+
+ENTRY = Entry(
+    incfl,
+    "weighs clients by how close the model is to their threshold (INCFL, MaxFL)",
+    REFERENCE,
+    {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
+)

@@ -1,0 +1,85 @@
+"""Standalone training: every client trains alone; the yardstick of every incentive.
+
+Source: the solo models of INCFL (section 2) and the standalone models of IAFL (section 6). Deviation: none; a constant
+learning rate is the default of ``Local``. For thresholds computed once, before a run, see ``fljax.standalone``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax.algorithms.common import Entry, OneModel, init_model, select_uniform, send_model
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from fljax.types import Info
+
+
+REFERENCE = """@inproceedings{wu2024incentive,
+  title = {Incentive-Aware Federated Learning with Training-Time Model Rewards},
+  author = {Wu, Zhaoxuan and Amiri, Mohammad Mohammadi and Raskar, Ramesh and Low, Bryan Kian Hsiang},
+  booktitle = {ICLR},
+  year = {2024}
+}"""
+
+
+class StandaloneClient(NamedTuple):
+    """A client's own model, kept between rounds."""
+
+    model: PyTree
+
+
+def standalone(task: Task, local: Local, *, clients_per_round: int | None = None) -> Algorithm:
+    """``theta_k <- LocalSGD(theta_k, k)``: no update is sent, nothing is aggregated.
+
+    Args:
+      task: model and loss.
+      local: how clients train; the optimizer state is fresh in every round.
+      clients_per_round: who trains in a round; None: all.
+
+    Returns:
+      The algorithm. All clients start from the same model. An unseen client is judged by a model that it trained alone
+      on its own training rows for as many rounds.
+    """
+
+    def init_client(key: Any, seat: Any, down: Any, data: Any) -> StandaloneClient:
+        return StandaloneClient(down)
+
+    def train(key: Any, seat: Any, down: Any, client: StandaloneClient, data: Any) -> tuple[tuple[()], Any]:
+        trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round)
+        return (), StandaloneClient(trained.params)
+
+    def aggregate(key: Any, round: Any, server: OneModel, up: Any, cohort: Any, held: Any) -> tuple[OneModel, Info]:
+        return server, {}
+
+    def deploy(key: Any, seat: Any, down: Any, client: StandaloneClient, data: Any) -> PyTree:
+        if seat.known:
+            return client.model
+
+        def one(round: Any, model: PyTree) -> PyTree:
+            round_key = jax.random.fold_in(key, round)
+            return training.train(round_key, model, data.train, task=task, local=local, round=round).params
+
+        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), seat.round, one, client.model)
+
+    return Algorithm(
+        task=task,
+        init_server=init_model(task),
+        send=send_model,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=deploy,
+        predict=task.logits,
+        init_client=init_client,
+    )
+
+
+ENTRY = Entry(standalone, "every client trains alone", REFERENCE)

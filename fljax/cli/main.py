@@ -1,0 +1,84 @@
+"""The command line put together, and how it ends: exit codes and sentences for errors."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from fljax.cli import show
+from fljax.cli.printing import fail
+from fljax.cli.run import run
+
+app = typer.Typer(
+    name="fljax",
+    help="Federated learning in which clients decide whether to take part.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: where they are, and getting them.")
+
+app.command()(run)
+app.command(name="report")(show.report_)
+app.command(name="list")(show.list_)
+app.command()(show.cite)
+app.command()(show.doctor)
+app.add_typer(data_app, name="data")
+data_app.command()(show.prepare)
+data_app.command()(show.status)
+
+# Click's, whether typer brings its own click or imports it.
+_USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits with its code; ``arguments`` default to those of the process."""
+    raise SystemExit(_main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    try:
+        return app(list(arguments) or ["--help"], prog_name="fljax", standalone_mode=False) or 0
+    except typer.Abort:
+        return fail("interrupted", 1)
+    except Exception as error:
+        if isinstance(error, _USAGE_ERROR):
+            usage: Any = error
+            return fail(usage.format_message(), 2)
+        if os.environ.get("FLJAX_TRACEBACK"):
+            traceback.print_exc()
+        if _is_bad_input(error):
+            return fail(str(error), 2)
+        sentence = " ".join(f"{type(error).__name__}: {error}".split())
+        return fail(f"{sentence} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
+
+
+def _is_bad_input(error: Exception) -> bool:
+    """Whether fljax's own code raised it as a sentence for the user; a ValueError out of a library is a fault."""
+    if not isinstance(error, ValueError | FileNotFoundError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    home = pathlib.Path(__file__).resolve().parents[1]
+    return bool(frames) and pathlib.Path(frames[-1].filename).resolve().is_relative_to(home)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from fljax import __version__
+
+        print(f"fljax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning in which clients decide whether to take part."""

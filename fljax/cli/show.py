@@ -1,0 +1,125 @@
+"""The commands that show things, and ``fljax data`` and ``fljax report``."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from fljax.cli.environment import environment, memory
+from fljax.cli.printing import Json, print_json
+
+LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios")
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(help=" | ".join(LISTS))],
+    as_json: Json = False,
+) -> None:
+    """List what fljax offers of a kind, one line each."""
+    from fljax.naming import unknown
+
+    if kind not in LISTS:
+        raise ValueError(unknown("list", kind, LISTS))
+    found = _offered(kind)
+    lines = {name: _first_line(getattr(entry, "build", entry)) for name, entry in found.items()}
+    if as_json:
+        print_json(lines)
+        return
+    if not lines:
+        print(f"fljax has no {kind} yet.")
+    width = max((len(name) for name in lines), default=0)
+    for name, line in lines.items():
+        print(f"{name:<{width}}  {line}".rstrip())
+
+
+def _offered(kind: str) -> Mapping[str, Any]:
+    import importlib
+
+    if kind == "metrics":
+        from fljax import metrics
+
+        public = {name: each for name, each in vars(metrics).items() if callable(each) and name[0] != "_"}
+        return {name: each for name, each in public.items() if each.__module__ == metrics.__name__}
+    if kind == "tables":
+        return {}
+    module, name = {
+        "algorithms": ("algorithms", "REGISTRY"),
+        "scenarios": ("scenarios", "REGISTRY"),
+        "datasets": ("data", "SOURCES"),
+        "partitions": ("data", "PARTITIONERS"),
+        "models": ("models", "MODELS"),
+    }[kind]
+    return getattr(importlib.import_module(f"fljax.{module}"), name)
+
+
+def _first_line(entry: Any) -> str:
+    return (getattr(entry, "__doc__", None) or "").strip().partition("\n")[0]
+
+
+def cite(name: Annotated[str, typer.Argument(help="An algorithm.")]) -> None:
+    """Print the BibTeX entry of the paper that an algorithm is from."""
+    from fljax.algorithms import REGISTRY
+    from fljax.naming import unknown
+
+    if name not in REGISTRY:
+        raise ValueError(unknown("algorithm", name, REGISTRY))
+    print(REGISTRY[name].reference.strip())
+
+
+def prepare(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    folder: Annotated[pathlib.Path | None, typer.Option(help="Folder with the upstream files.")] = None,
+) -> None:
+    """Load a data set once, so that later runs find it."""
+    from fljax import data
+
+    found = data.load(name, folder=folder)
+    shape = " x ".join(str(length) for length in found.x.shape[1:])
+    print(f"{name}: {len(found.y)} examples of {shape}, {found.classes} classes")
+
+
+def status(as_json: Json = False) -> None:
+    """Say for each data set where it is, or how to get it."""
+    from fljax import data
+
+    found = data.status()
+    if as_json:
+        print_json(found)
+        return
+    width = max(len(name) for name in found)
+    for name, where in found.items():
+        print(f"{name:<{width}}  {where}")
+
+
+def report_(
+    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
+) -> None:
+    """Draw the picture and the page of runs again."""
+    from fljax import report
+
+    written = {str(folder): [str(path) for path in report.write(folder)] for folder in runs}
+    if as_json:
+        print_json(written)
+        return
+    for paths in written.values():
+        print("\n".join(paths))
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show versions, devices, memory and data sets."""
+    from fljax import data
+
+    found = {**environment(), "memory": memory(), "data": data.status()}
+    if as_json:
+        print_json(found)
+        return
+    for key, value in found.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, each in value.items():
+                print(f"  {name}: {each}")
+        else:
+            print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")

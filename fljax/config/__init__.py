@@ -1,0 +1,38 @@
+"""A typed, validated description of an experiment, read from TOML.
+
+``load`` turns a file and overrides into a Config; whatever is wrong with them is one sentence that names
+the key, what was expected, what was found and, for names, the nearest valid one. Hyper-parameters are
+listed nowhere here: what an algorithm, scenario, model, data set or partitioner accepts is read from the
+signature of its builder.
+"""
+
+from fljax.config.errors import ConfigError
+from fljax.config.keys import (
+    AlgorithmEntry,
+    Config,
+    Data,
+    Execution,
+    Local,
+    Model,
+    Participation,
+    Scenario,
+    Standalone,
+)
+from fljax.config.reading import load, parse
+from fljax.config.writing import dumps
+
+__all__ = [
+    "AlgorithmEntry",
+    "Config",
+    "ConfigError",
+    "Data",
+    "Execution",
+    "Local",
+    "Model",
+    "Participation",
+    "Scenario",
+    "Standalone",
+    "dumps",
+    "load",
+    "parse",
+]

@@ -1,0 +1,98 @@
+"""What is wrong with a config, as one sentence: the key, what was expected, what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic
+from pydantic import BaseModel
+
+from fljax.config.keys import Config
+from fljax.naming import unknown
+
+
+class ConfigError(ValueError):
+    """Something is wrong with a config; the message is one sentence."""
+
+
+def sentence(error: pydantic.ValidationError, raw: Mapping[str, Any]) -> str:
+    """One sentence about the first mistake; unknown keys come first, as they explain missing ones."""
+    errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    first = errors[0]
+    location = list(first["loc"])
+    path = _path(location, raw)
+    if first["type"] == "extra_forbidden":
+        table: Any = Config
+        for key in location[:-1]:
+            if isinstance(key, str) and issubclass(table, BaseModel):
+                table = table.model_fields[key].annotation
+        return f"{path}: {unknown('key', str(location[-1]), table.model_fields)}"
+    prefix = f"{path}: " if path else ""
+    return f"{prefix}{_mistake(first)}"
+
+
+def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names: Sequence[str]) -> str:
+    errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    name = str(errors[0]["loc"][0])
+    if errors[0]["type"] == "extra_forbidden":
+        return f"{path}: {unknown(kind, name, names)}"
+    # One error for each member of a union: they are alternatives.
+    same = [each for each in errors if str(each["loc"][0]) == name]
+    if len(same) == 1:
+        return f"{path}.{name}: {_mistake(same[0])}"
+    expected = " or ".join(dict.fromkeys(_expected(each) for each in same))
+    return f"{path}.{name}: expected {expected}, got {same[0]['input']!r}"
+
+
+def _path(location: Sequence[int | str], raw: Mapping[str, Any]) -> str:
+    """The key's path as overrides write it, with algorithms and scenarios by their names."""
+    words, here = [], raw
+    for key in location:
+        try:
+            here = here[key]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            here = {}
+        label = here.get("label", here.get("name")) if isinstance(here, Mapping) else None
+        words.append(str(label) if isinstance(key, int) and label is not None else str(key))
+    return ".".join(words)
+
+
+def _mistake(error: Any) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        return "expected a value (there is no default), got none"
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        valid = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return unknown("value", error["input"], valid)
+    return f"expected {_expected(error)}, got {error['input']!r}"
+
+
+_EXPECTED = {
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
+    "finite_number": "a finite number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+    "bool_type": "true or false",
+    "literal_error": "{expected}",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "none_required": "nothing",
+    "too_short": "at least {min_length} of them",
+}
+
+
+def _expected(error: Any) -> str:
+    template = _EXPECTED.get(error["type"])
+    return template.format(**error.get("ctx", {})) if template is not None else error["msg"]

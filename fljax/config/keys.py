@@ -1,0 +1,211 @@
+"""The keys of a config, their types and defaults. Frozen values; names and options are checked elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _seeds(value: Any) -> Any:
+    if type(value) is int and value > 0:
+        return tuple(range(value))
+    if isinstance(value, list | tuple) and len(value) > 0:
+        whole = all(type(seed) is int and seed >= 0 for seed in value)
+        if whole and len(set(value)) == len(value):
+            return tuple(value)
+    raise ValueError(
+        f"expected a positive number of seeds or a list of different integers >= 0, got {value!r}"
+    )
+
+
+def _strategy(value: Any) -> Any:
+    if value in ("auto", "vmap", "scan") or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {value!r}")
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value):
+        return value
+    raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {value!r}")
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
+Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
+Name = Annotated[str, BeforeValidator(_name)]
+Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Named(Table):
+    """A name and whatever options its builder takes, side by side in one TOML table."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        own = {key: value for key, value in raw.items() if key in cls.model_fields and key != "options"}
+        extra = {key: value for key, value in raw.items() if key not in cls.model_fields}
+        options = raw.get("options", {})
+        return {**own, "options": {**options, **extra} if isinstance(options, Mapping) else options}
+
+
+class Data(Table):
+    """Which examples, and how they are spread over clients.
+
+    ``train_fraction`` and ``valid_fraction`` are shares of a client's own examples, ``held_fraction`` is
+    the share of all examples that the server keeps. ``test`` says what accuracy is measured on: each
+    client's own test rows or one global test set. Options go to the data set's source and to the
+    partitioner.
+    """
+
+    dataset: str
+    partition: str
+    clients: Count
+    unseen: Annotated[int, Field(ge=0)] = 0
+    train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.6
+    valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    test: Literal["own", "global"] = "own"
+    held_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    folder: str | None = None
+    dataset_options: dict[str, Any] = {}
+    partition_options: dict[str, Any] = {}
+
+
+class Model(Named):
+    """Which model; the other keys go to its builder."""
+
+
+class Local(Table):
+    """How a client trains: at ``learning_rate * decay**round``, for steps or epochs (exactly one of the two).
+
+    ``optimizer`` is the name of an optax optimizer and ``options`` are its other arguments;
+    ``weight_decay`` is coupled L2: its multiple of the parameters is added to the gradient.
+    """
+
+    learning_rate: Positive
+    batch_size: Count
+    steps: Count | None = None
+    epochs: Count | None = None
+    optimizer: str = "sgd"
+    decay: Positive = 1.0
+    weight_decay: NonNegative | None = None
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            got = "neither" if self.steps is None else f"steps = {self.steps} and epochs = {self.epochs}"
+            raise ValueError(f"expected exactly one of steps and epochs, got {got}")
+        return self
+
+
+class Standalone(Table):
+    """How the standalone models are trained: as ``local``, except for what is given here."""
+
+    steps: Count | None = None
+    epochs: Count | None = None
+    learning_rate: Positive | None = None
+    batch_size: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or raw.get("steps") is not None or raw.get("epochs") is not None:
+            return raw
+        return {**raw, "steps": 100}
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            got = f"steps = {self.steps} and epochs = {self.epochs}"
+            raise ValueError(f"expected at most one of steps and epochs, got {got}")
+        return self
+
+
+class Participation(Table):
+    """Who trains in a round; where there are fewer clients than asked for, all of them do."""
+
+    clients_per_round: Count
+
+
+class Execution(Table):
+    """How clients and seeds are mapped to the device: a strategy, or a number that run side by side."""
+
+    clients: Strategy = "auto"
+    seeds: Strategy = "auto"
+
+
+class Scenario(Named):
+    """A wrapper around an algorithm; the other keys go to its builder."""
+
+
+class AlgorithmEntry(Named):
+    """One algorithm of the comparison; the other keys are its hyper-parameters."""
+
+    label: str
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping) and "label" not in raw and "name" in raw:
+            return {**raw, "label": raw["name"]}
+        return raw
+
+
+class Config(Table):
+    """An experiment: the same data, model and seeds for every algorithm."""
+
+    name: Name
+    seeds: Seeds = (0,)
+    rounds: Count
+    evaluate_every: Count
+    data: Data
+    model: Model
+    local: Local
+    standalone: Standalone = Standalone(steps=100)
+    participation: Participation
+    execution: Execution = Execution()
+    algorithms: Annotated[tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, raw: Any) -> Any:
+        """Evaluation about ten times in a run; every client in every round."""
+        if not isinstance(raw, Mapping):
+            return raw
+        rounds, data = raw.get("rounds"), raw.get("data")
+        filled = dict(raw)
+        if type(rounds) is int and rounds > 0:
+            filled.setdefault("evaluate_every", max(1, rounds // 10))
+        clients = data.get("clients") if isinstance(data, Mapping) else getattr(data, "clients", None)
+        if type(clients) is int and clients > 0:
+            filled.setdefault("participation", {"clients_per_round": clients})
+        return filled
+
+    @model_validator(mode="after")
+    def _labels(self) -> Self:
+        labels = [entry.label for entry in self.algorithms]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(
+                    f"expected a different label for each of the algorithms, got {label!r} twice"
+                )
+        return self

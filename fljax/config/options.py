@@ -1,0 +1,185 @@
+"""Names and options, checked against the registries and the signatures of the builders that they name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import pydantic
+from pydantic import ConfigDict, Field
+
+from fljax.config.errors import ConfigError, option_sentence
+from fljax.config.keys import AlgorithmEntry, Config, Count, Local
+from fljax.naming import resolve, unknown
+
+
+class Registries(NamedTuple):
+    """Where names are looked up."""
+
+    algorithms: Mapping[str, Any]
+    scenarios: Mapping[str, Any]
+    datasets: Mapping[str, Any]
+    partitioners: Mapping[str, Any]
+    models: Mapping[str, Any]
+
+
+def registries() -> Registries:
+    """What fljax offers by name."""
+    # Imported here: reading a config's keys needs none of it, and it brings JAX along.
+    from fljax import algorithms, data, models, scenarios
+
+    return Registries(algorithms.REGISTRY, scenarios.REGISTRY, data.SOURCES, data.PARTITIONERS, models.MODELS)
+
+
+class Hands(NamedTuple):
+    """What the experiment hands to a builder, which is therefore no option: so many by position, others by name."""
+
+    positional: int = 0
+    named: frozenset[str] = frozenset()
+
+
+ALGORITHM = Hands(
+    0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"})
+)
+SCENARIO = Hands(1)
+DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
+PARTITION = Hands(1, frozenset({"clients", "unseen", "seed"}))
+MODEL = Hands(2, frozenset({"prepare", "augment", "dtype"}))
+OPTIMIZER = Hands(1)
+# What a number in the config replaces all the same.
+OVERRIDABLE: Mapping[str, Any] = {"threshold": float, "clients_per_round": Count}
+
+
+def with_checked_options(config: Config) -> Config:
+    """Checks names and options against what the builders accept; returns the config with typed options."""
+    found = registries()
+    data = config.data
+    source = _find("data.dataset", data.dataset, found.datasets, "dataset")
+    partitioner = _find("data.partition", data.partition, found.partitioners, "partition")
+    model = _find("model.name", config.model.name, found.models, "model")
+    data = data.model_copy(
+        update={
+            "dataset_options": _options("data.dataset_options", source, data.dataset_options, DATASET),
+            "partition_options": _options(
+                "data.partition_options", partitioner, data.partition_options, PARTITION
+            ),
+        }
+    )
+    checked = _options("model", model, config.model.options, MODEL)
+    entries = [_checked_entry(entry, found) for entry in config.algorithms]
+    return config.model_copy(
+        update={
+            "data": data,
+            "model": config.model.model_copy(update={"options": checked}),
+            "local": config.local.model_copy(update={"options": _optimizer_options(config.local)}),
+            "algorithms": tuple(entries),
+        }
+    )
+
+
+def _checked_entry(entry: AlgorithmEntry, found: Registries) -> AlgorithmEntry:
+    path = f"algorithms.{entry.label}"
+    builder = _find(path, entry.name, found.algorithms, "algorithm")
+    options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", OVERRIDABLE)
+    scenarios = []
+    for scenario in entry.scenarios:
+        where = f"{path}.scenarios.{scenario.name}"
+        wrapper = _find(where, scenario.name, found.scenarios, "scenario")
+        checked = _options(where, wrapper, scenario.options, SCENARIO)
+        scenarios.append(scenario.model_copy(update={"options": checked}))
+    return entry.model_copy(update={"options": options, "scenarios": tuple(scenarios)})
+
+
+def _optimizer_options(local: Local) -> dict[str, Any]:
+    import optax
+
+    def takes_learning_rate(name: str) -> bool:
+        found = getattr(optax, name)
+        return inspect.isfunction(found) and "learning_rate" in inspect.signature(found).parameters
+
+    names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
+    if local.optimizer not in names:
+        raise ConfigError(f"local.optimizer: {unknown('optimizer', local.optimizer, names)}")
+    return _options("local.options", names[local.optimizer], local.options, OPTIMIZER)
+
+
+def _find(path: str, name: str, registry: Mapping[str, Any], kind: str) -> Callable[..., Any]:
+    try:
+        found = resolve(name, registry, kind)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error.__cause__
+    builder = getattr(found, "build", found)
+    if not callable(builder):
+        raise ConfigError(f"{path}: expected {name!r} to be a function that makes a {kind}, got {builder!r}")
+    return builder
+
+
+def _options(
+    path: str,
+    builder: Callable[..., Any],
+    given: Mapping[str, Any],
+    hands: Hands,
+    kind: str = "option",
+    overridable: Mapping[str, Any] = types.MappingProxyType({}),
+) -> dict[str, Any]:
+    """The given options, checked against the builder's signature."""
+    fields: dict[str, Any] = {}
+    extra: Literal["allow", "forbid"] = "forbid"
+    for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
+        name, default = parameter.name, parameter.default
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = "allow"
+        if place < hands.positional or parameter.kind not in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        ):
+            continue
+        if name in overridable:
+            annotation, default = overridable[name], None
+        elif name in hands.named:
+            continue
+        else:
+            annotation = _plain_type(parameter.annotation, builder)
+        # The alias keeps parameters such as "copy" from shadowing pydantic's own attributes.
+        required = default is parameter.empty
+        fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
+    model = pydantic.create_model("Options", __config__=ConfigDict(extra=extra, strict=True), **fields)
+    try:
+        options = model.model_validate(dict(given))
+    except pydantic.ValidationError as error:
+        names = [field[1].alias for field in fields.values()]
+        raise ConfigError(option_sentence(error, path, kind, names)) from None
+    return options.model_dump(by_alias=True, exclude_unset=True)
+
+
+def _plain_type(annotation: Any, builder: Callable[..., Any]) -> Any:
+    """The annotation where TOML can meet it (numbers, text, booleans, literals, their unions), else Any."""
+    parts = [annotation]
+    if isinstance(annotation, str):
+        # Piece by piece: names that are imported for type checkers only cannot be evaluated.
+        parts = [_evaluated(part, builder) for part in re.split(r"\s*\|\s*(?![^\[]*\])", annotation)]
+    plain, foreign = [], False
+    for part in parts:
+        pieces = (
+            typing.get_args(part) if typing.get_origin(part) in (typing.Union, types.UnionType) else (part,)
+        )
+        for piece in pieces:
+            if piece in (None, type(None), float, int, str, bool) or typing.get_origin(piece) is Literal:
+                plain.append(piece)
+            else:  # An array: that is, a number that may be traced. Anything else: no check at all.
+                foreign = foreign or not re.search(r"Array|Float\[|Int\[", str(piece))
+    if foreign or all(piece in (None, type(None)) for piece in plain):
+        return Any
+    return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
+
+
+def _evaluated(text: str, builder: Callable[..., Any]) -> Any:
+    function = inspect.unwrap(getattr(builder, "func", builder))
+    try:
+        return eval(text, getattr(function, "__globals__", {}))
+    except Exception:
+        return text

@@ -1,0 +1,84 @@
+"""Reads a config from TOML and applies overrides."""
+
+from __future__ import annotations
+
+import pathlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic
+
+from fljax.config.errors import ConfigError, sentence
+from fljax.config.keys import Config
+from fljax.config.options import with_checked_options
+from fljax.naming import unknown
+
+
+def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads, overrides and checks a config.
+
+    Args:
+      path: a TOML file.
+      overrides: each ``"a.b=c"``; c is a TOML value, or else text. ``algorithms.<label>.key=c`` finds the
+        algorithm by its label (its name where it has none).
+
+    Returns:
+      The config, with every default filled in; its ``name`` defaults to the name of the file.
+
+    Raises:
+      ConfigError: the file cannot be read, or something in it or in the overrides is wrong.
+    """
+    path = pathlib.Path(path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"expected a config file, got {str(path)!r} ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"expected valid TOML in {str(path)!r}, got: {error}") from None
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw, name=path.stem)
+
+
+def parse(raw: Mapping[str, Any], *, name: str = "experiment") -> Config:
+    """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is used where it has none."""
+    try:
+        config = Config.model_validate({"name": name, **raw})
+    except pydantic.ValidationError as error:
+        raise ConfigError(sentence(error, raw)) from None
+    return with_checked_options(config)
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise ConfigError(f"expected an override 'table.key=value', got {override!r}")
+    table: Any = raw
+    if keys[0] == "algorithms" and len(keys) > 1:
+        table, keys = _entry(raw, path.strip())
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"expected {key!r} in the override {override!r} to be a table, got {table!r}")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    table[keys[-1]] = parsed["value"] if set(parsed) == {"value"} else text.strip()
+
+
+def _entry(raw: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
+    """The table that a path such as ``algorithms.incfl.eps`` is about, and the keys that are left of it."""
+    rest = path.removeprefix("algorithms.")
+    entries = raw.get("algorithms", [])
+    entries = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    labels = {str(each.get("label", each.get("name"))): each for each in entries}
+    for label in sorted(labels, key=len, reverse=True):  # a label may have dots in it
+        if rest.startswith(f"{label}.") and len(rest) > len(label) + 1:
+            return labels[label], rest[len(label) + 1 :].split(".")
+    label, _, key = rest.partition(".")
+    if label in labels and not key:
+        raise ConfigError(f"expected an override 'algorithms.{label}.key=value', got {path!r} without a key")
+    raise ConfigError(f"algorithms: {unknown('label', label, labels)}")

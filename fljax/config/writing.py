@@ -1,0 +1,75 @@
+"""Writes a config as TOML."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from fljax.config.keys import Config, Named
+
+
+def dumps(config: Config) -> str:
+    """The config as TOML; ``load`` reads an equal one from it."""
+    return _toml(_plain(config))
+
+
+def _plain(value: Any) -> Any:
+    """Tables as dictionaries, with options beside the keys that they were given with; nothing where None."""
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        options = fields.pop("options") if isinstance(value, Named) else {}
+        return {
+            key: _plain(each)
+            for key, each in {**fields, **options}.items()
+            if each is not None and each != {}
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    lines, tables = [], []
+    for key, value in table.items():
+        nested = (*path, key)
+        header = ".".join(_toml_key(each) for each in nested)
+        if isinstance(value, Mapping):
+            tables.append(f"\n[{header}]\n{_toml(value, nested)}")
+        elif (
+            not path
+            and value
+            and isinstance(value, list)
+            and all(isinstance(each, Mapping) for each in value)
+        ):
+            tables.extend(f"\n[[{header}]]\n{_toml(each, nested)}" for each in value)
+        else:
+            lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")
+    return "".join([*lines, *tables])
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        # TOML's basic strings are JSON's, but for the one control character that JSON leaves alone.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_toml_value(each) for each in value) + "]"
+    return value.isoformat()  # dates and times are all that is left of TOML's types

@@ -1,0 +1,246 @@
+"""Federations: a data set dealt to clients, as index tables of one shape."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.data.assignment import Partition
+from fljax.data.dataset import Dataset, dataset
+from fljax.data.names import check_count, check_fraction, check_keywords, choose, keywords
+from fljax.data.partition import PARTITIONERS
+from fljax.data.tables import client_table, row_table
+from fljax.naming import unknown
+from fljax.types import Examples, Federation
+
+_ASKED = ("clients", "unseen", "seed")
+_OFFERED = ("classes", "owner", "test_fraction")
+
+
+def federate(
+    dataset: Dataset,
+    partition: str | Callable[..., Partition | Sequence[Any]] = "iid",
+    *,
+    clients: int | None = None,
+    unseen: int = 0,
+    seed: int = 0,
+    train_fraction: float = 0.6,
+    valid_fraction: float = 0.0,
+    test: str = "own",
+    held_fraction: float = 0.0,
+    **partition_parameters: Any,
+) -> Federation:
+    """Deals a data set to clients and splits each client's rows into training, validation and test rows.
+
+    Clients share upstream's training part; upstream's test part, if there is one, is ``held["test"]``. The
+    server's own rows, ``held["validation"]``, are set aside before the rows are dealt.
+
+    Args:
+      dataset: what to deal. Where several federations are made of one data set, put ``x`` on the device first
+        (``dataset._replace(x=jnp.asarray(dataset.x))``) and all of them share that copy.
+      partition: a name in PARTITIONERS, or a function
+        ``(labels, *, clients, unseen, seed, ...) -> Partition``. One that also takes ``classes``, ``owner``
+        or ``test_fraction`` gets the data set's, and ``1 - train_fraction``. It may return a plain list of
+        row lists as well.
+      clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not
+        given.
+      unseen: number of clients that never train, with ids 0..unseen-1 of their own.
+      seed: seed of everything that is drawn here.
+      train_fraction: share of a client's rows to train on, the rest being its test rows; at least one row is
+        kept for each where there are two. Not used where the partition fixes test rows itself. With a global
+        test set it is the share of all rows that clients get, and only where upstream has no test part.
+      valid_fraction: share of each client's training rows that become its validation rows.
+      test: "own" (each client is tested on rows of its own) or "global" (everybody on ``held["test"]``).
+      held_fraction: share of the training part that the server keeps.
+      **partition_parameters: keywords of the partition itself, e.g. ``beta``.
+
+    Returns:
+      A Federation whose index tables are padded with 0.
+
+    Raises:
+      ValueError: an argument is out of range, the partition does not know a keyword, or it cannot be done.
+    """
+    check_count("unseen", unseen, 0)
+    check_count("seed", seed, 0)
+    check_fraction("train_fraction", train_fraction, zero=False)
+    check_fraction("valid_fraction", valid_fraction)
+    check_fraction("held_fraction", held_fraction)
+    if test not in ("own", "global"):
+        raise ValueError(unknown("test", str(test), ("own", "global")))
+    clients = _count_clients(dataset, partition, clients, unseen)
+    n, draw = len(dataset.y), np.random.default_rng((seed, 1))
+    pool, held = np.arange(dataset.train_size), {}
+    if dataset.train_size < n:
+        held["test"] = np.arange(dataset.train_size, n)
+    elif test == "global":
+        order = draw.permutation(n)
+        kept = min(max(round(train_fraction * n), 1), n - 1)
+        pool, held["test"] = np.sort(order[:kept]), np.sort(order[kept:])
+    if held_fraction > 0:
+        order = draw.permutation(pool)
+        kept = max(round(held_fraction * len(pool)), 1)
+        pool, held["validation"] = np.sort(order[kept:]), np.sort(order[:kept])
+    facts = {
+        "classes": dataset.classes,
+        "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
+        "test_fraction": 1 - train_fraction,
+    }
+    labels = np.asarray(dataset.y)[pool]
+    made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
+    x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y, jnp.int32)
+    if len(made.rotated):
+        x, y = _with_rotated(x, y, pool[made.rotated])
+    # Rows count within the pool; copies follow the data set's own rows.
+    place = np.concatenate([pool, n + np.arange(len(made.rotated))])
+    held |= {name: place[rows] for name, rows in made.held.items()}
+    parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
+    tables = []
+    for group in (range(clients), range(clients, clients + unseen)):
+        trains, valids, tests = ([place[parts[i][part]] for i in group] for part in range(3))
+        if test == "global":
+            tests = [held["test"]] * len(group)
+        noise = None if made.noise is None else made.noise[group.start : group.stop]
+        tables.append(client_table(trains, valids, tests, noise) if len(group) else None)
+    rows = {name: row_table([each]) for name, each in held.items()}
+    server = {name: each._replace(index=each.index[0], size=each.size[0]) for name, each in rows.items()}
+    return Federation(Examples(x, y), tables[0], tables[1], server)
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    owners: Any,
+    *,
+    test_data: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    **options: Any,
+) -> Federation:
+    """Makes a federation of one's own arrays: every owner becomes a client.
+
+    Args:
+      x: features ``[n, ...]``; uint8 stays as it is, everything else becomes float32.
+      y: whole-number labels ``[n]`` from 0.
+      owners: whom each row belongs to, ``[n]``: whole numbers or anything that can be sorted, e.g. names.
+        Clients are numbered in their sorted order; negative numbers are nobody's.
+      test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
+      classes: number of labels; the largest label plus one if not given.
+      **options: as for ``federate``, e.g. ``unseen``, ``train_fraction``, ``test="global"``.
+
+    Raises:
+      ValueError: lengths differ, labels are out of range, or as for ``federate``.
+    """
+    x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
+    if not np.issubdtype(owners.dtype, np.integer):
+        owners = np.unique(owners, return_inverse=True)[1].reshape(owners.shape)
+    owners = owners.astype(np.int64)
+    if owners.shape != y.shape:
+        raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
+    size = len(y)
+    if test_data is not None:
+        test_x, test_y = (np.asarray(each) for each in test_data)
+        if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
+            raise ValueError(
+                f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}"
+            )
+        x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
+        owners = np.concatenate([owners, np.full(len(test_y), -1)])
+    made = dataset(x, y, owner=owners, classes=classes, train_size=size)
+    return federate(made, options.pop("partition", "natural"), **options)
+
+
+def _count_clients(
+    dataset: Dataset,
+    partition: str | Callable[..., Partition | Sequence[Any]],
+    clients: int | None,
+    unseen: int,
+) -> int:
+    if clients is not None:
+        return check_count("clients", clients)
+    if partition != "natural" or dataset.owner is None:
+        raise ValueError(
+            "expected clients, the number of clients, got none; only owners of rows can be counted"
+        )
+    owner = np.asarray(dataset.owner)[: dataset.train_size]
+    return check_count("the number of owners less unseen", len(np.unique(owner[owner >= 0])) - unseen)
+
+
+def _deal(
+    partition: str | Callable[..., Partition | Sequence[Any]],
+    labels: np.ndarray,
+    clients: int,
+    unseen: int,
+    seed: int,
+    facts: dict[str, Any],
+    parameters: dict[str, Any],
+) -> Partition:
+    function = partition if callable(partition) else choose("partition", partition, PARTITIONERS)
+    name = partition if isinstance(partition, str) else getattr(partition, "__name__", "given")
+    valid = keywords(function)
+    if valid is None:
+        # It swallows anything: hand on only what the user wrote and what it names itself.
+        valid = inspect.signature(function).parameters
+    else:
+        check_keywords("partition", name, parameters, set(list(valid)[1:]) - set(_ASKED))
+    offered = {key: facts[key] for key in _OFFERED if key in valid} | parameters
+    made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
+    if not isinstance(made, Partition):
+        made = Partition(tuple(np.asarray(rows, int) for rows in made))
+    everything = [*made.rows, *(made.test or ()), *made.held.values()]
+    used = np.concatenate(everything)
+    limit = len(labels) + len(made.rotated)
+    if len(made.rows) != clients + unseen or len(made.test or made.rows) != clients + unseen:
+        raise ValueError(
+            f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}"
+        )
+    if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
+        raise ValueError(
+            f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others"
+        )
+    return made
+
+
+def _split(
+    made: Partition,
+    client: int,
+    train_fraction: float,
+    valid_fraction: float,
+    test: str,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One client's (training, validation, test) rows; a seeded permutation, not stratified."""
+    rows = rng.permutation(made.rows[client])
+    if made.test is not None:
+        train, tests = rows, made.test[client]
+    elif test == "global":
+        train, tests = rows, rows[:0]
+    else:
+        # One row for training comes first, then one for testing, then the fraction.
+        kept = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
+        train, tests = rows[:kept], rows[kept:]
+    valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
+    return train[valid:], train[:valid], tests
+
+
+def _with_rotated(x: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
+    if x.ndim < 3 or x.shape[1] != x.shape[2]:
+        raise ValueError(f"expected square images [n, s, s, ...] to turn by 90 degrees, got shape {x.shape}")
+    return jnp.concatenate([x, jnp.rot90(x[rows], axes=(1, 2))]), jnp.concatenate([y, y[rows]])
+
+
+def federations(
+    dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int], **options: Any
+) -> list[Federation]:
+    """Makes one federation per seed, all of which share one copy of the examples on the device.
+
+    Args:
+      dataset: as for ``federate``.
+      partition: as for ``federate``.
+      seeds: a seed for each federation.
+      **options: as for ``federate``.
+    """
+    placed = dataset._replace(x=jnp.asarray(dataset.x), y=jnp.asarray(dataset.y, jnp.int32))
+    return [federate(placed, partition, seed=seed, **options) for seed in seeds]

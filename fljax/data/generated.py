@@ -1,0 +1,121 @@
+"""Data sets drawn from a formula: no file is read and no network is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fljax.data.dataset import Dataset
+from fljax.data.names import check_count, check_positive
+
+
+def synthetic(
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    clients: int = 100,
+    unseen: int = 0,
+    seed: int = 0,
+    cap: int = 5000,
+    identical: bool = False,
+) -> Dataset:
+    """Synthetic(alpha, beta): every client has its own linear labelling rule and its own features.
+
+    For client k, with ``Sigma = diag(j^-1.2)``::
+
+        u_k ~ N(0, alpha^2)    W_k [60, 10], b_k [10] ~ N(u_k, 1)    n_k = min(floor(LogNormal(4, 2)) + 50,
+        cap) B_k ~ N(0, beta^2)     v_k [60] ~ N(B_k, 1)                  x ~ N(v_k, Sigma),  y = argmax(x W_k
+        + b_k)
+
+    The 60 features are stored as drawn; the constant 1 of the published 61 x 10 weights is the model's bias.
+
+    Args:
+      alpha: standard deviation of ``u_k``: how far labelling rules differ. (At 0 they differ still.)
+      beta: standard deviation of ``B_k``: how far features differ.
+      clients: number of owners 0..clients-1.
+      unseen: owners clients..clients+unseen-1, drawn by the same rule.
+      seed: seed of all draws.
+      cap: most rows that one client may have; bounds the heavy tail, which the original leaves open.
+      identical: one shared ``W, b ~ N(0, 1)`` and ``v_k = 0`` for everybody (the IID variant).
+
+    Source: Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), MLSys 2020, section 5.1
+    and its code, which takes alpha and beta as standard deviations.
+
+    Raises:
+      ValueError: a count or a deviation is out of range.
+    """
+    population = check_count("clients", clients) + check_count("unseen", unseen, 0)
+    check_count("cap", cap)
+    if not (0 <= alpha < np.inf and 0 <= beta < np.inf):
+        raise ValueError(f"expected alpha and beta of at least 0, got {alpha!r} and {beta!r}")
+    rng = np.random.default_rng(check_count("seed", seed, 0))
+    sizes = np.minimum(np.floor(rng.lognormal(4, 2, population)) + 50, cap).astype(int)
+    scale = np.arange(1, 61) ** -0.6  # the square root of Sigma's diagonal
+    shared = rng.normal(size=(61, 10))
+    features, labels = [], []
+    for size in sizes:
+        rule, centre = rng.normal(0, alpha), rng.normal(0, beta)
+        weights = shared if identical else rng.normal(rule, 1, (61, 10))
+        middle = np.zeros(60) if identical else rng.normal(centre, 1, 60)
+        x = middle + scale * rng.normal(size=(size, 60))
+        features.append(x.astype(np.float32))
+        labels.append(np.argmax(x @ weights[:60] + weights[60], axis=1))
+    y = np.concatenate(labels).astype(np.int32)
+    owner = np.repeat(np.arange(population, dtype=np.int32), sizes)
+    return Dataset(np.concatenate(features), y, 10, len(y), owner=owner)
+
+
+def blobs(
+    *,
+    samples: int = 600,
+    classes: int = 3,
+    dimension: int = 4,
+    separation: float = 3.0,
+    test_samples: int = 0,
+    seed: int = 0,
+) -> Dataset:
+    """Gaussian blobs for tests and toys: ``y`` uniform over classes, ``x ~ N(separation * c_y, I)``, ``c_y``
+    of length 1.
+
+    Args:
+      samples: rows of the training part.
+      classes: number of blobs.
+      dimension: number of features.
+      separation: distance of each blob's centre from the origin, in units of a blob's standard deviation.
+      test_samples: rows of the test part, drawn by the same rule.
+      seed: seed of all draws.
+
+    Raises:
+      ValueError: a count is out of range.
+    """
+    n = check_count("samples", samples) + check_count("test_samples", test_samples, 0)
+    rng = np.random.default_rng(check_count("seed", seed, 0))
+    centres = rng.normal(size=(check_count("classes", classes), check_count("dimension", dimension)))
+    centres *= separation / np.linalg.norm(centres, axis=1, keepdims=True)
+    y = rng.integers(classes, size=n).astype(np.int32)
+    x = (centres[y] + rng.normal(size=(n, dimension))).astype(np.float32)
+    return Dataset(x, y, classes, samples)
+
+
+def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, seed: int = 0) -> Dataset:
+    """Mean estimation by two clients: ``x ~ N(theta_k, std^2)`` with ``theta = (0, 2 separation)``; labels
+    are all 0.
+
+    Args:
+      separation: gamma_G, half the distance between the two true means.
+      std: nu, the standard deviation of one sample; the local mean then has variance ``nu^2 / samples``.
+      samples: samples of each of the two clients (owners 0 and 1).
+      seed: seed of all draws.
+
+    Source: Cho et al., "To Federate or Not To Federate: Incentivizing Client Participation in Federated
+    Learning" (INCFL) and "Maximizing Global Model Appeal in Federated Learning" (MaxFL), the section on mean
+    estimation.
+
+    Raises:
+      ValueError: a count or the deviation is out of range.
+    """
+    check_count("samples", samples)
+    check_positive("std", std)
+    rng = np.random.default_rng(check_count("seed", seed, 0))
+    owner = np.repeat(np.arange(2, dtype=np.int32), samples)
+    x = rng.normal(2 * separation * owner, std)[:, None].astype(np.float32)
+    return Dataset(x, np.zeros(2 * samples, np.int32), 1, 2 * samples, owner=owner)

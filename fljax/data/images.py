@@ -1,0 +1,220 @@
+"""Image data sets: Fashion-MNIST and MNIST from their IDX files, and scikit-learn's digits."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.data.cache import cache_folder, read_cached, write_cached
+from fljax.data.dataset import Dataset, dataset
+from fljax.data.idx import read_idx
+
+_PARTS = ("train", "t10k")
+
+
+class _Family(NamedTuple):
+    """Where a data set in MNIST's format is found, and what to tell who does not have it."""
+
+    name: str
+    folders: tuple[str, ...]
+    advice: str
+
+
+_FASHION_MNIST = _Family(
+    "fashion_mnist",
+    ("/usr/share/datasets/fashion-mnist",),
+    "install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or give "
+    "folder=, the folder that holds its four IDX files, or try again with a network connection",
+)
+_MNIST = _Family(
+    "mnist",
+    (),
+    "give folder=, the folder that holds its four IDX files, or try again with a network connection",
+)
+
+
+def digits() -> Dataset:
+    """scikit-learn's handwritten digits: 1797 images, uint8 ``[n, 8, 8, 1]``, 10 classes, no test part of its
+    own.
+
+    The 17 grey levels 0..16 are stretched to 0..255, so that the images read like any other uint8 image.
+
+    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
+    1998.
+
+    Raises:
+      ValueError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ValueError(
+            "expected scikit-learn, which holds the digits, got no such package installed"
+        ) from error
+    bunch: Any = load_digits()
+    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return dataset(x[..., None], bunch.target, classes=10)
+
+
+def fashion_mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+    """Fashion-MNIST: 60000 training and 10000 test images, uint8 ``[n, 28, 28, 1]``, 10 classes.
+
+    Looked for in ``folder`` if given, and nowhere else; else in the cache, in the folder of Debian's package
+    dataset-fashion-mnist, and last over the network.
+
+    Args:
+      folder: a folder with the four IDX files, plain or .gz; what is read there is not cached.
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+
+    Source: Xiao et al., "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
+    2017.
+
+    Raises:
+      ValueError: the files are nowhere to be had, or damaged.
+    """
+    return _load(_FASHION_MNIST, folder, cache)
+
+
+def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+    """MNIST: 60000 training and 10000 test images, uint8 ``[n, 28, 28, 1]``, 10 classes.
+
+    Args:
+      folder: a folder with the four IDX files, plain or .gz; then nothing else is looked at, and nothing
+        cached.
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+
+    Source: LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998.
+
+    Raises:
+      ValueError: the files are nowhere to be had, or damaged.
+    """
+    return _load(_MNIST, folder, cache)
+
+
+def status(cache: str | Path | None = None) -> dict[str, str]:
+    """Says for each image data set where it would be read from, or how to get it; uses no network."""
+    installed = importlib.util.find_spec("sklearn") is not None
+    found = {"digits": "in scikit-learn" if installed else "not here: install scikit-learn"}
+    for family in (_FASHION_MNIST, _MNIST):
+        stored, folder = cache_folder(cache) / f"{family.name}.npz", _system_folder(family)
+        if stored.exists():
+            found[family.name] = f"cached in {stored}"
+        elif folder is not None:
+            found[family.name] = f"in {folder}"
+        else:
+            found[family.name] = f"not here: {family.advice}"
+    return found
+
+
+def _load(family: _Family, folder: str | Path | None, cache: str | Path | None) -> Dataset:
+    if folder is not None:
+        return _parse(Path(folder).expanduser())
+    store = cache_folder(cache)
+    arrays = read_cached(family.name, store)
+    if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
+        return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
+    system = _system_folder(family)
+    made = _parse(system) if system is not None else _download(family)
+    write_cached(family.name, store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
+    return made
+
+
+def _system_folder(family: _Family) -> Path | None:
+    paths = [Path(folder) for folder in family.folders]
+    return next((path for path in paths if path.is_dir() and any(path.glob("*-ubyte*"))), None)
+
+
+def _parse(folder: Path) -> Dataset:
+    images, labels = [], []
+    for part in _PARTS:
+        image_file, label_file = (
+            _find(folder, f"{part}-images", "idx3"),
+            _find(folder, f"{part}-labels", "idx1"),
+        )
+        x, y = read_idx(image_file), read_idx(label_file)
+        if x.ndim != 3 or x.dtype != np.uint8 or x.size == 0:
+            raise ValueError(
+                f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}"
+            )
+        if y.shape != (len(x),) or y.dtype != np.uint8:
+            raise ValueError(f"expected {len(x)} uint8 labels, got {y.dtype} {y.shape} in {label_file}")
+        if y.max() > 9:
+            raise ValueError(f"expected labels in 0..9, got {y.max()} in {label_file}")
+        if images and x.shape[1:] != images[0].shape[1:]:
+            raise ValueError(
+                f"expected images of shape {images[0].shape[1:]}, got {x.shape[1:]} in {image_file}"
+            )
+        images.append(x)
+        labels.append(y)
+    size = len(labels[0])
+    return dataset(np.concatenate(images)[..., None], np.concatenate(labels), classes=10, train_size=size)
+
+
+def _find(folder: Path, stem: str, kind: str) -> Path:
+    # MNIST is passed around with a dot in the place of the second hyphen, too.
+    names = [f"{stem}{sign}{kind}-ubyte{end}" for sign in "-." for end in (".gz", "")]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"expected the file {names[0]} (or without .gz) in the folder {folder}, got none")
+
+
+def _download(family: _Family) -> Dataset:
+    """Fetches the four files by TFDS's addresses and checksums; its builder would need TensorFlow."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tensorflow_datasets as tfds
+
+            infos: Any = tfds.builder(family.name).url_infos
+    except ImportError as error:
+        raise ValueError(f"expected {family.name} on this machine, got nothing; {family.advice}") from error
+    urls = {url.rsplit("/", 1)[-1]: url for url in infos}
+    # Without this check an offline machine would spend minutes in retries.
+    if not _reachable(next(iter(urls.values()))):
+        raise ValueError(
+            f"expected {family.name} on this machine or a network to fetch it, got neither; {family.advice}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        manager = tfds.download.DownloadManager(
+            download_dir=folder, url_infos=infos, dataset_name=family.name, force_checksums_validation=True
+        )
+        try:
+            files: Any = manager.download(urls)
+        except Exception as error:  # requests' and TFDS's own; all mean the same to the user
+            raise ValueError(f"expected to fetch {family.name}, got {error!r}; {family.advice}") from error
+        # Stored names carry a hash of the address: give each file its upstream name before parsing.
+        renamed = Path(folder) / "upstream"
+        renamed.mkdir()
+        for name, path in files.items():
+            Path(path).rename(renamed / name)
+        return _parse(renamed)
+
+
+def _reachable(url: str, seconds: float = 4.0) -> bool:
+    """Asks for the head of one file; any answer counts, even a refusal."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+                answered.set()
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            answered.set()
+        except (OSError, ValueError):
+            return
+
+    # A thread, since looking up a name has no time limit of its own.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answered.is_set()

@@ -1,0 +1,285 @@
+"""Partitioners whose clients mix several source distributions, as in IP-FL's experiments.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", the section on experiments, and Ruan and
+Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022. Several
+details are not printed there and are reconstructions: see each function.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fljax.data.assignment import Partition, begin, count_classes, cut, relative_order, require, take
+from fljax.data.names import check_count, check_fraction
+from fljax.naming import unknown
+
+_PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")
+
+
+def mixture(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    pattern: str = "10:90",
+    rotate: bool = False,
+    complement: bool = False,
+    test_fraction: float = 0.4,
+    size: int | tuple[int, int] | None = None,
+    holdout: float = 0.0,
+    classes: int | None = None,
+) -> Partition:
+    """Two source distributions A and B; client k takes the fraction ``a_k`` of its rows from A.
+
+    ========  ===========================================================
+    pattern   ``a_k`` for k = 0..M-1
+    ========  ===========================================================
+    "p:q"     ``p/100`` for the first half of the clients, then ``q/100``
+    "linear"  ``(k + 1/2) / M``
+    "random"  ``U(0, 1)``
+    ========  ===========================================================
+
+    A is the first half of the labels and B the second; with ``rotate``, A is a random part of the rows as
+    they are and B the others, turned by 90 degrees, with the same labels.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients, M.
+      unseen: number of unseen clients, whose ``a_k`` follow the same pattern with M = unseen.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      pattern: two percentages that sum to 100, e.g. "10:90", or "linear" or "random".
+      rotate: distributions differ by rotation and not by labels.
+      complement: test rows are mixed the other way round, ``1 - a_k`` from A.
+      test_fraction: share of a client's rows that are test rows; used with ``complement`` only.
+      size: rows per client, or (low, high) for a uniform draw of each; if not given, all alike and as many as
+        the rows allow, at most ``floor(n / all clients)``.
+      holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and
+        ``["distribution_1"]``.
+      classes: number of labels; the largest label plus one if not given.
+
+    Raises:
+      ValueError: an argument is out of range, or there are too few rows.
+    """
+    labels, _, rng = begin(labels, clients, unseen, seed, minimum)
+    check_fraction("holdout", holdout)
+    first = _first_share(pattern, clients, unseen, rng)
+    weights = np.stack([first, 1 - first], axis=1)
+    test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
+    if rotate:
+        order = rng.permutation(len(labels))
+        # As much of A as the clients ask for, so that little is left over.
+        part = float(np.mean(first * (1 - test_share) + (1 - first) * test_share))
+        pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
+    else:
+        pools = _class_pools(labels, 2, classes, rng)
+    split = _deal(
+        pools, weights, weights[:, ::-1] if complement else None, test_share, size, holdout, minimum, rng
+    )
+    split = split._replace(group=(first < 0.5).astype(np.int32))
+    return _turn(split, pools[1], len(labels)) if rotate else split
+
+
+def block_mixture(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    blocks: int = 4,
+    size: int | tuple[int, int] | None = None,
+    holdout: float = 0.0,
+    classes: int | None = None,
+) -> Partition:
+    """Several source distributions: labels in consecutive blocks; a client mixes its own block with all the
+    others.
+
+    Clients are dealt evenly and in order to the blocks. The j-th of m clients of a block takes
+    ``(j + 1/2) / m`` of its rows from its own block and the rest evenly from the others. (The published
+    sentence leaves open whether j counts inside the block or over all clients: inside is the reconstruction.)
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients, dealt to the blocks in the same way.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      blocks: number of distributions, at least 2.
+      size: rows per client, or (low, high) for a uniform draw; as many as the rows allow if not given.
+      holdout: share of each distribution that stays with the server, as ``held["distribution_<g>"]``.
+      classes: number of labels; the largest label plus one if not given.
+
+    Raises:
+      ValueError: an argument is out of range, or there are too few rows.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    check_count("blocks", blocks, 2)
+    check_fraction("holdout", holdout)
+    pools = _class_pools(labels, blocks, classes, rng)
+    position, population = relative_order(clients, unseen)
+    own = position * blocks // population
+    start = -(-own * population // blocks)  # the first position of the block: ceil(own * population / blocks)
+    end = -(-(own + 1) * population // blocks)
+    share = (position - start + 0.5) / (end - start)
+    weights = np.repeat(((1 - share) / (blocks - 1))[:, None], blocks, axis=1)
+    weights[np.arange(everybody), own] = share
+    return _deal(pools, weights, None, 0.0, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
+
+
+def class_clusters(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    k: int = 2,
+    holdout: float = 0.0,
+    classes: int | None = None,
+) -> Partition:
+    """k classes per client: cluster g owns classes ``g k .. g k + k - 1``, dealt evenly among its clients.
+
+    Clients are dealt evenly and in order to the ``floor(K / k)`` clusters; left-over classes are not used.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients, dealt to the clusters in the same way.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      k: classes per cluster.
+      holdout: share of each cluster's rows that stays with the server, as ``held["distribution_<g>"]``.
+      classes: number of labels K; the largest label plus one if not given.
+
+    Raises:
+      ValueError: an argument is out of range, or there are too few rows.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    count = count_classes(labels, classes)
+    if check_count("k", k) > count:
+        raise ValueError(f"expected k of at most {count}, the number of classes, got {k}")
+    check_fraction("holdout", holdout)
+    clusters = count // k
+    position, population = relative_order(clients, unseen)
+    group = position * clusters // population
+    rows, held = [np.zeros(0, int)] * everybody, {}
+    for each in range(clusters):
+        pool = rng.permutation(np.flatnonzero(labels // k == each))
+        kept = int(holdout * len(pool))
+        if kept:
+            held[f"distribution_{each}"] = pool[:kept]
+        inside = np.flatnonzero(group == each)
+        for client, part in zip(inside, np.array_split(pool[kept:], max(len(inside), 1)), strict=False):
+            rows[client] = part
+    require(rows, minimum, "use fewer clients, fewer classes per client or a smaller minimum")
+    return Partition(tuple(rows), group=group.astype(np.int32), held=held)
+
+
+def _first_share(pattern: str, clients: int, unseen: int, rng: np.random.Generator) -> np.ndarray:
+    position, population = relative_order(clients, unseen)
+    if pattern == "linear":
+        return (position + 0.5) / population
+    if pattern == "random":
+        return rng.random(len(position))
+    match = re.fullmatch(r"(\d+):(\d+)", str(pattern))
+    if match is None or sum(map(int, match.groups())) != 100:
+        raise ValueError(f"{unknown('pattern', str(pattern), _PATTERNS)}; other percentages must sum to 100")
+    low, high = (int(each) / 100 for each in match.groups())
+    return np.where(position < population / 2, low, high)
+
+
+def _class_pools(
+    labels: np.ndarray, parts: int, classes: int | None, rng: np.random.Generator
+) -> list[np.ndarray]:
+    count = count_classes(labels, classes)
+    if count < parts:
+        raise ValueError(f"expected at least {parts} classes for {parts} distributions, got {count}")
+    blocks = np.array_split(np.arange(count), parts)
+    return [rng.permutation(np.flatnonzero(np.isin(labels, block))) for block in blocks]
+
+
+def _deal(
+    pools: list[np.ndarray],
+    weights: np.ndarray,
+    test_weights: np.ndarray | None,
+    test_share: float,
+    size: int | tuple[int, int] | None,
+    holdout: float,
+    minimum: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Deals the pools to clients by ``weights`` [clients, pools]; sizes shrink together until all fit."""
+    held = {f"distribution_{g}": pool[: int(holdout * len(pool))] for g, pool in enumerate(pools)}
+    pools = [pool[int(holdout * len(pool)) :] for pool in pools]
+    room, everybody = np.array([len(pool) for pool in pools]), len(weights)
+
+    def demand(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tests = np.rint(sizes * test_share).astype(int)
+        others = weights if test_weights is None else test_weights
+        return _shares(weights, sizes - tests), _shares(others, tests)
+
+    if size is None:
+        most = room.sum() // everybody
+        asked = np.sum(demand(np.full(everybody, most)), axis=(0, 1))
+        ratio = np.min(np.where(asked > 0, room / np.maximum(asked, 1), np.inf))
+        most = min(most, int(most * min(ratio, 1.0)) + 1)
+        # The estimate is off by rounding alone, so few steps are needed.
+        while most > 0 and (np.sum(demand(np.full(everybody, most)), axis=(0, 1)) > room).any():
+            most -= 1
+        sizes = np.full(everybody, most)
+    else:
+        sizes = _draw_sizes(size, everybody, rng)
+    train, test = demand(sizes)
+    asked = (train + test).sum(axis=0)
+    if (asked > room).any():
+        raise ValueError(
+            f"expected at least {asked.tolist()} samples of the source distributions for size {size}, "
+            f"got {room.tolist()}"
+        )
+    if sizes.min() < minimum or (test_weights is not None and sizes.min() < 2):
+        raise ValueError(
+            f"expected at least {minimum} samples for each client, got {sizes.min()}; "
+            "use fewer clients or a smaller minimum"
+        )
+    # Per pool: first everybody's training rows, then everybody's test rows.
+    parts = [take(p, np.concatenate([a, b])) for p, a, b in zip(pools, train.T, test.T, strict=True)]
+    pieces = [rng.permutation(np.concatenate(each)) for each in zip(*parts, strict=True)]
+    return Partition(
+        tuple(pieces[:everybody]),
+        test=None if test_weights is None else tuple(pieces[everybody:]),
+        held={name: rows for name, rows in held.items() if len(rows)},
+    )
+
+
+def _shares(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Whole numbers near ``weights * sizes`` whose rows sum to ``sizes``."""
+    edges = np.floor(np.cumsum(weights, axis=1) * sizes[:, None] + 0.5).astype(int)
+    edges[:, -1] = sizes
+    return np.diff(edges, axis=1, prepend=0)
+
+
+def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Generator) -> np.ndarray:
+    if isinstance(size, (tuple, list)):
+        if len(size) != 2 or check_count("size", size[0]) > check_count("size", size[1]):
+            raise ValueError(f"expected size as a number or as (low, high), got {size!r}")
+        return rng.integers(size[0], size[1] + 1, everybody)
+    return np.full(everybody, check_count("size", size))
+
+
+def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
+    """Points the rows in ``turned`` to their rotated copies, keeping only copies that somebody uses."""
+    used = np.concatenate([*split.rows, *(split.test or ()), *split.held.values()])
+    rotated = np.intersect1d(turned, used)
+    place = np.arange(n)
+    place[rotated] = n + np.arange(len(rotated))
+    return split._replace(
+        rows=tuple(place[each] for each in split.rows),
+        test=None if split.test is None else tuple(place[each] for each in split.test),
+        held={name: place[each] for name, each in split.held.items()},
+        rotated=rotated,
+    )

@@ -1,0 +1,63 @@
+"""Checks that several files of fljax.data share, and the sentences that they raise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fljax.naming import unknown
+
+
+def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
+    """Returns ``registry[name]``.
+
+    Raises:
+      ValueError: there is no such name; the sentence lists the valid ones and the nearest.
+    """
+    if isinstance(name, str) and name in registry:
+        return registry[name]
+    raise ValueError(unknown(kind, str(name), registry))
+
+
+def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    """Returns what ``function`` takes by keyword; None where it takes anything."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return {k: p for k, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+def check_keywords(kind: str, name: str, options: Iterable[str], valid: Iterable[str]) -> None:
+    """Raises a ValueError for the first of ``options`` that is not ``valid`` for this ``kind``."""
+    valid = sorted(valid)
+    for option in options:
+        if option not in valid:
+            raise ValueError(f"{unknown('parameter', option, valid)} for the {kind} {name}")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Returns ``value`` as an int of at least ``least``.
+
+    Raises:
+      ValueError: it is not a whole number, or too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+        raise ValueError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
+    return value.__index__()
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Returns ``value`` as a finite float above 0, or raises a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"expected {name} to be a finite number above 0, got {value!r}")
+    return float(value)
+
+
+def check_fraction(name: str, value: Any, *, zero: bool = True) -> float:
+    """Returns ``value`` as a float in [0, 1), or in (0, 1) without ``zero``, or raises a ValueError."""
+    low = "[0, 1)" if zero else "(0, 1)"
+    fits = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1
+    if not fits or (value == 0 and not zero):
+        raise ValueError(f"expected {name} to be a fraction in {low}, got {value!r}")
+    return float(value)

@@ -1,0 +1,344 @@
+"""Partitioners: labels in, rows for every client out. Registry: PARTITIONERS.
+
+Each is a pure function of the labels and its keywords; all randomness comes from ``seed``. All take
+``clients``, ``unseen`` (further clients that never train, whose rows come from the same rule and are shared
+with nobody) and ``seed``. A client gets at least ``minimum`` rows, or a ValueError says why that cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fljax.data.assignment import (
+    Partition,
+    begin,
+    count_classes,
+    cut,
+    relative_order,
+    repair,
+    require,
+    take,
+)
+from fljax.data.mixtures import block_mixture, class_clusters, mixture
+from fljax.data.names import check_count, check_positive
+
+# A draw that leaves a client short is drawn again, but so often at most; then it is repaired.
+_DRAWS = 100
+
+
+def iid(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    stratified: bool = False,
+) -> Partition:
+    """Deals all rows evenly at random; sizes differ by at most 1.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      stratified: also deal each class evenly: counts per class differ by at most 1.
+
+    Raises:
+      ValueError: a count is out of range, or there are too few rows.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    order = rng.permutation(len(labels))
+    if stratified:
+        order = order[np.argsort(labels[order], kind="stable")]
+        return Partition(tuple(order[start::everybody] for start in range(everybody)))
+    return Partition(tuple(np.array_split(order, everybody)))
+
+
+def noise(
+    labels: np.ndarray, *, clients: int, unseen: int = 0, seed: int = 0, minimum: int = 1, sigma: float = 0.1
+) -> Partition:
+    """Feature skew by noise: an IID split, where client i = 1..M trains on ``x + N(0, (sigma i / M)^2)``.
+
+    The noise is in units of standardised features and is drawn when the rows are read; test rows stay clean.
+    (NIID-Bench divides by M - 1, counts from 0, and calls sigma a variance although it scales a standard
+    normal.)
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients, M.
+      unseen: number of unseen clients; they are numbered 1..unseen with M = unseen.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      sigma: the last client's standard deviation.
+
+    Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4; as used
+    by IAFL.
+
+    Raises:
+      ValueError: a count or sigma is out of range, or there are too few rows.
+    """
+    check_positive("sigma", sigma)
+    split = iid(labels, clients=clients, unseen=unseen, seed=seed, minimum=minimum)
+    position, population = relative_order(clients, unseen)
+    return split._replace(noise=(sigma * (position + 1) / population).astype(np.float32))
+
+
+def dirichlet(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 10,
+    beta: float = 0.5,
+    classes: int | None = None,
+) -> Partition:
+    """Label skew Dir(beta): each class is dealt in proportions ``p ~ Dirichlet(beta)``.
+
+    Clients that already hold ``n / M`` rows or more get nothing of the next class. Draws that leave a client
+    with fewer than ``minimum`` rows are repeated; after 100 of them rows are moved from the largest clients
+    instead.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients; M counts the unseen ones, too.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      beta: concentration; towards 0 a class goes to few clients, towards infinity it is dealt evenly.
+      classes: number of labels; the largest label plus one if not given.
+
+    Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4, and its
+    code.
+
+    Raises:
+      ValueError: a count or beta is out of range, or there are too few rows.
+    """
+    check_positive("beta", beta)
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    totals = np.bincount(labels, minlength=count_classes(labels, classes))
+    counts = np.zeros((len(totals), everybody), int)
+    for _ in range(_DRAWS):
+        counts[:] = 0
+        for each, total in enumerate(totals):
+            is_open = counts.sum(axis=0) < len(labels) / everybody
+            p = rng.dirichlet(np.full(everybody, beta)) * is_open
+            if p.sum() <= 0:  # underflow: the limit of a small beta
+                p = np.zeros(everybody)
+                p[rng.choice(np.flatnonzero(is_open) if is_open.any() else everybody)] = 1
+            counts[each] = cut(p / p.sum(), total)
+        if counts.sum(axis=0).min() >= minimum:
+            break
+    pieces = [take(rng.permutation(np.flatnonzero(labels == c)), row) for c, row in enumerate(counts)]
+    rows = [rng.permutation(np.concatenate(parts)) for parts in zip(*pieces, strict=True)]
+    return Partition(tuple(repair(rows, minimum)))
+
+
+def quantity(
+    labels: np.ndarray, *, clients: int, unseen: int = 0, seed: int = 0, minimum: int = 10, beta: float = 0.5
+) -> Partition:
+    """Quantity skew: shares of all rows ``p ~ Dirichlet(beta)``; labels stay IID.
+
+    Drawn again while a client is short of ``minimum``; after 100 draws rows are moved from the largest
+    clients.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      beta: concentration; the smaller, the more unequal.
+
+    Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4.
+
+    Raises:
+      ValueError: a count or beta is out of range, or there are too few rows.
+    """
+    check_positive("beta", beta)
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    order = rng.permutation(len(labels))
+    counts = np.zeros(everybody, int)
+    for _ in range(_DRAWS):
+        counts = cut(rng.dirichlet(np.full(everybody, beta)), len(labels))
+        if counts.min() >= minimum:
+            break
+    return Partition(tuple(repair(take(order, counts), minimum)))
+
+
+def classes_per_client(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    k: int = 2,
+    random_first: bool = False,
+    classes: int | None = None,
+) -> Partition:
+    """Label skew #C=k: client i gets class ``i mod K`` and k-1 further classes drawn without replacement.
+
+    A class is dealt evenly among those who hold it; classes that nobody holds are not used. A choice that
+    leaves somebody short of ``minimum`` is drawn again, 100 times at most. With k = K each class is dealt to
+    everybody.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients; unseen ones are counted on from there.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      k: classes per client.
+      random_first: draw the first class, too (NIID-Bench's variant for two classes).
+      classes: number of labels K; the largest label plus one if not given.
+
+    Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4, and its
+    code.
+
+    Raises:
+      ValueError: a count is out of range, or somebody would be short of ``minimum``.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    count = count_classes(labels, classes)
+    if check_count("k", k) > count:
+        raise ValueError(f"expected k of at most {count}, the number of classes, got {k}")
+    totals = np.bincount(labels, minlength=count)
+    sizes = holds = np.zeros(0)
+    for _ in range(_DRAWS):
+        rank = rng.random((everybody, count))
+        if not random_first:
+            rank[np.arange(everybody), np.arange(everybody) % count] = -1
+        holds = rank.argsort(axis=1).argsort(axis=1) < k
+        sizes = (holds * (totals // np.maximum(holds.sum(axis=0), 1))).sum(axis=1)
+        if sizes.min() >= minimum:
+            break
+    pieces: list[list[np.ndarray]] = [[] for _ in range(everybody)]
+    for each in range(count):
+        holders = np.flatnonzero(holds[:, each])
+        if len(holders):
+            parts = np.array_split(rng.permutation(np.flatnonzero(labels == each)), len(holders))
+            for holder, part in zip(holders, parts, strict=True):
+                pieces[holder].append(part)
+    rows = [np.concatenate(each) for each in pieces]
+    require(rows, minimum, "use fewer clients, a larger k or a smaller minimum")
+    return Partition(tuple(rows))
+
+
+def cluster_labels(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 10,
+    groups: int = 5,
+    classes: int | None = None,
+) -> Partition:
+    """Groups of clients with the same labels: consecutive labels form ``groups`` groups, each client joins
+    one at random.
+
+    The first clients of a random order join different groups, so that none is empty; the others choose
+    uniformly among the groups that still have ``minimum`` rows for one more. A group's rows are dealt evenly
+    among its members, seen and unseen together.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: least rows per client; 50 in the published settings.
+      groups: number of groups G.
+      classes: number of labels; the largest label plus one if not given.
+
+    Source: Cho et al., "To Federate or Not To Federate" (INCFL), the section on experiments. How clients are
+    assigned is not printed there: this is a reconstruction.
+
+    Raises:
+      ValueError: a count is out of range, or the groups cannot hold everybody.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    count = count_classes(labels, classes)
+    if check_count("groups", groups) > count:
+        raise ValueError(f"expected at most {count} groups, the number of classes, got {groups}")
+    blocks = np.array_split(np.arange(count), groups)
+    members = [np.flatnonzero(np.isin(labels, block)) for block in blocks]
+    room = np.array([len(each) // minimum for each in members])
+    if room.sum() < everybody:
+        raise ValueError(
+            f"expected room for {everybody} clients with at least {minimum} samples each, "
+            f"got room for {room.sum()} in {groups} groups of labels"
+        )
+    group, usable = np.zeros(everybody, np.int32), rng.permutation(np.flatnonzero(room))
+    for turn, client in enumerate(rng.permutation(everybody)):
+        group[client] = usable[turn] if turn < len(usable) else rng.choice(np.flatnonzero(room))
+        room[group[client]] -= 1
+    rows = [np.zeros(0, int)] * everybody
+    for each, pool in enumerate(members):
+        inside = np.flatnonzero(group == each)
+        if len(inside):
+            for client, part in zip(inside, np.array_split(rng.permutation(pool), len(inside)), strict=True):
+                rows[client] = part
+    return Partition(tuple(rows), group=group)
+
+
+def natural(
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 1,
+    owner: np.ndarray | None,
+) -> Partition:
+    """The data's own clients: each gets the rows of one owner.
+
+    With more owners than clients, those that take part are drawn at random, as are the unseen ones among
+    them; each kind is then numbered in the order of the owners.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients.
+      seed: seed of the draw.
+      minimum: owners with fewer rows are left out.
+      owner: whom each row belongs to ``[n]``, -1 for nobody.
+
+    Raises:
+      ValueError: the data set has no owners, or not enough of them.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    if owner is None:
+        raise ValueError(
+            "expected a dataset whose rows have owners for the partition natural, got one without"
+        )
+    owner = np.asarray(owner)
+    names, sizes = np.unique(owner[owner >= 0], return_counts=True)
+    names = names[sizes >= minimum]
+    if len(names) < everybody:
+        raise ValueError(
+            f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}"
+        )
+    chosen = rng.permutation(names)[:everybody]
+    ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(chosen[clients:])])
+    order = np.argsort(owner, kind="stable")
+    starts, ends = (np.searchsorted(owner[order], ordered, side) for side in ("left", "right"))
+    return Partition(tuple(order[a:b] for a, b in zip(starts, ends, strict=True)))
+
+
+PARTITIONERS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "classes_per_client": classes_per_client,
+    "noise": noise,
+    "quantity": quantity,
+    "cluster_labels": cluster_labels,
+    "mixture": mixture,
+    "block_mixture": block_mixture,
+    "class_clusters": class_clusters,
+    "natural": natural,
+}

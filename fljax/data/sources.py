@@ -1,0 +1,64 @@
+"""Where data sets come from: the registry of sources by name, and ``load``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fljax.data import generated, images
+from fljax.data.dataset import Dataset
+from fljax.data.names import check_keywords, choose, keywords
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "digits": images.digits,
+    "fashion_mnist": images.fashion_mnist,
+    "mnist": images.mnist,
+    "synthetic": generated.synthetic,
+    "blobs": generated.blobs,
+    "two_means": generated.two_means,
+}
+
+
+def load(
+    name: str | Callable[..., Dataset],
+    *,
+    folder: str | Path | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Dataset:
+    """Loads a data set.
+
+    Args:
+      name: a name in SOURCES, or a function that returns a Dataset.
+      folder: folder with the upstream files, for sources that read files.
+      cache: folder of fljax's own copies, for sources that keep some; others ignore it.
+      **options: keywords of the source itself, e.g. ``alpha`` of ``synthetic``.
+
+    Raises:
+      ValueError: no such source, a keyword that it does not take, or data that cannot be had.
+    """
+    source = name if callable(name) else choose("dataset", name, SOURCES)
+    label = name if isinstance(name, str) else getattr(name, "__name__", "given")
+    valid = keywords(source)
+    if folder is not None:
+        options["folder"] = folder
+    if cache is not None and (valid is None or "cache" in valid):
+        options["cache"] = cache
+    if valid is not None:
+        check_keywords("dataset", label, options, valid)
+    made = source(**options)
+    if not isinstance(made, Dataset):
+        raise ValueError(
+            f"expected the dataset {label} to be a fljax.data.Dataset, got a {type(made).__name__}"
+        )
+    return made
+
+
+def status(cache: str | Path | None = None) -> dict[str, str]:
+    """Says for each name in SOURCES where it would come from, or how to get it; uses no network.
+
+    Args:
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+    """
+    return dict.fromkeys(SOURCES, "generated, nothing to fetch") | images.status(cache)

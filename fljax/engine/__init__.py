@@ -1,0 +1,9 @@
+"""One round, a scan of rounds, evaluation, and how clients map to the device. Knows the protocol, no algorithm."""
+
+from fljax.engine.execution import Execution as Execution
+from fljax.engine.program import Plan as Plan
+from fljax.engine.round import State as State
+from fljax.engine.round import one_round as one_round
+from fljax.engine.simulate import Block as Block
+from fljax.engine.simulate import simulate as simulate
+from fljax.engine.standalone import standalone as standalone

@@ -1,0 +1,122 @@
+"""Evaluation of ALL clients, seen and unseen: what each of them would use, on its own test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from fljax import local, trees
+from fljax.engine.execution import Execution, map_lanes
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.round import State, local_data
+from fljax.types import Algorithm, ClientData, Federation, Seat
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, PyTree
+
+
+def deploy_seen(
+    algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData, kept: PyTree
+) -> tuple[PyTree, PyTree | None]:
+    """(Deployed, shared model or None) of one seen client."""
+    return _deploy(algorithm, federation, state, round, client, Purpose.DEPLOY, lambda seat, down, key: kept)
+
+
+def deploy_unseen(
+    algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData
+) -> tuple[PyTree, PyTree | None]:
+    """(Deployed, shared model or None) of one unseen client, which starts from a fresh Client."""
+    data = local_data(federation, client)
+    init_key = client_key(round_key(state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
+    return _deploy(
+        algorithm,
+        federation,
+        state,
+        round,
+        client,
+        Purpose.UNSEEN_DEPLOY,
+        lambda seat, down, key: algorithm.init_client(init_key, seat, down, data),
+    )
+
+
+def _deploy(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    round: Array,
+    client: ClientData,
+    purpose: Purpose,
+    own: Callable[..., PyTree],
+) -> tuple[PyTree, PyTree | None]:
+    known = purpose is Purpose.DEPLOY
+    zero = jnp.zeros((), jnp.int32)
+    seat = Seat(round, client.id if known else jnp.full((), -1, jnp.int32), zero, known)
+    down = algorithm.send(state.server, seat)
+    key = client_key(round_key(state.seed, purpose, round), client.id)
+    arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
+    deployed = algorithm.deploy(*arguments)
+    if algorithm.shared is None or algorithm.shared is algorithm.deploy:
+        return deployed, None
+    return deployed, algorithm.shared(*arguments)
+
+
+def evaluate(
+    algorithm: Algorithm,
+    federation: Federation,
+    execution: Execution,
+    state: State,
+    round: Int[Array, ""] | None = None,
+) -> dict[str, Array]:
+    """Test loss and accuracy of every client.
+
+    Args:
+      algorithm: any value of the protocol.
+      federation: stored by id.
+      execution: numbers of lanes.
+      state: whose models are judged.
+      round: equals ``state.round``, as in ``one_round``.
+
+    Returns:
+      ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
+      ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
+      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without test rows.
+    """
+    round = state.round if round is None else round
+
+    def judge(client: ClientData, models: tuple[PyTree, PyTree | None]) -> dict[str, Array]:
+        test = local_data(federation, client).test
+        found: dict[str, Array] = {}
+        for prefix, model in zip(("", "global_"), models, strict=True):
+            if model is not None:
+                score = local.evaluate(algorithm.task, lambda x, m=model: algorithm.predict(m, x), test)
+                found[prefix + "test_loss"], found[prefix + "test_accuracy"] = score
+        return found
+
+    def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:
+        client, kept = row
+        return judge(client, deploy_seen(algorithm, federation, state, round, client, kept))
+
+    def unseen(client: ClientData) -> dict[str, Array]:
+        return judge(client, deploy_unseen(algorithm, federation, state, round, client))
+
+    found = map_lanes(seen, (federation.clients, state.clients), execution.evaluation)
+    if federation.unseen is not None:
+        fresh = map_lanes(unseen, federation.unseen, execution.evaluation)
+        found |= {"unseen_" + name: values for name, values in fresh.items()}
+    if algorithm.shared is not None and algorithm.shared is algorithm.deploy:
+        for name in list(found):
+            prefix, _, rest = name.rpartition("test_")
+            found[f"{prefix}global_test_{rest}"] = found[name]
+    return found
+
+
+def deployed(
+    algorithm: Algorithm, federation: Federation, state: State, position: Int[Array, ""], known: bool
+) -> PyTree:
+    """What one client would use: seen client ``position`` by id, or unseen client ``position`` in its order."""
+    if known:
+        client, kept = trees.take((federation.clients, state.clients), position)
+        return deploy_seen(algorithm, federation, state, state.round, client, kept)[0]
+    return deploy_unseen(algorithm, federation, state, state.round, trees.take(federation.unseen, position))[0]

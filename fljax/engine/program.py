@@ -1,0 +1,232 @@
+"""The compiled programs of a run: what is static, what is traced, and how seeds are mapped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import trees
+from fljax.engine import evaluate as evaluation
+from fljax.engine.execution import Execution, Sizes, map_lanes
+from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
+from fljax.types import Algorithm, Federation, Seat
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+
+class Plan(NamedTuple):
+    """An algorithm whose builder runs inside the compiled program, so that numbers change without recompiling.
+
+    Attributes:
+      build: ``build(**arguments, **by_seed) -> Algorithm``.
+      arguments: floats and arrays among their leaves are arguments of the program (traced); ints, strings, bools and
+        functions shape it (static). ``Task`` and ``Local`` may stand here as they are.
+      by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed sees its own row.
+    """
+
+    build: Callable[..., Algorithm]
+    arguments: Mapping[str, Any] = {}
+    by_seed: Mapping[str, Any] = {}
+
+
+class Spec(NamedTuple):
+    """The static half of a plan; hashable, so that equal plans share their compiled programs."""
+
+    build: Callable[..., Algorithm]
+    structure: Any
+    static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
+
+    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
+        """The algorithm, with its traced leaves put back."""
+        numbers = iter(traced)
+        leaves = [next(numbers) if leaf is _TRACED else leaf for leaf in self.static]
+        return self.build(**jax.tree.unflatten(self.structure, leaves), **by_seed)
+
+
+class _Traced:
+    """The mark of a traced leaf in a Spec."""
+
+
+_TRACED = _Traced()
+
+
+class _Fixed:
+    """A builder that returns one given algorithm; hashed by identity of that algorithm's functions."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def __call__(self) -> Algorithm:
+        return self.algorithm
+
+    def __hash__(self) -> int:
+        return hash(self.algorithm)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self.algorithm == other.algorithm
+
+
+class Inputs(NamedTuple):
+    """The traced half of a plan, with the data."""
+
+    traced: list[Any]
+    by_seed: dict[str, Any]
+    federation: Federation
+
+
+def is_stacked(federation: Federation) -> bool:
+    """Whether the federation holds one partition per seed."""
+    return np.ndim(federation.clients.id) == 2
+
+
+def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
+    """Parts a plan into what is static and what is traced; the federation is stored by id from here on.
+
+    Raises:
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
+    """
+    if isinstance(plan, Algorithm):
+        plan = Plan(_Fixed(plan))
+    if not isinstance(plan, Plan):
+        raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
+    leaves, structure = jax.tree.flatten(dict(plan.arguments))
+    is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
+    traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
+    static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
+    return Spec(plan.build, structure, static), Inputs(traced, dict(plan.by_seed), by_id(federation))
+
+
+def map_seeds(spec: Spec, execution: Execution, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+    """Maps ``function(algorithm, federation, own)`` over seeds; the data are shared unless they are stacked."""
+    federation, stacked = inputs.federation, is_stacked(inputs.federation)
+    tables = federation._replace(examples=None) if stacked else None
+
+    def one(row: tuple[Any, Any, Any]) -> PyTree:
+        by_seed, own_tables, own_values = row
+        mine = own_tables._replace(examples=federation.examples) if stacked else federation
+        return function(spec.algorithm(inputs.traced, by_seed), mine, own_values)
+
+    lanes = execution.seeds
+    assert isinstance(lanes, int)
+    return map_lanes(one, (inputs.by_seed, tables, own), lanes)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "execution"))
+def start(spec: Spec, execution: Execution, inputs: Inputs, seeds: Array) -> State:
+    """States of all seeds before round 0."""
+    return map_seeds(spec, execution, inputs, seeds, lambda algorithm, data, seed: initial_state(algorithm, data, seed))
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "execution", "capacity"), donate_argnames=("state",))
+def run_rounds(
+    spec: Spec, execution: Execution, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
+) -> tuple[State, dict[str, Array]]:
+    """``count`` rounds from round ``first`` for all seeds, in one program without a host round trip.
+
+    ``count`` is traced: blocks of any length up to ``capacity`` share one compilation, and a call with 0 compiles
+    without computing. Records are ``[seeds, capacity, ...]``, of which the first ``count`` are filled.
+    """
+
+    def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
+        step = lambda state, round: one_round(algorithm, data, execution, state, round)  # noqa: E731
+        shapes = jax.eval_shape(step, state, first)[1]
+        records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+
+        def body(index: Array, carry: tuple[State, dict[str, Array]]) -> tuple[State, dict[str, Array]]:
+            state, records = carry
+            state, info = step(state, first + index)
+            return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
+
+        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
+
+    return map_seeds(spec, execution, inputs, state, one_seed)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "execution"))
+def evaluate(spec: Spec, execution: Execution, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
+    """Test loss and accuracy of all clients of all seeds: ``[seeds, N]`` and ``[seeds, U]``."""
+    return map_seeds(
+        spec,
+        execution,
+        inputs,
+        state,
+        lambda algorithm, data, state: evaluation.evaluate(algorithm, data, execution, state, round),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "known"))
+def deployed(
+    spec: Spec,
+    inputs: Inputs,
+    state: State,
+    seed: Array,
+    position: Array,
+    known: bool,
+    x: Array | None = None,
+) -> PyTree:
+    """What one client of one seed would use; with raw examples ``x [b, ...]``, the logits that it gives them."""
+    mine = inputs.federation
+    if is_stacked(mine):
+        tables = trees.take(mine._replace(examples=None), seed)
+        mine = tables._replace(examples=inputs.federation.examples)
+    algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed))
+    model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
+    if x is None:
+        return model
+    prepare = algorithm.task.prepare
+    return algorithm.predict(model, x if prepare is None else prepare(x))
+
+
+class Shapes(NamedTuple):
+    """What is known of a run without computing anything."""
+
+    algorithm: Algorithm  # with tracers inside: only its static fields may be read
+    sizes: Sizes
+    down: int  # bytes that one client receives
+    up: int  # bytes that one row of the cohort sends
+    ballot: int  # bytes of one ballot
+
+
+def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
+    """Shapes and bytes of a plan, by abstract evaluation."""
+    kept: list[Any] = []
+    federation = inputs.federation
+    data = federation
+    if is_stacked(federation):
+        data = jax.eval_shape(lambda f: trees.take(f._replace(examples=None), 0), federation)
+        data = data._replace(examples=federation.examples)
+    by_seed = jax.eval_shape(lambda tree: trees.take(tree, 0), inputs.by_seed)
+
+    def trace(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
+        algorithm = spec.algorithm(traced, by_seed)
+        kept.append(algorithm)
+        zero = jnp.zeros((), jnp.int32)
+        state = initial_state(algorithm, data, zero)
+        row = jax.tree.map(lambda leaf: leaf[:1], (data.clients, state.clients))
+        available = jnp.ones(data.clients.id.shape, bool)
+        key = jax.random.key(0)
+        _, cohort, _ = algorithm.select(key, zero, state.server, state.ballots, available)
+        first = jax.tree.map(lambda leaf: leaf[:1], cohort)
+        one = Execution(1, 1, 1)
+        up, _ = train(algorithm, data, one, zero, zero, state.server, first, row[1], row[0])
+        down = algorithm.send(state.server, Seat(zero, zero, zero))
+        ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], 1)
+        return cohort, up, down, ballot
+
+    cohort, up, down, ballot = jax.eval_shape(trace, inputs.traced, by_seed, data)
+    population = data.clients.id.shape[0]
+    features = int(np.prod(federation.examples.x.shape[1:])) * 4
+    sizes = Sizes(
+        rows=cohort.id.shape[0],
+        population=population,
+        seeds=seeds,
+        model=trees.bytes_of(down),
+        evaluated=features * federation.clients.test.index.shape[-1],
+    )
+    return Shapes(kept[-1], sizes, trees.bytes_of(down), trees.bytes_of(up), trees.bytes_of(ballot) // population)

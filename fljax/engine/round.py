@@ -1,0 +1,206 @@
+"""One round of any algorithm, as a pure function of the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import trees
+from fljax.engine.execution import Execution, map_lanes
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, PyTree
+
+    from fljax.types import Info
+
+
+class State(NamedTuple):
+    """Everything that the next round needs; taken out and put back in, a run goes on as if never interrupted.
+
+    Attributes:
+      seed: of the run.
+      round: number of rounds done.
+      server: the algorithm's Server.
+      clients: the algorithm's Client, stacked by client id ``[N, ...]``.
+      ballots: the last ballots by client id, or ``()``.
+      diverged: the round in which a NaN appeared and the state was frozen; -1 while it is sound.
+    """
+
+    seed: Int[Array, ""]
+    round: Int[Array, ""]
+    server: PyTree
+    clients: PyTree
+    ballots: PyTree
+    diverged: Int[Array, ""]
+
+
+def by_id(federation: Federation) -> Federation:
+    """The federation with its seen clients stored by id, so that the order in which they came does not matter.
+
+    Works on concrete ids, one federation or several stacked ones; where they are in order nothing is copied.
+    """
+    ids = np.asarray(federation.clients.id)
+    if np.array_equal(ids, np.broadcast_to(np.arange(ids.shape[-1]), ids.shape)):
+        return federation
+    order = np.argsort(ids, axis=-1)
+
+    def sort(leaf: Array) -> Array:
+        index = order.reshape(order.shape + (1,) * (np.ndim(leaf) - order.ndim))
+        return jnp.take_along_axis(jnp.asarray(leaf), jnp.asarray(index), axis=order.ndim - 1)
+
+    return federation._replace(clients=jax.tree.map(sort, federation.clients))
+
+
+def census(federation: Federation) -> Census:
+    """Sample counts by id, of a federation stored by id."""
+    return Census(federation.clients.train.size, federation.clients.valid.size)
+
+
+def local_data(federation: Federation, client: ClientData) -> LocalData:
+    """One client's view: its rows of the shared examples; noise is on its training features only."""
+    subset = lambda rows, noise=None: Subset(federation.examples, rows, noise)  # noqa: E731
+    return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
+
+
+def held_data(federation: Federation) -> dict[str, Subset]:
+    """The server's own examples by name."""
+    return {name: Subset(federation.examples, Rows(*rows)) for name, rows in federation.held.items()}
+
+
+def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array, ""]) -> State:
+    """The state before round 0; ``federation`` is stored by id."""
+    server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
+    key = round_key(seed, Purpose.INIT_CLIENT)
+    zero = jnp.zeros((), jnp.int32)
+
+    def one(client: ClientData) -> PyTree:
+        seat = Seat(zero, client.id, zero)
+        down = algorithm.send(server, seat)
+        return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
+
+    clients = jax.vmap(one)(federation.clients)
+    ballots: Any = ()
+    if algorithm.poll is not None:
+        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, 1))
+        ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
+
+
+def poll(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    clients: PyTree,
+    lanes: int,
+) -> PyTree:
+    """Ballots of all clients, by id."""
+    key = round_key(seed, Purpose.POLL, round)
+    ask = algorithm.poll
+    assert ask is not None
+
+    def one(row: tuple[ClientData, PyTree]) -> PyTree:
+        client, kept = row
+        seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
+        down = algorithm.send(server, seat)
+        return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
+
+    return map_lanes(one, (federation.clients, clients), lanes)
+
+
+def one_round(
+    algorithm: Algorithm,
+    federation: Federation,
+    execution: Execution,
+    state: State,
+    round: Int[Array, ""] | None = None,
+    available: Bool[Array, " N"] | None = None,
+) -> tuple[State, Info]:
+    """Poll, select, train, aggregate.
+
+    Args:
+      algorithm: any value of the protocol.
+      federation: stored by id (see ``by_id``).
+      execution: numbers of lanes (see ``resolve``).
+      state: before the round.
+      round: equals ``state.round``; given apart where states of several seeds are batched, so that whether to poll is
+        decided once.
+      available: ``[N]`` by id, who could take part; clients without training samples never do. None: all.
+
+    Returns:
+      The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
+      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN appears in the server or in
+      a client's state, the state before the round is kept and ``diverged`` holds the round.
+    """
+    round = state.round if round is None else round
+    population = federation.clients.id.shape[0]
+    has_data = federation.clients.train.size > 0
+    available = has_data if available is None else available & has_data
+
+    ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
+    if algorithm.poll is not None:
+        ask = lambda: trees.where_rows(  # noqa: E731
+            available,
+            poll(algorithm, federation, state.seed, round, state.server, state.clients, execution.evaluation),
+            state.ballots,
+        )
+        due = round % algorithm.poll_every == 0
+        ballots = ask() if algorithm.poll_every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
+        polled = jnp.where(due, jnp.sum(available, dtype=jnp.int32), 0)
+
+    select_key = round_key(state.seed, Purpose.SELECT, round)
+    server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, available)
+    row = jnp.clip(cohort.id, 0, population - 1)
+    kept = trees.take(state.clients, row)
+    data = trees.take(federation.clients, row)
+    up, trained = train(algorithm, federation, execution, state.seed, round, server, cohort, kept, data)
+    up = trees.where_rows(cohort.present, up, trees.zeros_like(up))
+    trained = trees.where_rows(cohort.present, trained, kept)
+
+    aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
+    server, aggregated = algorithm.aggregate(aggregate_key, round, server, up, cohort, held_data(federation))
+
+    broken = trees.any_new_nan(server, state.server) | trees.any_new_nan(trained, kept)
+    sound = (state.diverged < 0) & ~broken
+    place = jnp.where(cohort.present & sound, row, population)  # rows beyond the end are dropped
+    clients = jax.tree.map(lambda all, new: all.at[place].set(new, mode="drop"), state.clients, trained)
+    after = State(
+        state.seed,
+        state.round + 1,
+        trees.where(sound, server, state.server),
+        clients,
+        ballots,
+        jnp.where((state.diverged < 0) & broken, round, state.diverged),
+    )
+    info = {**selected, **aggregated}
+    info |= {"cohort_id": cohort.id, "cohort_slot": cohort.slot, "cohort_present": cohort.present}
+    return after, info | {"polled": polled}
+
+
+def train(
+    algorithm: Algorithm,
+    federation: Federation,
+    execution: Execution,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    cohort: Cohort,
+    kept: PyTree,
+    data: ClientData,
+) -> tuple[PyTree, PyTree]:
+    """(Up, Client) of every row of the cohort."""
+    key = round_key(seed, Purpose.TRAIN, round)
+
+    def one(row: tuple[ClientData, Array, PyTree]) -> tuple[PyTree, PyTree]:
+        client, slot, own = row
+        seat = Seat(round, client.id, slot)
+        down = algorithm.send(server, seat)
+        return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+
+    return map_lanes(one, (data, cohort.slot, kept), execution.clients)

@@ -1,0 +1,204 @@
+"""The host's loop: blocks of rounds, evaluations between them, callbacks at their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import results
+from fljax.engine import program
+from fljax.engine.execution import Execution, resolve
+from fljax.engine.program import Inputs, Plan, Shapes, Spec
+from fljax.engine.round import State
+from fljax.results import Reference, Result
+from fljax.types import Algorithm, Federation
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+_DIMENSIONS = {"cohort_id": ("row",), "cohort_slot": ("row",), "cohort_present": ("row",), "polled": ()}
+
+
+class Block(NamedTuple):
+    """What a callback sees at the end of a block of rounds.
+
+    Attributes:
+      round: rounds done.
+      rounds: rounds asked for.
+      metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point.
+      state: of all seeds; it is donated to the next block, so copy what you keep.
+      seconds: spent in this block, evaluation included.
+      diverged: ``((seed, round), ...)`` so far.
+    """
+
+    round: int
+    rounds: int
+    metrics: dict[str, np.ndarray]
+    state: State
+    seconds: float
+    diverged: tuple[tuple[int, int], ...]
+
+
+Callback = Callable[[Block], Any]
+
+
+def simulate(
+    algorithm_or_plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    reference: Reference | None = None,
+    initial: State | None = None,
+    evaluate_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    execution: Execution | None = None,
+) -> Result:
+    """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
+
+    Args:
+      algorithm_or_plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
+      federation: shared by all seeds, or one per seed (``fljax.data.stack``).
+      rounds: how many rounds to run (beyond ``initial``); 0 only evaluates.
+      seeds: integers that key all randomness of a run; results of a seed do not depend on the others.
+      reference: standalone models (``fljax.standalone``) for the metrics that compare with them.
+      initial: ``Result.state`` of an earlier run, to go on from it.
+      evaluate_every: rounds between two evaluations of all clients; None: only before and after. A final evaluation
+        always takes place.
+      callbacks: called with a ``Block`` after every evaluation but the first; one that returns True stops the run.
+      execution: how clients and seeds map to the device.
+
+    Returns:
+      ``Result``: metrics, records, state, trained models. A seed in which a NaN appears is frozen at its last sound
+      state and reported in ``diverged``; the other seeds go on.
+
+    Raises:
+      ValueError: if counts are out of range, if the federation has another number of seeds, or if ``initial`` does not
+        fit the algorithm.
+    """
+    seeds = [int(seed) for seed in seeds]
+    _check(rounds, seeds, evaluate_every, federation)
+    spec, inputs = program.split(algorithm_or_plan, federation)
+    shapes = program.measure(spec, inputs, len(seeds))
+    lanes = resolve(execution or Execution(), shapes.sizes)
+    clock = _Clock()
+    state = program.start(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32))
+    if initial is not None:
+        state = _fit(initial, state)
+    first = int(np.asarray(state.round).max())
+    capacity = max(1, min(rounds, evaluate_every or rounds))
+    # A block of no rounds compiles the program without computing, so that training time is training alone.
+    state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(first), jnp.int32(0))
+    evaluations = [(first, _evaluate(spec, lanes, inputs, state, first))]
+    clock.lap("compile")
+
+    records: list[dict[str, np.ndarray]] = []
+    done, end = first, first + rounds
+    while done < end:
+        began = time.perf_counter()
+        count = min(capacity, end - done)
+        state, block = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
+        records.append({name: np.asarray(values)[:, :count] for name, values in block.items()})
+        clock.lap("train")
+        done += count
+        evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
+        clock.lap("evaluate")
+        seconds = time.perf_counter() - began
+        report = Block(done, end, evaluations[-1][1], state, seconds, _diverged(seeds, state))
+        if any([callback(report) for callback in callbacks]):
+            break
+    return _result(spec, inputs, lanes, shapes, seeds, first, evaluations, records, reference, state, clock)
+
+
+class _Clock:
+    """Seconds by purpose."""
+
+    def __init__(self) -> None:
+        self.seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0}
+        self._last = time.perf_counter()
+
+    def lap(self, purpose: str) -> None:
+        now = time.perf_counter()
+        self.seconds[purpose] += now - self._last
+        self._last = now
+
+
+def _check(rounds: int, seeds: list[int], evaluate_every: int | None, federation: Federation) -> None:
+    if rounds < 0:
+        raise ValueError(f"expected rounds to be zero or more, got {rounds}")
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise ValueError(f"expected seeds to be distinct integers of zero or more, got {seeds}")
+    if evaluate_every is not None and evaluate_every < 1:
+        raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
+    if program.is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
+        raise ValueError(
+            f"expected one federation per seed ({len(seeds)}), got {federation.clients.id.shape[0]} stacked federations"
+        )
+
+
+def _fit(initial: State, fresh: State) -> State:
+    """A copy of ``initial`` (the program donates what it is given), if it has the shapes of a fresh state."""
+    found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
+    if found != expected:
+        raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
+    for got, want in zip(jax.tree.leaves(initial), jax.tree.leaves(fresh), strict=True):
+        if np.shape(got) != want.shape or got.dtype != want.dtype:
+            raise ValueError(
+                f"expected initial to have the shapes of this run, {want.dtype}{list(want.shape)}, "
+                f"got {got.dtype}{list(np.shape(got))}"
+            )
+    rounds = np.unique(np.asarray(initial.round))
+    if rounds.size > 1:
+        raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial)
+
+
+def _evaluate(spec: Spec, execution: Execution, inputs: Inputs, state: State, done: int) -> dict[str, np.ndarray]:
+    found = program.evaluate(spec, execution, inputs, state, jnp.int32(done))
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
+def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
+    rounds = np.asarray(state.diverged).tolist()
+    return tuple((seed, round) for seed, round in zip(seeds, rounds, strict=True) if round >= 0)
+
+
+def _result(
+    spec: Spec,
+    inputs: Inputs,
+    execution: Execution,
+    shapes: Shapes,
+    seeds: list[int],
+    first: int,
+    evaluations: list[tuple[int, dict[str, np.ndarray]]],
+    records: list[dict[str, np.ndarray]],
+    reference: Reference | None,
+    state: State,
+    clock: _Clock,
+) -> Result:
+    metrics = results.metrics_dataset(seeds, evaluations, reference)
+    metrics["diverged"] = (("seed",), np.asarray(state.diverged))
+    for purpose, seconds in clock.seconds.items():
+        metrics[f"seconds_{purpose}"] = ((), seconds)
+    metrics.attrs |= {f"execution_{name}": value for name, value in execution._asdict().items()}
+    dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
+    table = results.records_dataset(seeds, first, records, dimensions, (shapes.down, shapes.up, shapes.ballot))
+
+    def deployed(client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
+        population = inputs.federation.unseen if unseen else inputs.federation.clients
+        count = 0 if population is None else population.id.shape[-1]
+        if not 0 <= client < count or not 0 <= seed < len(seeds):
+            raise ValueError(
+                f"expected a client below {count} and a position of a seed below {len(seeds)}, got {client}, {seed}"
+            )
+        return program.deployed(spec, inputs, state, jnp.int32(seed), jnp.int32(client), not unseen, x)
+
+    def predict(client: int, x: Array, *, seed: int = 0, unseen: bool = False) -> Array:
+        return deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))
+
+    return Result(metrics, table, state, deployed, predict, _diverged(seeds, state))

@@ -1,0 +1,121 @@
+"""Standalone models: every client trains alone, once; thresholds, contributions and every IPR metric come from here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import local as training
+from fljax import trees
+from fljax.engine.execution import Execution, Sizes, map_lanes, resolve
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.program import Inputs, Plan, Spec, map_seeds, split
+from fljax.engine.round import local_data
+from fljax.local import Local
+from fljax.results import Reference
+from fljax.types import ClientData, Federation, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+
+class _Solo(NamedTuple):
+    """What ``standalone`` needs of a plan's arguments."""
+
+    task: Task
+    local: Local
+
+
+def standalone(
+    task: Task,
+    federation: Federation,
+    local: Local,
+    *,
+    seeds: Sequence[int] = (0,),
+    keep_models: bool = False,
+    execution: Execution | None = None,
+) -> Reference:
+    """Trains every client, seen and unseen, on its own training rows only, and judges the result.
+
+    All clients of a seed start from the model that algorithms start from, so only their data differ.
+
+    Args:
+      task: model and loss.
+      federation: one, or one per seed (``fljax.data.stack``).
+      local: INCFL: ``steps=100`` with the batch size and learning rate of the run; IAFL: ``epochs`` = rounds.
+      seeds: as for ``simulate``.
+      keep_models: also return the models, ``[seeds, N, ...]``.
+      execution: how clients and seeds map to the device.
+
+    Returns:
+      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies.
+
+    Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
+    """
+    spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
+    model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
+    features = int(np.prod(federation.examples.x.shape[1:])) * 4
+    rows = federation.clients.train.index.shape[-1]
+    unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
+    count = federation.clients.id.shape[-1] + unseen
+    sizes = Sizes(count, count, len(seeds), model, features * rows)
+    lanes = resolve(execution or Execution(), sizes)
+    found = _run(spec, lanes, keep_models, inputs, jnp.asarray(seeds, jnp.uint32))
+    return jax.tree.map(np.asarray, found)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "execution", "keep_models"))
+def _run(spec: Spec, execution: Execution, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
+    def one_seed(solo: Any, data: Federation, seed: Array) -> Reference:
+        params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
+        everyone, seen = data.clients, data.clients.id.shape[0]
+        base = jnp.full((seen,), int(Purpose.STANDALONE))
+        if data.unseen is not None:  # one program for both: joined in one table
+            fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
+            base = jnp.concatenate([base, fresh])
+            everyone = jax.tree.map(_joined, data.clients, data.unseen)
+        found = _population(solo, data, everyone, base, params, seed, execution, keep_models)
+        threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
+        if data.unseen is None:
+            return Reference(threshold, loss, accuracy, params=trained)
+        return Reference(threshold, loss, accuracy, *(leaf[seen:] for leaf in found[:3]), params=trained)
+
+    return map_seeds(spec, execution, inputs, seeds, one_seed)
+
+
+def _joined(a: Array, b: Array) -> Array:
+    """One table after the other along the clients' axis, index lists padded to the longer."""
+    if a.ndim == 2:
+        width = max(a.shape[1], b.shape[1])
+        a, b = (jnp.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in (a, b))
+    return jnp.concatenate([a, b])
+
+
+def _population(
+    solo: Any,
+    data: Federation,
+    clients: ClientData,
+    purpose: Array,
+    params: PyTree,
+    seed: Array,
+    execution: Execution,
+    keep_models: bool,
+) -> tuple[Array, Array, Array, PyTree | None]:
+    """Training loss, test loss, test accuracy, models of a population, in its order."""
+
+    def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array, PyTree | None]:
+        client, purpose = row
+        own = local_data(data, client)
+        own_key = client_key(round_key(seed, purpose), client.id)
+        trained = training.train(own_key, params, own.train, task=solo.task, local=solo.local).params
+        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
+        threshold, _ = training.evaluate(solo.task, predict, own.train, key=jax.random.fold_in(own_key, 2))
+        loss, accuracy = training.evaluate(solo.task, predict, own.test)
+        return threshold, loss, accuracy, trained if keep_models else None
+
+    return map_lanes(one, (clients, purpose), execution.clients)

@@ -1,0 +1,335 @@
+"""Metrics of the papers, as pure functions on arrays whose last axis is the clients.
+
+Any leading axes (seed, evaluated round, ...) are kept; arrays with fewer axes are aligned at the last one, as
+in NumPy. NumPy arrays give NumPy results, JAX arrays give JAX results, also inside ``jit`` and ``vmap``.
+
+Accuracies are fractions in [0, 1], and so are differences of accuracies: 0.01 is one percentage point. A
+client without test samples has NaN for its loss and accuracy: it counts in no average, and a result without
+any client is NaN.
+
+Comparisons differ between the papers and are kept as printed: INCFL and MaxFL ask for *better* (strict), IAFL
+for *not worse* (ties count).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    Array = jax.Array | np.ndarray
+
+# --- One value per client -----------------------------------------------------------------------------------
+
+
+def incentivised(
+    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
+) -> Bool[Array, "*batch client"]:
+    """``1{f_k(w) < f_k(what_k)}``: strictly better than training alone. False where either is NaN.
+
+    Args:
+      loss: test loss ``f_k(w)`` of the model that the client would get.
+      standalone_loss: test loss of its standalone model, or its threshold ``rho_k``.
+
+    Source: INCFL, section 2; MaxFL's GM-Appeal has the threshold in the second place.
+    """
+    _, loss, standalone_loss = _aligned(loss, standalone_loss)
+    return loss < standalone_loss
+
+
+def preferred_accuracy(
+    accuracy: Float[Array, "*batch client"],
+    standalone_accuracy: Float[Array, "*batch client"],
+    loss: Float[Array, "*batch client"] | None = None,
+    standalone_loss: Float[Array, "*batch client"] | None = None,
+    *,
+    prefer: Literal["loss", "accuracy"] = "loss",
+) -> Float[Array, "*batch client"]:
+    """Test accuracy of the model that each client chooses: the global one or its own.
+
+    Args:
+      accuracy: of the model that the client would get.
+      standalone_accuracy: of its standalone model.
+      loss: test loss of the former; needed for ``prefer="loss"``.
+      standalone_loss: test loss of the latter, or the threshold ``rho_k``; needed for ``prefer="loss"``.
+      prefer: ``"loss"``: the client takes the global model iff ``loss < standalone_loss`` (strict, the event
+        of the IPR); ``"accuracy"``: it takes the more accurate one.
+
+    Returns:
+      Fractions; NaN where an accuracy, or a loss that decides, is NaN.
+
+    Raises:
+      ValueError: for another ``prefer``, or where the losses are missing.
+
+    Source: INCFL and MaxFL, "preferred-model test accuracy".
+    """
+    if prefer not in ("loss", "accuracy"):
+        raise ValueError(f"expected how clients choose, got {prefer!r}; valid names are 'loss', 'accuracy'")
+    if prefer == "accuracy":
+        xp, a, b = _aligned(accuracy, standalone_accuracy)
+        return xp.maximum(a, b)
+    if loss is None or standalone_loss is None:
+        raise ValueError("expected loss and standalone_loss for prefer='loss', got None")
+    xp, a, b, f, g = _aligned(accuracy, standalone_accuracy, loss, standalone_loss)
+    known = ~(xp.isnan(a) | xp.isnan(b) | xp.isnan(f) | xp.isnan(g))
+    return xp.where(known, xp.where(f < g, a, b), xp.nan)
+
+
+def personalised_model_accuracy_gain(
+    accuracy: Float[Array, "*batch client"], baseline_accuracy: Float[Array, "*batch client"]
+) -> Float[Array, "*batch client"]:
+    """``PMA_k = acc_k(theta_k) - acc_k(w)``, a difference of fractions.
+
+    Args:
+      accuracy: of the client's personalised model ``theta_k``.
+      baseline_accuracy: of FedAvg's model ``w`` on the same test data.
+
+    Source: IP-FL, section 5.
+    """
+    _, a, b = _aligned(accuracy, baseline_accuracy)
+    return a - b
+
+
+# --- One value per population -------------------------------------------------------------------------------
+
+
+def incentivised_participation_rate(
+    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``IPR = (1/M) sum_k 1{f_k(w) < f_k(what_k)}``, a fraction. Strict: a tie does not count.
+
+    Args:
+      loss: test loss of the model that the client would get, after any tuning.
+      standalone_loss: test loss of its standalone model.
+
+    Source: INCFL, section 2.
+    """
+    return _fraction(lambda a, b: a < b, loss, standalone_loss)
+
+
+def global_model_appeal(
+    loss: Float[Array, "*batch client"], threshold: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``GM-Appeal = (1/M) sum_k 1{f_k(w) < rho_k}``, a fraction. Strict: a tie does not count.
+
+    Args:
+      loss: test loss of the global model.
+      threshold: ``rho_k``, what the client requires.
+
+    Source: MaxFL, section 2.
+    """
+    return _fraction(lambda a, b: a < b, loss, threshold)
+
+
+def ipr_loss(
+    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k 1{f(theta_k) <= f(what_k)}``, a fraction. Not strict: a tie counts.
+
+    Args:
+      loss: loss of the client's reward model; IAFL takes one global test set for everybody.
+      standalone_loss: loss of its standalone model on the same data.
+
+    Source: IAFL, section 6.
+    """
+    return _fraction(lambda a, b: a <= b, loss, standalone_loss)
+
+
+def ipr_accuracy(
+    accuracy: Float[Array, "*batch client"], standalone_accuracy: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k 1{acc(theta_k) >= acc(what_k)}``, a fraction. Not strict: a tie counts.
+
+    Args:
+      accuracy: of the client's reward model; IAFL takes one global test set for everybody.
+      standalone_accuracy: of its standalone model on the same data.
+
+    Source: IAFL, section 6.
+    """
+    return _fraction(lambda a, b: a >= b, accuracy, standalone_accuracy)
+
+
+def preferred_model_accuracy(
+    accuracy: Float[Array, "*batch client"],
+    standalone_accuracy: Float[Array, "*batch client"],
+    loss: Float[Array, "*batch client"] | None = None,
+    standalone_loss: Float[Array, "*batch client"] | None = None,
+    *,
+    prefer: Literal["loss", "accuracy"] = "loss",
+) -> Float[Array, "*batch"]:
+    """Mean over clients of ``preferred_accuracy`` (same arguments and errors), a fraction.
+
+    Source: INCFL and MaxFL, "preferred-model test accuracy".
+    """
+    chosen = preferred_accuracy(accuracy, standalone_accuracy, loss, standalone_loss, prefer=prefer)
+    return average_accuracy(chosen)
+
+
+def average_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k acc_k``, a fraction: every client weighs the same, whatever its number of samples.
+
+    Source: INCFL, MaxFL and IAFL.
+    """
+    xp, values = _aligned(accuracy)
+    return _mean(xp, values, ~xp.isnan(values))
+
+
+def maximum_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+    """``max_k acc_k``, a fraction.
+
+    Source: IAFL, section 6.
+    """
+    xp, values = _aligned(accuracy)
+    valid = ~xp.isnan(values)
+    top = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
+    return xp.where(xp.any(valid, axis=-1), top, xp.nan)
+
+
+def accuracy_increase(
+    accuracy: Float[Array, "*batch client"], standalone_accuracy: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k (acc(theta_k) - acc(what_k))``, a difference of fractions.
+
+    With FedAvg's accuracy in the second place this is IP-FL's average PMA.
+
+    Source: IAFL, section 6.
+    """
+    return average_accuracy(personalised_model_accuracy_gain(accuracy, standalone_accuracy))
+
+
+def pearson_correlation(
+    a: Float[Array, "*batch client"], b: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``corr_k(a_k, b_k)`` in [-1, 1] over the clients that have both values.
+
+    Args:
+      a: e.g. the accuracy of each client's final model.
+      b: e.g. its standalone accuracy, or the probability with which it participates.
+
+    Returns:
+      The correlation; NaN where either is constant over clients (the papers print "undefined").
+
+    Source: IAFL, section 6.
+    """
+    xp, a, b = _aligned(a, b)
+    valid = ~(xp.isnan(a) | xp.isnan(b))
+
+    def centred(values: Array) -> tuple[Array, Array]:
+        mean = _mean(xp, values, valid)[..., None]
+        low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
+        high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
+        # The extremes say "constant" exactly; a variance would be a tiny rounding error.
+        return xp.where(valid, values - mean, 0.0), low < high
+
+    (da, varies_a), (db, varies_b) = centred(a), centred(b)
+    defined = varies_a & varies_b
+
+    def norm(d: Array) -> Array:
+        return xp.sqrt(xp.where(defined, xp.sum(d * d, axis=-1), 1.0))
+
+    r = xp.sum(da * db, axis=-1) / xp.where(defined, norm(da) * norm(db), 1.0)
+    return xp.where(defined, xp.clip(r, -1.0, 1.0), xp.nan)
+
+
+def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
+    """``sum_k 1{PMA_k < delta_k}``: how many clients do better elsewhere. Strict: a gain of exactly delta_k stays.
+
+    Args:
+      gain: ``personalised_model_accuracy_gain``.
+      threshold: ``delta_k``, a number or one per client.
+
+    Returns:
+      A number of clients (floating, since it is NaN where no client has a gain).
+
+    Source: IP-FL, section 5.
+    """
+    xp, gain, threshold = _aligned(gain, threshold)
+    valid = ~(xp.isnan(gain) | xp.isnan(threshold))
+    count = xp.sum(xp.where(valid & (gain < threshold), 1.0, 0.0).astype(gain.dtype), axis=-1)
+    return xp.where(xp.any(valid, axis=-1), count, xp.nan)
+
+
+def participation_rate(
+    gain: Float[Array, "*batch client"], *, threshold: Any = 0.0
+) -> Float[Array, "*batch"]:
+    """``1 - opt_outs / M``, a fraction of the clients that have a gain (same arguments as ``opt_outs``).
+
+    Source: IP-FL, section 5.
+    """
+    return _fraction(lambda a, b: a >= b, gain, threshold)
+
+
+# --- Over seeds ---------------------------------------------------------------------------------------------
+
+
+def standard_deviation(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
+    """Sample standard deviation over seeds (divided by n - 1), NaN seeds left out; NaN for fewer than two.
+
+    INCFL and MaxFL print it over 3 seeds.
+    """
+    return _spread(values, axis)[0]
+
+
+def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
+    """``standard_deviation / sqrt(n)`` over n seeds, NaN seeds left out; NaN for fewer than two. IAFL prints it."""
+    deviation, n = _spread(values, axis)
+    return deviation / n**0.5
+
+
+METRICS: dict[str, str] = {
+    "incentivised_participation_rate": "fraction of clients whose test loss is below their standalone model's (INCFL)",
+    "global_model_appeal": "fraction of clients whose test loss is below their threshold (MaxFL)",
+    "ipr_loss": "fraction of clients whose loss is not above their standalone model's (IAFL)",
+    "ipr_accuracy": "fraction of clients whose accuracy is not below their standalone model's (IAFL)",
+    "preferred_model_accuracy": "mean test accuracy if each client keeps the better of both models (INCFL, MaxFL)",
+    "average_accuracy": "mean test accuracy over clients",
+    "maximum_accuracy": "largest test accuracy over clients (IAFL)",
+    "accuracy_increase": "mean over clients of accuracy minus standalone accuracy (IAFL)",
+    "pearson_correlation": "correlation over clients of accuracy and standalone accuracy (IAFL)",
+    "personalised_model_accuracy_gain": "per client, accuracy minus FedAvg's accuracy (IP-FL)",
+    "opt_outs": "number of clients whose accuracy gain is negative (IP-FL)",
+    "participation_rate": "fraction of clients whose accuracy gain is not negative (IP-FL)",
+}
+
+
+# --- Helpers ------------------------------------------------------------------------------------------------
+
+
+def _aligned(*values: Any) -> tuple[Any, ...]:
+    """The namespace, then the arrays with the same number of axes (new ones in front)."""
+    xp: Any = jnp if any(isinstance(v, jax.Array) for v in values) else np
+    arrays = [v if hasattr(v, "ndim") else xp.asarray(v) for v in values]
+    rank = max(a.ndim for a in arrays)
+    if rank == 0:
+        raise ValueError("expected arrays whose last axis is the clients, got a scalar")
+    # Plain Python numbers take the dtype of the arrays.
+    dtype = next(a.dtype for a in arrays if a.ndim)
+    arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
+    return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
+
+
+def _mean(xp: Any, values: Any, valid: Any) -> Any:
+    """Mean over the last axis of those that are valid; NaN if none is."""
+    n = xp.sum(valid, axis=-1)
+    total = xp.sum(xp.where(valid, values, 0.0), axis=-1)
+    return xp.where(n > 0, total / xp.maximum(n, 1).astype(total.dtype), xp.nan)
+
+
+def _fraction(compare: Any, a: Any, b: Any) -> Any:
+    xp, a, b = _aligned(a, b)
+    return _mean(xp, compare(a, b).astype(a.dtype), ~(xp.isnan(a) | xp.isnan(b)))
+
+
+def _spread(values: Any, axis: int) -> tuple[Any, Any]:
+    xp, values = _aligned(values)
+    values = xp.moveaxis(values, axis, -1)
+    valid = ~xp.isnan(values)
+    n = xp.sum(valid, axis=-1).astype(values.dtype)
+    off = xp.where(valid, values - _mean(xp, values, valid)[..., None], 0.0)
+    variance = xp.sum(off * off, axis=-1) / xp.maximum(n - 1, 1)
+    return xp.where(n > 1, xp.sqrt(variance), xp.nan), xp.maximum(n, 1)

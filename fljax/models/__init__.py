@@ -1,0 +1,22 @@
+"""Models: flax modules turned into Tasks, and the convolution that is fast when every client has its own kernels."""
+
+from __future__ import annotations
+
+from fljax.models.convolution import convolution, max_pool
+from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp
+from fljax.models.prepare import standardise
+from fljax.models.task import cross_entropy, task_from_module
+
+__all__ = [
+    "MODELS",
+    "cnn",
+    "cnn_a",
+    "cnn_b",
+    "convolution",
+    "cross_entropy",
+    "logistic_regression",
+    "max_pool",
+    "mlp",
+    "standardise",
+    "task_from_module",
+]

@@ -1,0 +1,260 @@
+"""A flax module becomes a ``Task``: pure functions on plain pytrees of parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from fljax import trees
+from fljax.models.prepare import checked_dtype, pixels_to_floats
+from fljax.types import Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, Key, PyTree
+
+
+def task_from_module(
+    module: nn.Module | Callable[..., Any],
+    example_x: Any,
+    *,
+    classes: int | None = None,
+    prepare: Callable[[Array], Array] | None = None,
+    augment: Callable[[Key[Array, ""], Array], Array] | None = None,
+    head: Callable[[str], bool] | None = None,
+    dtype: Any = jnp.float32,
+) -> Task:
+    """Make a classification task from one's own flax module: ``task_from_module(Net(), x_train[:1])``.
+
+    A module with dropout is told whether it trains by a keyword of ``__call__``: ``train`` (True in training
+    mode) or ``deterministic`` (the opposite); nnx modules may instead rely on ``train()`` and ``eval()``. The
+    random key of a training step reaches linen modules as the stream ``"dropout"``, nnx modules as new keys
+    in all of their streams. A module that has a method ``features(x)`` (what its last layer reads) gets
+    ``Task.features``.
+
+    Args:
+      module: a ``flax.linen.Module`` instance, or for ``flax.nnx`` what makes the module from random streams:
+        its class, or ``lambda rngs: Net(32, rngs=rngs)``.
+      example_x: a batch of stored examples, ``[b, ...]``; only its shape and dtype are read.
+      classes: number of classes, to check the width of the logits; None: not checked.
+      prepare: stored examples to what the module reads, e.g. ``standardise(mean, std)``. None: ``uint8``
+        pixels are divided by 255, floats cast to ``dtype``, other integers kept (tokens).
+      augment: ``(key, x) -> x`` on a prepared training batch.
+      head: says by its path, such as ``"Dense_2/kernel"``, whether a parameter belongs to the last layer;
+        gives ``Task.is_head``.
+      dtype: of the parameters and of prepared floating examples.
+
+    Returns:
+      A Task whose loss is the cross-entropy with integer labels. Equal hashable arguments return the same
+      Task, so that programs compiled for one serve the other.
+
+    Raises:
+      ValueError: if the module keeps state other than parameters (BatchNorm), is not a flax module, gives
+        logits of another shape than ``[b, classes]``, or no parameter is in the head.
+    """
+    arguments = (
+        module,
+        (1, *example_x.shape[1:]),
+        jnp.dtype(example_x.dtype),
+        classes,
+        prepare,
+        augment,
+        head,
+        checked_dtype(dtype),
+    )
+    try:
+        hash(arguments)
+    except TypeError:
+        return _build.__wrapped__(*arguments)
+    return _build(*arguments)
+
+
+def cross_entropy(logits: Float[Array, "b classes"], y: Int[Array, " b"]) -> Float[Array, " b"]:
+    """Softmax cross-entropy with integer labels, per sample, in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y)
+
+
+class _Functions(NamedTuple):
+    """What the two kinds of module have in common."""
+
+    init: Callable[..., Any]
+    logits: Callable[..., Any]
+    features: Callable[..., Any] | None
+
+
+@functools.lru_cache(maxsize=256)
+def _build(
+    module: Any,
+    shape: tuple[int, ...],
+    stored: Any,
+    classes: int | None,
+    prepare: Callable | None,
+    augment: Callable | None,
+    head: Callable[[str], bool] | None,
+    dtype: Any,
+) -> Task:
+    prepare = pixels_to_floats(dtype) if prepare is None else prepare
+    x = jax.eval_shape(prepare, jax.ShapeDtypeStruct(shape, stored))
+    x = jax.eval_shape(lambda x: trees.cast(x, dtype), x)
+    if isinstance(module, nn.Module):
+        functions = _linen_functions(module, x)
+    elif isinstance(module, nnx.Module):
+        raise ValueError(
+            "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
+            f"anew, got an instance of {type(module).__name__}"
+        )
+    elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
+        functions = _nnx_functions(module)
+    else:
+        raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
+
+    def init(key: Key[Array, ""]) -> PyTree:
+        return trees.cast(functions.init(key), dtype)
+
+    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Array:
+        return functions.logits(params, trees.cast(x, dtype), key)
+
+    def features(params: PyTree, x: Array) -> Array:
+        assert functions.features is not None
+        z = functions.features(params, trees.cast(x, dtype))
+        return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
+
+    params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    out = jax.eval_shape(logits, params, x)
+    if len(out.shape) != 2 or classes not in (None, out.shape[1]):
+        raise ValueError(
+            f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1"
+        )
+    is_head = None if head is None else _head_mask(head)
+    if is_head is not None and not any(jax.tree.leaves(is_head(params))):
+        raise ValueError(
+            f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}"
+        )
+    return Task(
+        init=init,
+        logits=logits,
+        loss=cross_entropy,
+        features=None if functions.features is None else features,
+        prepare=prepare,
+        augment=augment,
+        is_head=is_head,
+    )
+
+
+def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
+    mode = _mode(module)
+
+    def variables(key: Key[Array, ""]) -> dict:
+        # Parameters are drawn in the module's own dtype, and only then cast: here the two may meet.
+        with jax.numpy_dtype_promotion("standard"):
+            drawn = module.init({"params": key}, jnp.zeros(x.shape, x.dtype), **mode(False))
+        return dict(nn.meta.unbox(drawn))
+
+    _refuse_state(set(jax.eval_shape(variables, jax.random.key(0))) - {"params"}, type(module).__name__)
+
+    def init(key: Key[Array, ""]) -> PyTree:
+        return variables(key).get("params", {})
+
+    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None) -> Any:
+        rngs = {} if key is None else {"dropout": key}
+        return module.apply({"params": params}, x, rngs=rngs, **mode(key is not None))
+
+    def features(params: PyTree, x: Array) -> Any:
+        return module.apply({"params": params}, x, method="features")
+
+    return _Functions(init, logits, features if _has_features(module) else None)
+
+
+def _nnx_functions(constructor: Callable[..., Any]) -> _Functions:
+    named = "rngs" in inspect.signature(constructor).parameters
+
+    def construct(rngs: nnx.Rngs) -> Any:
+        return constructor(rngs=rngs) if named else constructor(rngs)
+
+    model = nnx.eval_shape(lambda: construct(nnx.Rngs(0)))
+    if not isinstance(model, nnx.Module):
+        raise ValueError(
+            f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}"
+        )
+    _, params, streams, state = nnx.split(model, nnx.Param, nnx.RngState, ...)
+    kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
+    _refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
+    mode = _mode(model)
+    model.train()
+    training = nnx.graphdef(model)
+    model.eval()
+    evaluating = nnx.graphdef(model)
+
+    def merged(params_: PyTree, key: Key[Array, ""] | None) -> Any:
+        # Reseed: every stream gets a key of its own and starts counting at zero.
+        seed = jax.random.key(0) if key is None else key
+        fresh = [
+            jax.random.fold_in(seed, i)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else jnp.zeros(leaf.shape, leaf.dtype)
+            for i, leaf in enumerate(jax.tree.leaves(streams))
+        ]
+        return nnx.merge(
+            evaluating if key is None else training,
+            jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(params_)),
+            jax.tree.unflatten(jax.tree.structure(streams), fresh),
+        )
+
+    def init(key: Key[Array, ""]) -> PyTree:
+        # Sorted keys at every level, on both sides, keep the leaves in the order that ``merged`` expects.
+        return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), nnx.Param))
+
+    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None) -> Any:
+        return merged(params, key)(x, **mode(key is not None))
+
+    def features(params: PyTree, x: Array) -> Any:
+        return merged(params, None).features(x)
+
+    return _Functions(init, logits, features if _has_features(model) else None)
+
+
+def _mode(module: Any) -> Callable[[bool], dict[str, Any]]:
+    """How the module is told that it trains."""
+    parameters = inspect.signature(type(module).__call__).parameters
+    if "train" in parameters:
+        return lambda training: {"train": training}
+    if "deterministic" in parameters:
+        return lambda training: {"deterministic": not training}
+    return lambda training: {}
+
+
+def _has_features(module: Any) -> bool:
+    """A method, not a number: ``features`` is also the usual name of a layer's width."""
+    return inspect.isfunction(getattr(type(module), "features", None))
+
+
+def _refuse_state(kinds: set[str], name: str) -> None:
+    if kinds & {"batch_stats", "BatchStat"}:
+        raise ValueError(
+            f"expected a module without running statistics, got BatchNorm in {name}; use GroupNorm, since clients "
+            "with their own data have no batch statistics in common"
+        )
+    if kinds:
+        raise ValueError(f"expected a module whose only state is parameters, got {sorted(kinds)} in {name}")
+
+
+def _head_mask(head: Callable[[str], bool]) -> Callable[[PyTree], PyTree]:
+    def is_head(params: PyTree) -> PyTree:
+        return jax.tree_util.tree_map_with_path(lambda path, _: bool(head(_name(path))), params)
+
+    return is_head
+
+
+def _paths(params: PyTree) -> list[str]:
+    return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -1,0 +1,287 @@
+"""Panels, each drawn on one Axes, and the pictures made of them.
+
+Figures are made without pyplot, so that drawing leaves the caller's plots and backend alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fljax.report.tables import title
+
+# Okabe and Ito's colours but for black and yellow (too faint on white): safe for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+STANDALONE = "#777777"
+INK = "#333333"
+WINDOWS = 40  # bands of records are drawn over at most so many groups of rounds
+
+
+class Style(NamedTuple):
+    """How one algorithm looks in every panel."""
+
+    colour: str
+    dash: Any
+
+
+Panel = Callable[[Axes], None]
+
+
+def styles(algorithms: list[str]) -> dict[str, Style]:
+    """A look for each algorithm: colours first, then, with more algorithms than colours, dashes too."""
+    count = len(COLOURS)
+    return {
+        name: Style(COLOURS[place % count], DASHES[(place // count) % len(DASHES)])
+        for place, name in enumerate(algorithms)
+    }
+
+
+def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
+    """The panels that these results have numbers for, by name."""
+    looks = styles(
+        [str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else []
+    )
+    found: dict[str, Panel] = {}
+    for prefix in ("", "unseen_"):
+        for name in ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy"):
+            if _has(metrics, prefix + name):
+                found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
+    for prefix in ("", "unseen_"):
+        if _has(metrics, f"{prefix}test_accuracy"):
+            found[f"{prefix}test_accuracy"] = partial(
+                _distribution, metrics=metrics, prefix=prefix, looks=looks
+            )
+    if _has(records, "gap"):
+        found["gap"] = partial(_gaps, records=records, looks=looks)
+    if _has(records, "weight"):
+        found["weight"] = partial(_weights, records=records, looks=looks)
+    if _has(metrics, "seconds_train"):
+        found["seconds"] = partial(_seconds, metrics=metrics, looks=looks)
+    return found
+
+
+def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
+    """One figure for each panel.
+
+    Args:
+      metrics: over algorithm, seed, evaluated_round, client and unseen; whatever is absent is not drawn.
+      records: dimensions among algorithm, seed, round, row.
+    """
+    drawn = {}
+    for name, panel in panels(metrics, records).items():
+        figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+        _draw(panel, figure.add_subplot())
+        _legend(figure, metrics)
+        drawn[name] = figure
+    return drawn
+
+
+def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figure:
+    """All panels in one figure, three to a row, under one legend."""
+    found = list(panels(metrics, records).values())
+    rows = max(1, -(-len(found) // 3))
+    figure = Figure(figsize=(14, 3.9 * rows + 1.0), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, hspace=0.04)  # type: ignore[union-attr]
+    if heading:
+        figure.suptitle(heading, fontsize=15, fontweight="bold", color=INK)
+    for place, panel in enumerate(found):
+        _draw(panel, figure.add_subplot(rows, 3, place + 1))
+    _legend(figure, metrics)
+    return figure
+
+
+def _draw(panel: Panel, axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    panel(axes)
+    axes.title.set(fontsize=11, color=INK, fontweight="bold")
+    axes.xaxis.label.set(fontsize=9.5, color=INK)
+    axes.yaxis.label.set(fontsize=9.5, color=INK)
+
+
+def _legend(figure: Figure, metrics: xr.Dataset) -> None:
+    """One legend for all panels: each algorithm once, in the order of the results."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        order = [str(name) for name in metrics["algorithm"].values if str(name) in handles]
+        order += [name for name in handles if name not in order]
+        columns = min(len(order), max(2, int(figure.get_figwidth() // 2)))
+        figure.legend(
+            [handles[name] for name in order],
+            order,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize=10,
+        )
+
+
+# --- Panels -------------------------------------------------------------------------------------------------
+
+
+def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style]) -> None:
+    """Mean over seeds with a band of one standard deviation."""
+    seeds = 0
+    for algorithm, look in looks.items():
+        values = _values(metrics, name, algorithm, "seed", "evaluated_round")
+        rounds = metrics["evaluated_round"].values
+        kept = np.isfinite(values).any(axis=0)
+        if not kept.any():
+            continue
+        masked = np.ma.masked_invalid(values[:, kept])
+        mean, spread = masked.mean(axis=0), masked.std(axis=0)
+        marker = "o" if kept.sum() < 3 else None
+        axes.plot(
+            rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=algorithm
+        )
+        if values.shape[0] > 1:
+            seeds = values.shape[0]
+            axes.fill_between(
+                rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0
+            )
+    band = f"; band: ± 1 std over {seeds} seeds" if seeds else ""
+    plain = title(name).removesuffix(" (unseen)")
+    axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -0.01) if low > -0.1 else low, min(high, 1.02))
+
+
+def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[str, Style]) -> None:
+    """Share of clients, pooled over seeds, whose accuracy at the last evaluation is at most x."""
+    dimension = "unseen" if prefix else "client"
+    for algorithm, look in looks.items():
+        values = _values(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
+        _steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
+    if _has(metrics, f"{prefix}standalone_test_accuracy"):
+        alone = np.asarray(metrics[f"{prefix}standalone_test_accuracy"].values, float)
+        _steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
+    heading = f"Accuracy of the single clients\n{_whose(prefix)}"
+    axes.set(title=heading, xlabel="test accuracy at the last evaluation", xlim=(-0.02, 1.02))
+    axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
+    """Gaps of the clients that trained: first fifth of the rounds (outline) and last one (filled)."""
+    found = {name: _present(records, "gap", name) for name in looks}
+    finite = [values[np.isfinite(values)] for values in found.values()]
+    pooled = np.concatenate([*finite, np.zeros(0)])
+    if not pooled.size:
+        return
+    low, high = np.quantile(pooled, [0.005, 0.995])
+    edges = np.linspace(min(low, 0.0), max(high, 0.0) + 1e-6, 26)
+    for name, look in looks.items():
+        fifth = max(1, found[name].shape[1] // 5)
+        for part, filled in ((found[name][:, :fifth], False), (found[name][:, -fifth:], True)):
+            values = part[np.isfinite(part)]
+            if not values.size:
+                continue
+            counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+            # A share, like every other panel's axis; clipped values stand in the outermost bins.
+            axes.stairs(
+                counts / values.size,
+                edges,
+                color=look.colour,
+                alpha=0.35 if filled else 1.0,
+                fill=filled,
+                linewidth=1.6,
+                linestyle=look.dash,
+                label=name if filled else None,
+            )
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.set(
+        title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)"
+    )
+    axes.set_ylabel("share (line: first fifth of rounds, filled: last)")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
+    """Weights of the clients that trained: median and the band between the 10th and the 90th percentile."""
+    rounds = records["round"].values
+    for name, look in looks.items():
+        values = _present(records, "weight", name)
+        groups = np.array_split(np.arange(len(rounds)), min(WINDOWS, len(rounds)))
+        drawn = []
+        for group in groups:
+            pooled = values[:, group][np.isfinite(values[:, group])]
+            if pooled.size:
+                drawn.append((rounds[group].mean(), *np.quantile(pooled, [0.1, 0.5, 0.9])))
+        if drawn:
+            x, low, middle, high = np.array(drawn).T
+            axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+            axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=name)
+    axes.set(
+        title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile"
+    )
+    axes.set_ylabel("weight in aggregation")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> None:
+    """Where the time went: compiling, training, evaluating."""
+    names = list(looks)
+    start = np.zeros(len(names))
+    for part, alpha in (("compile", 0.3), ("train", 1.0), ("evaluate", 0.6)):
+        if _has(metrics, f"seconds_{part}"):
+            seconds = np.nan_to_num(np.asarray(metrics[f"seconds_{part}"].sel(algorithm=names).values, float))
+            colours = [look.colour for look in looks.values()]
+            axes.barh(names, seconds, left=start, color=colours, alpha=alpha, height=0.55)
+            start += seconds
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
+    axes.set(
+        title="Time for all seeds", xlabel="seconds: compiling (pale), training (full), evaluating (medium)"
+    )
+
+
+# --- Arrays -------------------------------------------------------------------------------------------------
+
+
+def _has(dataset: xr.Dataset, name: str) -> bool:
+    return name in dataset and dataset[name].size > 0 and bool(np.isfinite(dataset[name].values).any())
+
+
+def _values(dataset: xr.Dataset, name: str, algorithm: str, *dimensions: str) -> np.ndarray:
+    return np.asarray(dataset[name].sel(algorithm=algorithm).transpose(*dimensions).values, float)
+
+
+def _present(records: xr.Dataset, name: str, algorithm: str) -> np.ndarray:
+    """``[seed, round, row]`` with NaN where nobody trained."""
+    if algorithm not in records["algorithm"].values:
+        return np.full((1, records.sizes["round"], 1), np.nan)
+    dimensions = ("seed", "round", "row")
+    values = _values(records, name, algorithm, *dimensions)
+    if "cohort_present" in records:
+        present = _values(records, "cohort_present", algorithm, *dimensions)
+        values = np.where(np.nan_to_num(present) > 0, values, np.nan)
+    return values
+
+
+def _steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
+    values = values[np.isfinite(values)]
+    if values.size:
+        axes.ecdf(values, **look)
+
+
+def _whose(name: str) -> str:
+    return "unseen clients" if name.startswith("unseen_") else "seen clients"

@@ -1,0 +1,110 @@
+"""Writes one picture and one self-contained HTML page beside the results of a run."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import pathlib
+
+import xarray as xr
+from matplotlib.figure import Figure
+
+from fljax.experiment import load
+from fljax.report.drawing import figures, picture
+from fljax.report.tables import Row, cell, pivot, summary, title
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1180px;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { margin-top: 2.2rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
+th, td { padding: .45rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
+img { width: 100%; height: auto; } pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
+.note { color: #555; } .warning { color: #a33; font-weight: 600; }
+"""
+
+
+def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes ``report.png`` and ``report.html`` into the folder of a run; returns their paths.
+
+    Raises:
+      ValueError: the folder holds no results.
+    """
+    folder = pathlib.Path(run_folder)
+    metrics, records = load(folder)
+    image, page = folder / "report.png", folder / "report.html"
+    heading = folder.resolve().name
+    image.write_bytes(_png(picture(metrics, records, heading), dpi=120))
+    attached = [folder / name for name in ("config.toml", "environment.json") if (folder / name).is_file()]
+    page.write_text(_page(heading, metrics, records, attached), encoding="utf-8")
+    return image, page
+
+
+def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list[pathlib.Path]) -> str:
+    rows = summary(metrics)
+    drawn = [_image(name, figure) for name, figure in figures(metrics, records).items()]
+    files = [
+        f"<details><summary>{each.name}</summary><pre>{html.escape(each.read_text(encoding='utf-8'))}</pre></details>"
+        for each in attached
+    ]
+    tables = [_table("Seen clients", rows, unseen=False), _table("Unseen clients", rows, unseen=True)]
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(heading)}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+        f"<h1>{html.escape(heading)}</h1>",
+        f'<p class="note">{_when(rows)}</p>',
+        *_diverged(metrics),
+        *tables,
+        f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else "",
+        f"<h2>How it was run</h2>{''.join(files)}" if files else "",
+        "</body></html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _when(rows: list[Row]) -> str:
+    if not rows:
+        return "No evaluation yet."
+    seeds = rows[0].of
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"After round {rows[0].round}: {spread}. Rates and accuracies are shares of 1."
+
+
+def _diverged(metrics: xr.Dataset) -> list[str]:
+    if "diverged" not in metrics:
+        return []
+    return [
+        f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}.</p>'
+        for algorithm in metrics["algorithm"].values
+        for seed in metrics["seed"].values
+        if (round_ := metrics["diverged"].sel(algorithm=algorithm, seed=seed).item()) >= 0
+    ]
+
+
+def _table(heading: str, rows: list[Row], *, unseen: bool) -> str:
+    chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
+    names = list(dict.fromkeys(row.metric for row in chosen))
+    if not names:
+        return ""
+    head = "".join(f"<th>{html.escape(title(name).removesuffix(' (unseen)'))}</th>" for name in names)
+    body = "".join(
+        f"<tr><td>{html.escape(algorithm)}</td>{''.join(f'<td>{cell(row)}</td>' for row in line)}</tr>"
+        for algorithm, line in pivot(rows, names).items()
+    )
+    head = f"<thead><tr><th>Algorithm</th>{head}</tr></thead>"
+    return f'<h2>{heading}</h2><div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def _image(name: str, figure: Figure) -> str:
+    encoded = base64.b64encode(_png(figure, dpi=110)).decode("ascii")
+    return f'<img alt="{html.escape(title(name))}" src="data:image/png;base64,{encoded}">'
+
+
+def _png(figure: Figure, dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
+    return buffer.getvalue()

@@ -1,0 +1,102 @@
+"""Numbers from results: mean and standard deviation over seeds at the last evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+# What scalar metrics are called in tables and on axes, in the order in which tables show them; shares of 1.
+TITLES = {
+    "incentivised_participation_rate": "Clients that prefer the deployed model",
+    "preferred_model_accuracy": "Accuracy of the preferred model",
+    "average_accuracy": "Average accuracy",
+    "maximum_accuracy": "Best client's accuracy",
+    "global_model_appeal": "Clients that the global model appeals to",
+    "accuracy_increase": "Accuracy gained over standalone",
+    "pearson_correlation": "Correlation of accuracy with standalone",
+    "ipr_loss": "Clients not worse off by loss",
+    "ipr_accuracy": "Clients not worse off by accuracy",
+}
+
+
+class Row(NamedTuple):
+    """One metric of one algorithm at the last evaluation.
+
+    Attributes:
+      mean: over the seeds whose value is finite; NaN if there are none.
+      std: their standard deviation with n - 1 in the denominator; NaN for fewer than two.
+      seeds: how many seeds have a finite value, ``of`` how many that ran.
+      round: when it was evaluated.
+    """
+
+    algorithm: str
+    metric: str
+    mean: float
+    std: float
+    seeds: int
+    of: int
+    round: int
+
+
+def summary(metrics: xr.Dataset) -> list[Row]:
+    """Every metric that has one number per algorithm, seed and evaluation, at the last evaluation.
+
+    Args:
+      metrics: over algorithm, seed and evaluated_round; rows of seen clients come first.
+    """
+    names = [f"{prefix}{name}" for prefix in ("", "unseen_") for name in TITLES]
+    others = [str(name) for name in metrics.data_vars if str(name) not in names]
+    rows = []
+    for algorithm in metrics["algorithm"].values if "algorithm" in metrics.coords else ():
+        for name in [*names, *others]:
+            values = last_values(metrics, str(algorithm), name)
+            if values is not None:
+                last = int(metrics["evaluated_round"].values[-1])
+                rows.append(Row(str(algorithm), name, *mean_and_std(values), len(values), last))
+    return rows
+
+
+def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | None]]:
+    """The rows of the given metrics by algorithm, with None where there is no number."""
+    found = {(row.algorithm, row.metric): row for row in rows}
+    algorithms = dict.fromkeys(row.algorithm for row in rows)
+    table = {each: [found.get((each, name)) for name in names] for each in algorithms}
+    return {
+        key: [row if row is not None and row.seeds else None for row in line] for key, line in table.items()
+    }
+
+
+def cell(row: Row | None) -> str:
+    """``mean ± std`` with three decimals; says so where some seeds have no number; a dash where none has."""
+    if row is None or not row.seeds:
+        return "–"
+    spread = "" if math.isnan(row.std) else f" ± {row.std:.3f}"
+    missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
+    return f"{row.mean:.3f}{spread}{missing}"
+
+
+def title(name: str) -> str:
+    """What a metric is called in plain words."""
+    plain = name.removeprefix("unseen_")
+    words = TITLES.get(plain, plain.replace("_", " ").capitalize())
+    return f"{words} (unseen)" if plain != name else words
+
+
+def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | None:
+    """``[seed]`` at the last evaluation; None where the metric is not one number per evaluation."""
+    if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round"}:
+        return None
+    values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
+    return np.asarray(values, float)[:, -1] if values.shape[1] else None
+
+
+def mean_and_std(values: np.ndarray) -> tuple[float, float, int]:
+    """Mean, standard deviation (n - 1) and number of the finite values."""
+    finite = values[np.isfinite(values)]
+    mean = float(finite.mean()) if finite.size else math.nan
+    std = float(finite.std(ddof=1)) if finite.size > 1 else math.nan
+    return mean, std, int(finite.size)

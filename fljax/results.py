@@ -1,0 +1,195 @@
+"""Results as labelled arrays: metrics over evaluated rounds, records over rounds, and the trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax import metrics as formulas
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+
+class Reference(NamedTuple):
+    """Every client's standalone model, judged: what ``standalone`` returns and ``simulate`` compares with.
+
+    Attributes:
+      threshold: ``[seeds, N]`` training loss of the standalone model on all of the client's training rows: INCFL's rho.
+      test_loss: ``[seeds, N]`` on the client's test rows.
+      test_accuracy: ``[seeds, N]``, a fraction.
+      unseen_threshold, unseen_test_loss, unseen_test_accuracy: ``[seeds, U]``; None without unseen clients.
+      params: the standalone models ``[seeds, N, ...]``, if they were asked for.
+    """
+
+    threshold: Float[Array, "seeds N"]
+    test_loss: Float[Array, "seeds N"]
+    test_accuracy: Float[Array, "seeds N"]
+    unseen_threshold: Float[Array, "seeds U"] | None = None
+    unseen_test_loss: Float[Array, "seeds U"] | None = None
+    unseen_test_accuracy: Float[Array, "seeds U"] | None = None
+    params: PyTree | None = None
+
+
+class Result(NamedTuple):
+    """What a simulation gives back.
+
+    Attributes:
+      metrics: over ``seed, evaluated_round`` (number of rounds done) and ``client`` or ``unseen``, with scalars over
+        clients beside them; see ``fljax list metrics``.
+      records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire.
+      state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
+      deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
+        the position in the list of seeds.
+      predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
+      diverged: ``((seed, round), ...)`` of the seeds in which a NaN appeared and the state was frozen.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+    state: PyTree
+    deployed: Callable[..., PyTree]
+    predict: Callable[..., Array]
+    diverged: tuple[tuple[int, int], ...]
+
+
+def metrics_dataset(
+    seeds: Sequence[int],
+    evaluated: Sequence[tuple[int, Mapping[str, Any]]],
+    reference: Reference | None,
+) -> xr.Dataset:
+    """Joins evaluations to a Dataset and adds every scalar metric that can be had.
+
+    Args:
+      seeds: coordinate.
+      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order.
+      reference: standalone models; without it the metrics that compare with them are absent.
+    """
+    coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
+    variables: dict[str, Any] = {}
+    for name in evaluated[0][1]:
+        axis = "unseen" if name.startswith("unseen_") else "client"
+        values = np.stack([np.asarray(found[name]) for _, found in evaluated], axis=1)
+        variables[name] = (("seed", "evaluated_round", axis), values)
+        coordinates[axis] = np.arange(values.shape[-1])
+    if reference is not None:
+        variables |= _reference_variables(reference, coordinates)
+    for prefix in ("", "unseen_"):
+        values = {name: array for name, (_, array) in variables.items()}
+        if f"{prefix}test_loss" in values:
+            scalars = _scalars(prefix, values)
+            variables |= {
+                prefix + name: (("seed", "evaluated_round"), np.asarray(value)) for name, value in scalars.items()
+            }
+    return xr.Dataset(variables, coordinates)
+
+
+def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        names = {"threshold": "threshold", "test_loss": "standalone_test_loss"}
+        names |= {"test_accuracy": "standalone_test_accuracy"}
+        for source, target in names.items():
+            values = getattr(reference, prefix + source)
+            if values is not None and axis in coordinates:
+                found[prefix + target] = (("seed", axis), np.asarray(values))
+    return found
+
+
+def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every metric over clients, from arrays ``[seed, evaluated_round, client]``."""
+    loss, accuracy = values[prefix + "test_loss"], values[prefix + "test_accuracy"]
+    scalars = {
+        "average_loss": formulas.average_accuracy(loss),
+        "average_accuracy": formulas.average_accuracy(accuracy),
+        "maximum_accuracy": formulas.maximum_accuracy(accuracy),
+    }
+    if prefix + "standalone_test_loss" not in values:
+        return scalars
+    alone_loss = values[prefix + "standalone_test_loss"][:, None]
+    alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
+    threshold = values[prefix + "threshold"][:, None]
+    return scalars | {
+        "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
+        "global_model_appeal": formulas.global_model_appeal(loss, alone_loss),
+        "global_model_appeal_rho": formulas.global_model_appeal(loss, threshold),
+        "ipr_loss": formulas.ipr_loss(loss, alone_loss),
+        "ipr_accuracy": formulas.ipr_accuracy(accuracy, alone_accuracy),
+        "preferred_model_accuracy": formulas.preferred_model_accuracy(accuracy, alone_accuracy, loss, alone_loss),
+        "accuracy_increase": formulas.accuracy_increase(accuracy, alone_accuracy),
+        "pearson_correlation": formulas.pearson_correlation(accuracy, alone_accuracy),
+    }
+
+
+def records_dataset(
+    seeds: Sequence[int],
+    first: int,
+    blocks: Sequence[Mapping[str, Any]],
+    dimensions: Mapping[str, tuple[str, ...]],
+    wire: tuple[int, int, int],
+) -> xr.Dataset:
+    """Joins the records of blocks ``{name: [seeds, rounds, ...]}`` and adds bytes on the wire.
+
+    Args:
+      seeds: coordinate.
+      first: round of the first record.
+      blocks: in order; may be empty.
+      dimensions: of each entry beyond seed and round; entries that are not named get numbered dimensions.
+      wire: bytes that one client receives, that one row sends, and of one ballot.
+    """
+    if not blocks:
+        return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
+    joined = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+    variables: dict[str, Any] = {}
+    for name, values in joined.items():
+        extra = dimensions.get(name, tuple(f"{name}_axis_{i}" for i in range(values.ndim - 2)))
+        variables[name] = (("seed", "round", *extra), values)
+    rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
+    polled = joined["polled"].astype(np.int64)
+    down, up, ballot = wire
+    variables["bytes_down"] = (("seed", "round"), (rows + polled) * down)
+    variables["bytes_up"] = (("seed", "round"), rows * up + polled * ballot)
+    rounds = np.arange(first, first + joined["polled"].shape[1])
+    return xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
+
+
+def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Puts results of several algorithms side by side along ``algorithm``; what one lacks is NaN there.
+
+    Variables of the standalone models do not depend on the algorithm and keep their dimensions.
+    """
+    apart, common = [], xr.Dataset()
+    for label, dataset in datasets.items():
+        same = [str(name) for name in dataset.data_vars if "threshold" in str(name) or "standalone" in str(name)]
+        common = dataset[same]
+        apart.append(dataset.drop_vars(same).expand_dims(algorithm=[label]))
+    joined = xr.concat(apart, dim="algorithm", data_vars="all", coords="minimal", join="outer")
+    return joined.merge(common, compat="override")
+
+
+def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
+    """Adds IP-FL's PMA and opt-outs of every algorithm against the model that ``baseline`` gives its clients.
+
+    Args:
+      metrics: joined over ``algorithm``.
+      baseline: a label among them; IP-FL compares with FedAvg.
+
+    Returns:
+      The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain`` and ``opt_outs``.
+    """
+    found = metrics.copy()
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        name = prefix + "test_accuracy"
+        if name not in metrics:
+            continue
+        accuracy = metrics[name].transpose("algorithm", "seed", "evaluated_round", axis)
+        other = accuracy.sel(algorithm=baseline, drop=True)
+        gain = formulas.personalised_model_accuracy_gain(accuracy.values, other.values[None])
+        dims = ("algorithm", "seed", "evaluated_round")
+        found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
+        found[prefix + "average_gain"] = (dims, formulas.average_accuracy(gain))
+        found[prefix + "opt_outs"] = (dims, formulas.opt_outs(gain))
+    return found.assign_attrs(baseline=baseline)

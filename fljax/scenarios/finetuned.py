@@ -1,0 +1,64 @@
+"""Fine-tuning before deployment: every client trains what it is given a little on its own data, then uses it.
+
+Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 epoch at the initial learning rate).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax.local import Local
+from fljax.types import Algorithm
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+
+def finetuned(
+    inner: Algorithm,
+    *,
+    learning_rate: float,
+    batch_size: int,
+    steps: int | None = None,
+    epochs: int | None = None,
+    optimizer: str = "sgd",
+) -> Algorithm:
+    """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
+
+    Args:
+      inner: any algorithm; what it deploys is trained in its floating leaves, on the task loss of ``inner.predict``.
+      learning_rate: of tuning, without decay.
+      batch_size: of tuning.
+      steps: local steps, or
+      epochs: passes over the client's training rows.
+      optimizer: a name of optax.
+
+    Returns:
+      The algorithm; its ``shared`` model stays that of ``inner``, so both are judged.
+    """
+    tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
+
+    def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
+        start = inner.deploy(jax.random.fold_in(key, 0), seat, down, client, data)
+        leaves, structure = jax.tree.flatten(start)
+        floating = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in leaves]
+
+        def rebuild(trained: list[Array]) -> PyTree:
+            moving = iter(trained)
+            return jax.tree.unflatten(
+                structure,
+                [next(moving) if moves else leaf for leaf, moves in zip(leaves, floating, strict=True)],
+            )
+
+        def loss(params: list[Array], x: Array, y: Array, position: Array, key: Any) -> Array:
+            return inner.task.loss(inner.predict(rebuild(params), x, key), y)
+
+        params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]
+        tune_key = jax.random.fold_in(key, 1)
+        return rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
+
+    return inner._replace(deploy=deploy)

@@ -1,0 +1,115 @@
+"""Small functions on pytrees of arrays.
+
+Floor 0: imports JAX only. Everything here works under ``jit``, ``vmap`` and ``grad``, keeps dtypes, and
+broadcasts masks explicitly, so that it passes with ``jax_numpy_rank_promotion="raise"``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, PyTree
+
+
+def size(tree: PyTree) -> int:
+    """Number of entries in all leaves: for params, the number of parameters. Shapes alone are read."""
+    return sum(_struct(leaf).size for leaf in jax.tree.leaves(tree))
+
+
+def bytes_of(tree: PyTree) -> int:
+    """Bytes that the leaves occupy; what ``jax.eval_shape`` returns is counted as well."""
+    return sum(s.size * s.dtype.itemsize for s in map(_struct, jax.tree.leaves(tree)))
+
+
+def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
+    """``a`` where the scalar ``mask`` is True, otherwise ``b``: a whole tree at once."""
+    return jax.tree.map(lambda x, y: jnp.where(mask, x, y), a, b)
+
+
+def where_rows(mask: Bool[Array, " S"], a: PyTree, b: PyTree) -> PyTree:
+    """Rows of ``a`` where ``mask`` is True, otherwise rows of ``b``.
+
+    Args:
+      mask: ``[S]``, over the leading axis of every leaf.
+      a: a tree whose leaves are ``[S, ...]``.
+      b: a tree like ``a``.
+
+    Returns:
+      A tree like ``a``.
+    """
+    mask = jnp.asarray(mask)
+
+    def select(x: Array, y: Array) -> Array:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (jnp.ndim(x) - mask.ndim)), x, y)
+
+    return jax.tree.map(select, a, b)
+
+
+def take(tree: PyTree, index: Int[Array, "*batch"] | int) -> PyTree:
+    """Gather along the leading axis of every leaf: a scalar ``index`` takes one row and drops the axis.
+
+    As in every JAX gather, a negative index counts from the end and one that is too large reads the last row.
+    """
+    return jax.tree.map(lambda x: jnp.asarray(x)[index], tree)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """Zeros of the same structure, shapes and dtypes."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def add(a: PyTree, b: PyTree) -> PyTree:
+    """``a + b``, leaf by leaf."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: PyTree, b: PyTree) -> PyTree:
+    """``a - b``, leaf by leaf: an update is ``subtract(new, old)``."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(tree: PyTree, factor: Any) -> PyTree:
+    """``factor * tree`` in each leaf's own dtype.
+
+    Args:
+      tree: floating or complex leaves.
+      factor: a number or a scalar array; it is cast to the dtype of each leaf.
+
+    Raises:
+      ValueError: if a leaf holds integers or bools, in which a factor such as 0.5 would be cut to 0.
+    """
+
+    def multiply(x: Array) -> Array:
+        x = jnp.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise ValueError(f"expected a tree of floating leaves to scale, got a leaf of dtype {x.dtype}")
+        return x * jnp.asarray(factor).astype(x.dtype)
+
+    return jax.tree.map(multiply, tree)
+
+
+def any_new_nan(new: PyTree, old: PyTree) -> Bool[Array, ""]:
+    """Whether a floating leaf of ``new`` has a NaN where ``old`` had none; False for an empty tree."""
+    found = jnp.asarray(False)
+    for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+        if jnp.issubdtype(_struct(x).dtype, jnp.inexact):
+            found = found | jnp.any(jnp.isnan(x) & ~jnp.isnan(y))
+    return found
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Floating leaves as ``dtype``; integers, bools and keys are left as they are."""
+
+    def convert(x: Any) -> Any:
+        return jnp.asarray(x).astype(dtype) if jnp.issubdtype(_struct(x).dtype, jnp.floating) else x
+
+    return jax.tree.map(convert, tree)
+
+
+def _struct(leaf: Any) -> Any:
+    """The leaf if it knows its size and dtype (arrays, ShapeDtypeStruct), else as an array (numbers)."""
+    return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)

@@ -1,0 +1,196 @@
+"""The words of fljax: data, tasks, and the protocol that every algorithm speaks.
+
+Floor 0: imports JAX only. Functions marked ONE are written for one client; the engine maps them over clients.
+Everything here is a NamedTuple, hence a pytree, and may cross ``jit``, ``vmap`` and ``lax.scan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+    Info = dict[str, Array]
+
+
+# --- Data ---------------------------------------------------------------------------------------------------
+
+
+class Examples(NamedTuple):
+    """All examples of a federation, stored once on the device; clients are index lists into them."""
+
+    x: Array  # [n, ...]; images stay uint8 until Task.prepare
+    y: Int[Array, " n"]
+
+
+class Rows(NamedTuple):
+    """An index list padded to a fixed length: only the first ``size`` entries are real."""
+
+    index: Int[Array, "*batch n_max"]
+    size: Int[Array, "*batch"]
+
+
+class ClientData(NamedTuple):
+    """What one client owns, as index lists; stacked over clients inside a Federation.
+
+    ``id`` is a permutation of 0..N-1 for seen clients. Unseen clients have ids of their own (0..U-1), which only
+    separate their random keys: algorithms see the id -1 for them.
+    """
+
+    id: Int[Array, "*batch"]
+    train: Rows
+    valid: Rows
+    test: Rows
+    noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: nowhere
+
+
+class Federation(NamedTuple):
+    """A partitioned data set: examples, seen clients [N], unseen clients [U] (None: none), the server's rows by name.
+
+    Several federations (one per seed) that share ``examples`` may be stacked: see ``fljax.data.stack``.
+    """
+
+    examples: Examples
+    clients: ClientData
+    unseen: ClientData | None = None
+    held: Mapping[str, Rows] = {}
+
+
+class Subset(NamedTuple):
+    """Some rows of the shared examples, as one client (or the server) reads them: see ``fljax.local.fetch``."""
+
+    examples: Examples
+    rows: Rows
+    noise: Float[Array, ""] | None = None
+
+
+class LocalData(NamedTuple):
+    """Everything that one client can read: the ``data`` argument of the protocol's functions."""
+
+    train: Subset
+    valid: Subset
+    test: Subset
+
+
+# --- Task ---------------------------------------------------------------------------------------------------
+
+
+class Task(NamedTuple):
+    """A model and how it is judged, as pure functions. ``fljax.models`` makes one from a flax module.
+
+    Attributes:
+      init: ``key -> params``.
+      logits: ``(params, x, key=None) -> [b, classes]`` on prepared ``x``; a key means training mode (dropout).
+      loss: ``(logits, y) -> [b]``, per sample.
+      features: ``(params, x) -> [b, z]``, the representation in front of the last layer.
+      prepare: ``raw x -> x``: cast and standardise a batch of stored examples.
+      augment: ``(key, x) -> x`` on a prepared training batch.
+      is_head: ``params -> pytree of bool`` with the structure of params, True for the last layer.
+    """
+
+    init: Callable[[Key[Array, ""]], PyTree]
+    logits: Callable[..., Float[Array, "b classes"]]
+    loss: Callable[[Float[Array, "b classes"], Int[Array, " b"]], Float[Array, " b"]]
+    features: Callable[[PyTree, Array], Float[Array, "b z"]] | None = None
+    prepare: Callable[[Array], Array] | None = None
+    augment: Callable[[Key[Array, ""], Array], Array] | None = None
+    is_head: Callable[[PyTree], PyTree] | None = None
+
+
+# --- Protocol -----------------------------------------------------------------------------------------------
+
+
+class Census(NamedTuple):
+    """What the server knows of the population before round 0: sample counts by client id."""
+
+    train: Int[Array, " N"]
+    valid: Int[Array, " N"]
+
+
+class Seat(NamedTuple):
+    """Where one client sits in a call.
+
+    Attributes:
+      round: 0-based round.
+      id: client id in 0..N-1, or -1 for an unseen client (then index no ``[N]`` array with it).
+      slot: what the client is asked for, e.g. which cluster model it trains; 0 where there is only one thing.
+      known: a Python bool: False for an unseen client. Static, so ``if not seat.known`` is allowed.
+    """
+
+    round: Int[Array, ""]
+    id: Int[Array, ""]
+    slot: Int[Array, ""]
+    known: bool = True
+
+
+class Cohort(NamedTuple):
+    """Who trains in a round: a fixed number of rows S, each one (client, slot).
+
+    Where ``present`` is False the row is empty: its id is ignored, its weight is zero and nothing of it is kept.
+    An id may stand in several rows (with different slots) only if the algorithm keeps no client state.
+    """
+
+    id: Int[Array, " S"]
+    slot: Int[Array, " S"]
+    present: Bool[Array, " S"]
+
+
+class Select(Protocol):
+    """Chooses the cohort from those ``available`` [N]; may settle the ballots of the last round in the server."""
+
+    def __call__(self, key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]: ...
+
+
+class Aggregate(Protocol):
+    """Folds what the cohort sent, ``up`` [S, ...], into the server.
+
+    Rows that are not present arrive as zeros. ``held`` maps names to Subsets of the server's own examples.
+    """
+
+    def __call__(
+        self, key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Mapping[str, Subset]
+    ) -> tuple[Any, Info]: ...
+
+
+class Algorithm(NamedTuple):
+    """A federated algorithm: one value, a handful of pure functions.
+
+    Only ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so the bytes on the wire
+    are the sizes of what they return. In Up and Ballot the field names ``update`` (a model change, new minus old) and
+    ``loss`` (a reported loss) are reserved, so that scenarios know what they may touch. A builder closes over its
+    hyper-parameters; floats among them may be traced. Server, Client, Down, Ballot, Up and Deployed are pytrees of the
+    algorithm's choice.
+
+    Attributes:
+      task: what the deployed models are judged by (``prepare`` and ``loss`` in evaluation).
+      init_server: ``(key, census) -> Server``.
+      send: ONE ``(server, seat) -> Down``: everything that the server shows this client.
+      train: ONE ``(key, seat, down, client, data) -> (Up, Client)``.
+      aggregate: see Aggregate.
+      select: see Select.
+      deploy: ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train.
+      predict: ONE ``(deployed, x, key=None) -> logits`` on prepared ``x``; a key means training mode.
+      init_client: ONE ``(key, seat, down, data) -> Client``, kept between rounds; ``()`` where nothing is kept.
+      poll: ONE ``(key, seat, down, client, data) -> Ballot``, asked of every available client before ``select``;
+        None: nobody is asked and the ballots are ``()``.
+      poll_every: rounds between two polls; rounds between reuse the last ballots.
+      shared: ONE, as ``deploy``: the model that all clients have in common before any of them changes it, recorded as
+        the global model; None where there is none.
+      dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
+    """
+
+    task: Task
+    init_server: Callable[[Any, Census], Any]
+    send: Callable[[Any, Seat], Any]
+    train: Callable[..., tuple[Any, Any]]
+    aggregate: Aggregate
+    select: Select
+    deploy: Callable[..., Any]
+    predict: Callable[..., Any]
+    init_client: Callable[..., Any] = lambda key, seat, down, data: ()
+    poll: Callable[..., Any] | None = None
+    poll_every: int = 1
+    shared: Callable[..., Any] | None = None
+    dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -1,0 +1,216 @@
+"""Every partitioner: no row twice, sizes as asked, reproducible; and each recipe's own facts."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fljax.data.assignment import cut, repair
+from fljax.data.partition import (
+    PARTITIONERS,
+    classes_per_client,
+    cluster_labels,
+    dirichlet,
+    iid,
+    natural,
+    noise,
+    quantity,
+)
+
+LABELS = np.random.default_rng(0).integers(0, 8, 1200)
+OWNER = np.random.default_rng(1).integers(-1, 30, 1200)
+EXTRA = {"natural": {"owner": OWNER}}
+CASES = [(name, EXTRA.get(name, {})) for name in PARTITIONERS]
+CASES += [
+    ("iid", {"stratified": True}),
+    ("dirichlet", {"beta": 0.01, "minimum": 20}),
+    ("quantity", {"beta": 0.05}),
+    ("classes_per_client", {"k": 8}),
+    ("classes_per_client", {"k": 3, "random_first": True}),
+    ("cluster_labels", {"groups": 8, "minimum": 30}),
+    ("mixture", {"rotate": True}),
+    ("mixture", {"pattern": "linear", "complement": True, "test_fraction": 0.3, "holdout": 0.1}),
+    ("mixture", {"pattern": "random", "rotate": True, "complement": True, "holdout": 0.2}),
+    ("mixture", {"pattern": "30:70", "size": (5, 20)}),
+    ("block_mixture", {"blocks": 3, "holdout": 0.1}),
+    ("class_clusters", {"k": 3, "holdout": 0.1}),
+]
+IDS = [f"{name}-{i}" for i, (name, _) in enumerate(CASES)]
+
+
+def all_rows(split):
+    return np.concatenate([*split.rows, *(split.test or ()), *split.held.values()])
+
+
+def same(one, other):
+    return len(one.rows) == len(other.rows) and all(map(np.array_equal, one.rows, other.rows))
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+@settings(max_examples=8, deadline=None)
+@given(clients=st.integers(1, 14), unseen=st.integers(0, 6), seed=st.integers(0, 10**6))
+def test_laws_of_every_partitioner(name, options, clients, unseen, seed):
+    make = PARTITIONERS[name]
+    arguments = {"clients": clients, "unseen": unseen, "seed": seed} | options
+    # Only recipes that tie clients to few classes may find no room for them, and then they say so.
+    tied = name in ("classes_per_client", "class_clusters", "cluster_labels")
+    try:
+        split = make(LABELS, **arguments)
+    except ValueError:
+        if not tied:
+            raise
+        with pytest.raises(ValueError, match="expected"):
+            make(LABELS, **arguments)
+        return
+    assert len(split.rows) == clients + unseen
+    rows = all_rows(split)
+    n = len(LABELS)
+    assert len(np.unique(rows)) == len(rows), "a row is used twice"
+    assert rows.min() >= 0
+    assert rows.max() < n + len(split.rotated)
+    originals = np.where(rows < n, rows, np.append(split.rotated, 0)[np.maximum(rows - n, 0)])
+    assert len(np.unique(originals)) == len(originals), "a row and its rotated copy are both used"
+    default = 10 if name in ("dirichlet", "quantity", "cluster_labels") else 1
+    assert min(map(len, split.rows)) >= options.get("minimum", default)
+    for extra in (split.test, split.noise, split.group):
+        assert extra is None or len(extra) == clients + unseen
+    assert same(split, make(LABELS, **arguments))
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_another_seed_gives_another_partition(name, options):
+    first, second = (PARTITIONERS[name](LABELS, clients=8, seed=seed, **options) for seed in (1, 2))
+    assert not same(first, second)
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+@pytest.mark.parametrize(
+    "wrong", [{"clients": 0}, {"clients": -3}, {"unseen": -1}, {"clients": 1.5}, {"seed": -1}]
+)
+def test_counts_out_of_range_are_refused(name, wrong):
+    with pytest.raises(ValueError, match="expected"):
+        PARTITIONERS[name](LABELS, **({"clients": 4} | EXTRA.get(name, {}) | wrong))
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_too_many_clients_are_refused(name):
+    with pytest.raises(ValueError, match="expected at least"):
+        PARTITIONERS[name](LABELS, clients=2000, **EXTRA.get(name, {}))
+
+
+@pytest.mark.parametrize("make", [dirichlet, quantity])
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf")])
+def test_concentration_must_be_positive(make, bad):
+    with pytest.raises(ValueError, match="beta"):
+        make(LABELS, clients=4, beta=bad)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), clients=st.integers(2, 30), beta=st.sampled_from([1e-4, 0.05, 1.0, 1e4]))
+def test_tightest_minimum_is_kept_by_construction(seed, clients, beta):
+    minimum = len(LABELS) // clients
+    for make in (dirichlet, quantity):
+        split = make(LABELS, clients=clients, seed=seed, beta=beta, minimum=minimum)
+        assert min(map(len, split.rows)) >= minimum
+        assert sorted(all_rows(split)) == list(range(len(LABELS)))
+
+
+def test_iid_sizes_differ_by_one_and_strata_too():
+    plain, strata = (iid(LABELS, clients=7, unseen=2, stratified=each) for each in (False, True))
+    for split in (plain, strata):
+        assert np.ptp([len(rows) for rows in split.rows]) <= 1
+    counts = np.array([np.bincount(LABELS[rows], minlength=8) for rows in strata.rows])
+    assert np.ptp(counts, axis=0).max() <= 1
+
+
+def test_dirichlet_concentration_decides_the_skew():
+    def largest_share(beta):
+        split = dirichlet(LABELS, clients=8, beta=beta)
+        return np.mean([np.bincount(LABELS[r]).max() / len(r) for r in split.rows])
+
+    assert largest_share(0.05) > 0.5
+    assert largest_share(1000.0) < 0.25
+
+
+def test_quantity_keeps_labels_iid_and_sizes_unequal():
+    sizes = [len(rows) for rows in quantity(LABELS, clients=8, beta=0.5, seed=3).rows]
+    assert max(sizes) > 3 * min(sizes)
+
+
+def test_classes_per_client_holds_k_classes_and_the_cyclic_one():
+    split = classes_per_client(LABELS, clients=10, unseen=3, k=3, seed=5)
+    for client, rows in enumerate(split.rows):
+        held = np.unique(LABELS[rows])
+        assert len(held) == 3
+        assert client % 8 in held
+
+
+def test_classes_per_client_with_all_classes_deals_each_class_to_everybody():
+    split = classes_per_client(LABELS, clients=5, k=8)
+    counts = np.array([np.bincount(LABELS[rows], minlength=8) for rows in split.rows])
+    assert np.ptp(counts, axis=0).max() <= 1
+    with pytest.raises(ValueError, match="at most 8"):
+        classes_per_client(LABELS, clients=5, k=9)
+
+
+def test_cluster_labels_groups_are_consecutive_labels_and_none_is_empty():
+    split = cluster_labels(LABELS, clients=6, unseen=4, groups=4, seed=2)
+    assert split.group is not None
+    assert set(split.group) == {0, 1, 2, 3}
+    for client, rows in enumerate(split.rows):
+        assert set(LABELS[rows] // 2) == {split.group[client]}
+    for group in range(4):
+        sizes = [len(split.rows[i]) for i in np.flatnonzero(split.group == group)]
+        assert np.ptp(sizes) <= 1
+    assert len(all_rows(split)) == len(LABELS)
+
+
+def test_cluster_labels_says_when_groups_cannot_hold_everybody():
+    with pytest.raises(ValueError, match="room for 20 clients"):
+        cluster_labels(LABELS, clients=20, groups=8, minimum=60)
+
+
+def test_noise_grows_with_the_clients_number():
+    split = noise(LABELS, clients=4, unseen=2, sigma=0.8)
+    np.testing.assert_allclose(np.asarray(split.noise), [0.2, 0.4, 0.6, 0.8, 0.4, 0.8], rtol=1e-6)
+
+
+def test_natural_gives_each_client_one_owner():
+    split = natural(LABELS, clients=5, unseen=3, seed=4, owner=OWNER)
+    owners = [set(OWNER[rows]) for rows in split.rows]
+    assert all(len(each) == 1 and -1 not in each for each in owners)
+    assert len(set.union(*owners)) == 8
+    for rows, owner in zip(split.rows, owners, strict=True):
+        assert len(rows) == (next(iter(owner)) == OWNER).sum()
+    everybody = natural(LABELS, clients=30, owner=OWNER)
+    assert [OWNER[rows[0]] for rows in everybody.rows] == list(range(30))
+    with pytest.raises(ValueError, match="expected at least 31 owners"):
+        natural(LABELS, clients=31, owner=OWNER)
+    with pytest.raises(ValueError, match="owners"):
+        natural(LABELS, clients=3, owner=None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(0, 20))
+def test_repair_moves_no_more_than_needed(sizes, minimum):
+    minimum = min(minimum, sum(sizes) // len(sizes))
+    edges = np.cumsum([0, *sizes])
+    before = [np.arange(a, b) for a, b in pairwise(edges)]
+    after = repair(before, minimum)
+    assert sorted(np.concatenate(after)) == list(range(sum(sizes)))
+    assert all(
+        len(b) == max(len(a), minimum) or len(b) >= minimum for a, b in zip(before, after, strict=True)
+    )
+    short = sum(max(minimum - size, 0) for size in sizes)
+    assert sum(max(len(b) - len(a), 0) for a, b in zip(before, after, strict=True)) == short
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9), st.integers(0, 500))
+def test_cut_sums_to_the_total_and_follows_the_fractions(parts, total):
+    fractions = np.array(parts) / np.sum(parts)
+    counts = cut(fractions, total)
+    assert counts.sum() == total
+    assert np.all(np.abs(counts - fractions * total) <= 1 + 1e-6)

@@ -1,0 +1,213 @@
+"""What the laws are tested on, and the compiled programs that the laws of one case share."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import algorithms, engine, scenarios
+from fljax.engine.evaluate import evaluate
+from fljax.engine.execution import Execution
+from fljax.engine.round import State, by_id, initial_state
+from fljax.local import Local
+from fljax.types import Algorithm, Cohort, Federation, Task
+from tests.toys.clusters import clusters
+from tests.toys.control_variates import control_variates
+from tests.toys.federation import tiny_federation
+from tests.toys.models_per_client import models_per_client
+from tests.toys.task import logistic_regression
+
+POPULATION = 5
+ROUNDS = 2
+SIDE_BY_SIDE = Execution(16, 1, 16)
+
+
+class Case(NamedTuple):
+    """An algorithm with example arguments."""
+
+    build: Callable[..., Algorithm]
+    example: dict[str, Any] = {}
+    scenario: str | None = None
+    algorithm: str = ""
+
+
+# Arguments of a scenario beyond the algorithm that it wraps.
+SCENARIO_EXAMPLES: dict[str, dict[str, Any]] = {"finetuned": {"learning_rate": 0.1, "batch_size": 2, "steps": 2}}
+
+TOYS = {
+    "models_per_client": Case(models_per_client, {"contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}),
+    "clusters": Case(clusters, {"poll_every": 2}),
+    "control_variates": Case(control_variates),
+}
+
+
+def _wrapped(case: Case, scenario: str) -> Case:
+    entry: Any = scenarios.REGISTRY[scenario]
+    wrap = getattr(entry, "build", entry)
+    arguments = getattr(entry, "example", None) or SCENARIO_EXAMPLES.get(scenario, {})
+
+    def build(task: Task, local: Local, **hyper_parameters: Any) -> Algorithm:
+        return wrap(case.build(task, local, **hyper_parameters), **arguments)
+
+    return case._replace(build=build, scenario=scenario)
+
+
+def _algorithms() -> dict[str, Case]:
+    found = {}
+    for name, entry in algorithms.REGISTRY.items():
+        example = dict(entry.example)
+        if "clients_per_round" in inspect.signature(entry.build).parameters:
+            example.setdefault("clients_per_round", 4)  # so that somebody is left out
+        found[name] = Case(entry.build, example)
+    return {name: case._replace(algorithm=name) for name, case in (found | TOYS).items()}
+
+
+ALGORITHMS = _algorithms()
+PAIRS = {
+    f"{scenario}({name})": _wrapped(case, scenario)
+    for scenario in scenarios.REGISTRY
+    for name, case in ALGORITHMS.items()
+}
+# Algorithms that differ in where models live: one at the server, one per client, clusters, private state.
+UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")
+# All laws hold for these; the other pairs are under the laws of test_pairs.py.
+CASES = ALGORITHMS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
+
+TASK = logistic_regression()
+LOCAL = Local(learning_rate=0.2, batch_size=2, steps=3)
+
+
+@functools.cache
+def federation() -> Federation:
+    """The tiny federation in single precision."""
+    return tiny_federation()
+
+
+def is_float(value: Any) -> bool:
+    """A float, or a sequence or an array of floats."""
+    return bool(jnp.issubdtype(np.asarray(value).dtype, jnp.floating)) if value is not None else False
+
+
+def numbers(case: Case) -> dict[str, Any]:
+    """Every hyper-parameter that is a float, by default or in the example, as arrays."""
+    found = {}
+    for name, parameter in inspect.signature(ALGORITHMS[case.algorithm].build).parameters.items():
+        value = case.example.get(name, parameter.default)
+        if value is not inspect.Parameter.empty and not isinstance(value, str) and is_float(value):
+            found[name] = jnp.asarray(value, jnp.float32)
+    return found
+
+
+class Controls(NamedTuple):
+    """What the laws do to a cohort after the algorithm has selected it."""
+
+    order: jax.Array  # [S] permutation of the rows
+    present: jax.Array  # [S] rows that may stay
+
+
+def controlled(algorithm: Algorithm, controls: Controls) -> Algorithm:
+    """Reorders the rows of the cohort, and clears some of them first."""
+
+    def select(*arguments: Any) -> Any:
+        server, cohort, info = algorithm.select(*arguments)
+        cohort = cohort._replace(present=cohort.present & controls.present)
+        return server, Cohort(*(leaf[controls.order] for leaf in cohort)), info
+
+    return algorithm._replace(select=select)
+
+
+class Bench:
+    """The programs of one case; every law of the case runs them, so that each is compiled once."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.numbers = numbers(case)
+        self.traces = 0
+        self.init = jax.jit(self._init)
+        self.step = jax.jit(self._step, static_argnames="execution")
+        self.evaluate = jax.jit(self._evaluate)
+        self.whole = jax.jit(jax.vmap(self._whole, in_axes=(None, None, 0, None)))
+        self.plan = engine.Plan(self._build, {"task": TASK, "local": LOCAL, **case.example, **self.numbers})
+        self.rows: int = jax.eval_shape(self._cohort, federation()).id.shape[0]
+        self.all = Controls(jnp.arange(self.rows), jnp.ones(self.rows, bool))
+        self.everybody = jnp.ones(POPULATION, bool)
+
+    def _build(self, task: Task, local: Local, **hyper_parameters: Any) -> Algorithm:
+        self.traces += 1
+        return self.case.build(task, local, **hyper_parameters)
+
+    def algorithm(self, numbers: dict[str, Any] | None = None, task: Task = TASK) -> Algorithm:
+        """The case's algorithm, with other numbers if there are any."""
+        return self._build(task, LOCAL, **{**self.case.example, **(numbers or {})})
+
+    def _cohort(self, data: Federation) -> Cohort:
+        algorithm, data = self.algorithm(), by_id(data)
+        state = initial_state(algorithm, data, jnp.uint32(0))
+        everybody = jnp.ones(POPULATION, bool)
+        return algorithm.select(jax.random.key(0), jnp.int32(0), state.server, state.ballots, everybody)[1]
+
+    def _init(self, numbers: Any, data: Federation, seed: Any) -> State:
+        return initial_state(self.algorithm(numbers), by_id(data), seed)
+
+    def _step(
+        self,
+        numbers: Any,
+        data: Federation,
+        state: State,
+        available: Any,
+        controls: Controls,
+        execution: Execution = SIDE_BY_SIDE,
+    ) -> Any:
+        algorithm = controlled(self.algorithm(numbers), controls)
+        return engine.one_round(algorithm, by_id(data), execution, state, available=available)
+
+    def _evaluate(self, numbers: Any, data: Federation, state: State, round: Any) -> Any:
+        return evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round)
+
+    def _whole(self, numbers: Any, data: Federation, seed: Any, rounds: Any) -> Any:
+        algorithm, data = self.algorithm(numbers), by_id(data)
+        step = lambda round, state: engine.one_round(algorithm, data, SIDE_BY_SIDE, state, round)[0]  # noqa: E731
+        return jax.lax.fori_loop(jnp.int32(0), rounds, step, initial_state(algorithm, data, seed))
+
+    def start(self, data: Federation | None = None, seed: int = 0) -> State:
+        """The state before round 0."""
+        return self.init(self.numbers, federation() if data is None else data, jnp.uint32(seed))
+
+    def run(
+        self,
+        state: State,
+        *,
+        data: Federation | None = None,
+        available: Any = None,
+        controls: Controls | None = None,
+        rounds: int = ROUNDS,
+        execution: Execution = SIDE_BY_SIDE,
+    ) -> State:
+        """The state after some rounds."""
+        for _ in range(rounds):
+            state, _ = self.step(
+                self.numbers,
+                federation() if data is None else data,
+                state,
+                self.everybody if available is None else available,
+                self.all if controls is None else controls,
+                execution=execution,
+            )
+        return state
+
+    def judge(self, state: State, data: Federation | None = None, round: int | None = None) -> dict[str, Any]:
+        """Metrics of all clients, with the randomness of a given round."""
+        at = state.round if round is None else jnp.int32(round)
+        return self.evaluate(self.numbers, federation() if data is None else data, state, at)
+
+
+@functools.cache
+def bench(name: str) -> Bench:
+    """The bench of a case, made once."""
+    return Bench(CASES[name])

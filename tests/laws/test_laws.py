@@ -1,0 +1,220 @@
+"""The laws that every algorithm obeys: one test per law, on every case."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import engine
+from fljax.engine.execution import Execution
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.round import by_id, local_data
+from fljax.engine.round import train as train_cohort
+from fljax.types import Cohort, Seat
+from tests.laws.cases import ALGORITHMS, CASES, LOCAL, POPULATION, Bench, Controls, bench, federation
+from tests.laws.compare import assert_close, assert_finite, assert_same, is_same, shapes
+from tests.toys.federation import (
+    pad_with_nan,
+    spoil_client,
+    store_in_order,
+    tiny_federation,
+    twin_clients,
+)
+from tests.toys.task import logistic_regression
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Bench:
+    """The programs of one case."""
+    return bench(request.param)
+
+
+def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) -> None:
+    run = lambda numbers, seeds, rounds: case.whole(numbers, federation(), jnp.uint32(seeds), jnp.int32(rounds))  # noqa: E731
+    states = run(case.numbers, [0, 1], 2)
+    # One trace, and the states are those of the programs that run round by round: law 8, seeds are mapped.
+    for position in range(2):
+        assert_close(jax.tree.map(lambda leaf, i=position: leaf[i], states), case.run(case.start(seed=position)))
+    traces = case.traces
+    run(jax.tree.map(lambda value: 0.9 * value, case.numbers), [7, 8], 1)
+    assert case.traces == traces
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: bool) -> None:
+    """In double precision a task of single precision must keep its dtype as well."""
+    with jax.enable_x64(double):
+        for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
+            task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
+            algorithm = case.algorithm(task=task)
+            start = jax.eval_shape(lambda a=algorithm, d=data: engine.round.initial_state(a, d, jnp.uint32(0)))
+            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Execution(5, 1, 5), state)[0]  # noqa: E731
+            assert shapes(jax.eval_shape(step, start)) == shapes(start)
+
+
+def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
+    side_by_side = case.run(case.start())
+    for lanes in (1, 2):
+        assert_close(side_by_side, case.run(case.start(), execution=Execution(lanes, 1, lanes)))
+    assert_same(side_by_side, case.run(case.start()))
+
+
+def test_law_04_order_of_clients_and_of_rows_does_not_matter(case: Bench) -> None:
+    twins = twin_clients(federation(), 1, 3)
+    for data in (federation(), twins):
+        stored = case.run(case.start(data), data=data)
+        other = store_in_order(data, (4, 3, 2, 1, 0))
+        # Ties between twins break by id, not by place.
+        assert_same(stored, case.run(case.start(other), data=other))
+        assert_same(case.judge(stored, data), case.judge(stored, other))
+        order = np.random.default_rng(0).permutation(case.rows)
+        shuffled = case.run(case.start(data), data=data, controls=case.all._replace(order=jnp.asarray(order)))
+        assert_close(stored, shuffled)
+
+
+def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
+    before = case.run(case.start(), rounds=1)
+    for keep in (np.arange(case.rows) % 2 == 0, np.arange(case.rows) == 0):
+        controls = Controls(case.all.order, jnp.asarray(keep))
+        after, info = case.step(case.numbers, federation(), before, case.everybody, controls)
+        present = np.zeros(POPULATION, bool)
+        present[np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])]] = True
+        assert present.sum() <= keep.sum()
+        absent = lambda state, gone=~present: jax.tree.map(lambda leaf: np.asarray(leaf)[gone], state.clients)  # noqa: E731
+        assert_same(absent(before), absent(after))
+
+
+def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> None:
+    padded = pad_with_nan(federation())
+    state = case.run(case.start())
+    assert_same(state, case.run(case.start(padded), data=padded))
+    assert_same(case.judge(state), case.judge(state, padded))
+
+    spoilt = spoil_client(federation(), 1)
+    available = case.everybody.at[1].set(False)
+    state = case.run(case.start(), available=available)
+    assert_finite(state)
+    assert_same(state, case.run(case.start(), data=spoilt, available=available))
+    others = lambda found: {  # noqa: E731
+        name: values if name.startswith("unseen_") else np.delete(values, 1) for name, values in found.items()
+    }
+    assert_same(others(case.judge(state)), others(case.judge(state, spoilt)))
+
+    # Where nobody is polled, a client that is selected but does not come may hold NaN as well.
+    if case.algorithm().poll is None:
+        _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
+        there = case.all._replace(present=jnp.arange(case.rows) != 1)
+        gone = spoil_client(federation(), int(info["cohort_id"][1]))
+        state = case.run(case.start(), rounds=1, controls=there)
+        assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
+
+
+def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
+    data, algorithm, state = by_id(federation()), case.algorithm(), case.start()
+
+    def train(seed: Any, round: Any, id: Any, slot: Any) -> Any:
+        """What client 0 does with the key of somebody else's seat."""
+        key = client_key(round_key(seed, Purpose.TRAIN, round), id, slot)
+        zero = jnp.int32(0)
+        client, kept = jax.tree.map(lambda leaf: leaf[0], (data.clients, state.clients))
+        down = algorithm.send(state.server, Seat(zero, zero, zero))
+        return algorithm.train(key, Seat(zero, zero, zero), down, kept, local_data(data, client))
+
+    found = jax.jit(jax.vmap(train))(*jnp.asarray([[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]))
+    results = [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(5)]
+    # Seed, round, id and slot each lead to other batches.
+    for i in range(5):
+        assert not any(is_same(results[i], results[j]) for j in range(i))
+
+
+def test_law_08_hyper_parameters_are_traced_and_seeds_mapped(case: Bench) -> None:
+    doubled = {**case.plan.arguments, "local": LOCAL._replace(learning_rate=2 * LOCAL.learning_rate)}
+    plan = case.plan._replace(arguments=doubled)
+    both = engine.simulate(plan, federation(), rounds=2, seeds=(3, 4), execution=Execution(seeds="vmap"))
+    traces = case.traces
+    again = engine.simulate(case.plan, federation(), rounds=2, seeds=(4, 0), execution=Execution(seeds="vmap"))
+    assert case.traces == traces + 1  # shapes are measured anew; nothing is compiled
+    assert not is_same(both.state, again.state)
+    # Numbers that are compiled in give the same results.
+    fixed = jax.tree.map(lambda leaf: leaf[1], again.state)
+    assert_close(fixed, case.run(case.start(seed=0)))
+
+
+def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
+    before = case.run(case.start())
+    controls = [(~case.everybody, case.all), (case.everybody, case.all._replace(present=~case.all.present))]
+    for available, control in controls[: 1 if case.algorithm().poll else 2]:
+        after = case.run(before, available=available, controls=control, rounds=1)
+        assert_finite(after)
+        assert int(after.round) == int(before.round) + 1
+        assert int(after.diverged) == -1
+        assert_same(before.clients, after.clients)
+        assert_same(case.judge(before, round=2), case.judge(after, round=2))
+
+
+def test_law_10_loss_falls(case: Bench) -> None:
+    start = case.start()
+    state = jax.tree.map(lambda leaf: leaf[0], case.whole(case.numbers, federation(), jnp.uint32([0, 1]), jnp.int32(40)))
+    before, after = case.judge(start, round=0), case.judge(state)
+    for name in ("test_loss", "unseen_test_loss"):
+        assert np.nanmean(after[name]) < np.nanmean(before[name]), name
+    assert np.nanmean(after["test_loss"]) < 0.8 * np.nanmean(before["test_loss"])
+
+
+def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> None:
+    def sent(extra: int) -> Any:
+        data, algorithm = by_id(tiny_federation(extra=extra)), case.algorithm()
+
+        def messages() -> Any:
+            state = engine.round.initial_state(algorithm, data, jnp.uint32(0))
+            row = Cohort(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
+            first = jax.tree.map(lambda leaf: leaf[:1], (state.clients, data.clients))
+            up, _ = train_cohort(algorithm, data, Execution(1, 1, 1), 0, jnp.int32(0), state.server, row, *first)
+            return up, state.ballots
+
+        return shapes(jax.eval_shape(messages))
+
+    assert sent(0) == sent(3)
+
+
+def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
+    simulate = lambda rounds, **more: engine.simulate(  # noqa: E731
+        case.plan, federation(), rounds=rounds, seeds=(3, 4), evaluate_every=2, execution=Execution(seeds="vmap"), **more
+    )
+    whole, half = simulate(4), simulate(2)
+    rest = simulate(2, initial=half.state)
+    assert_same(whole.state, rest.state)
+    clock = [name for name in whole.metrics if str(name).startswith("seconds_")]
+    assert whole.metrics.drop_vars(clock).sel(evaluated_round=[2, 4]).identical(rest.metrics.drop_vars(clock))
+    assert whole.records.sel(round=[2, 3]).identical(rest.records)
+
+
+def test_law_14_strangers_do_not_depend_on_any_clients_own_entry(case: Bench) -> None:
+    """Entries of all seen clients change places: each is another's now, so what a stranger gets must not move."""
+    state = case.run(case.start(), rounds=3)
+    roll = lambda leaf: jnp.roll(leaf, 1, axis=0) if leaf.ndim and leaf.shape[0] == POPULATION else leaf  # noqa: E731
+    rolled = state._replace(server=jax.tree.map(roll, state.server), clients=jax.tree.map(roll, state.clients))
+    strangers = lambda found: {n: v for n, v in found.items() if n.startswith("unseen_")}  # noqa: E731
+    before = strangers(case.judge(state))
+    assert before
+    after = case.evaluate(jax.tree.map(roll, case.numbers), federation(), rolled, state.round)
+    assert_close(before, strangers(after))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_law_12_every_keyword_is_documented_and_every_module_cites_its_source(name: str) -> None:
+    build = ALGORITHMS[name].build
+    text = inspect.getdoc(build) or ""
+    for keyword in inspect.signature(build).parameters:
+        assert re.search(rf"^\s*(\w+, )*{keyword}(, \w+)*:|^\s*{keyword}:", text, re.MULTILINE) or (
+            re.search(rf"^\s*{keyword}: ", text, re.MULTILINE)
+        ), keyword
+    module = sys.modules[build.__module__].__doc__ or ""
+    assert "Source:" in module

@@ -1,0 +1,185 @@
+"""The built-in models: sizes counted by hand, dropout, vmap over clients, caching, errors."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import trees
+from fljax.models import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, standardise
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def count(task):
+    return trees.size(jax.eval_shape(task.init, jax.random.key(0)))
+
+
+def test_parameter_counts():
+    assert count(logistic_regression((60,), 10)) == 61 * 10
+    assert count(mlp((28, 28, 1), 10)) == 785 * 64 + 65 * 30 + 31 * 10
+    lenet = 6 * 16 * 25 + 16
+    assert count(cnn_a((28, 28, 1), 10)) == 26 * 6 + lenet + 257 * 120 + 121 * 84 + 85 * 10 == 44426
+    assert count(cnn_b((32, 32, 3), 10)) == 76 * 6 + lenet + 401 * 120 + 121 * 84 + 85 * 10 == 62006
+    assert count(cnn_b((32, 32, 3), 100)) == 62006 + 85 * 90
+    assert count(cnn((8, 8, 1), 3, blocks=[[4], [6]], dense=[5])) == 40 + 37 * 6 + 25 * 5 + 6 * 3
+    normalised = cnn((8, 8), 3, blocks=[[4], [6]], dense=[5], groups=2)
+    assert count(normalised) == 40 + 37 * 6 + 25 * 5 + 6 * 3 + 2 * (4 + 6)
+
+
+SMALL = {
+    "logistic_regression": ((5,), {}),
+    "mlp": ((4, 3), {"hidden": (6, 4)}),
+    "cnn": ((6, 6, 2), {"blocks": ((4,), (4,)), "dense": (5,), "groups": 2, "dropout": 0.5}),
+    "cnn_a": ((28, 28, 1), {}),
+    "cnn_b": ((32, 32, 3), {}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_contract(name):
+    shape, options = SMALL[name]
+    task = MODELS[name](shape, 3, prepare=standardise(0.5, 0.25), **options)
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, *shape), np.uint8))
+
+    assert task.prepare is not None
+    assert task.features is not None
+    assert task.is_head is not None
+    prepare, features = task.prepare, task.features
+
+    def everything(key):
+        params = task.init(key)
+
+        def loss(params):
+            return jnp.mean(task.loss(task.logits(params, prepare(x), key), jnp.array([0, 2, 1, 1])))
+
+        z, head = features(params, prepare(x)), params["head"]
+        by_hand = z @ head["kernel"] + head["bias"][None]
+        return params, task.logits(params, prepare(x)), by_hand, jax.value_and_grad(loss)(params)
+
+    # The large ones are traced only: they are the same module as cnn.
+    run = (
+        jax.jit(everything)
+        if name not in ("cnn_a", "cnn_b")
+        else functools.partial(jax.eval_shape, everything)
+    )
+    params, logits, by_hand, (value, gradient) = run(jax.random.key(0))
+    assert logits.shape == (4, 3)
+    assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, value))} == {jnp.dtype(jnp.float32)}
+    assert jax.tree.map(jnp.shape, gradient) == jax.tree.map(jnp.shape, params)
+    mask = task.is_head(params)
+    assert jax.tree.structure(mask) == jax.tree.structure(params)
+    assert all(jax.tree.leaves(mask["head"]))
+    assert sum(jax.tree.leaves(mask)) == 2
+    assert jax.eval_shape(task.logits, params, jnp.zeros((0, *shape))).shape == (0, 3)
+    if isinstance(value, jax.Array):
+        np.testing.assert_allclose(by_hand, logits, rtol=1e-4, atol=1e-5)
+        assert jnp.isfinite(value)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_clients_with_their_own_parameters(name):
+    shape, options = SMALL[name]
+    task = MODELS[name](shape, 3, **options)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, *shape)), jnp.float32)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def loss(params, x, key):
+        return jnp.sum(task.loss(task.logits(params, x, key), jnp.array([0, 1])))
+
+    def client(key, x):
+        def step(p, k):
+            return jax.tree.map(lambda a, g: a - 0.1 * g, p, jax.grad(loss)(p, x, k)), None
+
+        return jax.lax.scan(step, task.init(key), jax.random.split(key, 2))[0]
+
+    together, alone = jax.jit(jax.vmap(client))(keys, x), jax.jit(client)
+    for i in range(3):
+        rows = jax.tree.leaves(trees.take(together, i))
+        for a, b in zip(rows, jax.tree.leaves(alone(keys[i], x[i])), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_only_with_a_key():
+    task = mlp((20,), 3, hidden=(200, 4), dropout=0.5)
+    params, logits = jax.jit(task.init)(jax.random.key(0)), jax.jit(task.logits)
+    x = jnp.ones((2, 20))
+    one, two = jax.random.split(jax.random.key(1))
+    np.testing.assert_array_equal(logits(params, x), logits(params, x))
+    np.testing.assert_array_equal(logits(params, x, one), logits(params, x, one))
+    assert not np.allclose(logits(params, x, one), logits(params, x))
+    assert not np.allclose(logits(params, x, one), logits(params, x, two))
+    without = jax.jit(mlp((20,), 3, hidden=(200, 4), dropout=0.0).logits)
+    np.testing.assert_array_equal(without(params, x, one), logits(params, x))
+
+
+def test_float64():
+    with jax.enable_x64(True):
+        # A float32 example is cast, so that prepare and the model need not be told twice.
+        for task, shape in (
+            (mlp((4,), 2, dtype=jnp.float64), (4,)),
+            (cnn((4, 4), 2, dtype="float64"), (4, 4)),
+        ):
+            params = jax.eval_shape(task.init, jax.random.key(0))
+            logits = jax.eval_shape(task.logits, params, jnp.ones((1, *shape), jnp.float32))
+            loss = jax.eval_shape(task.loss, logits, jnp.array([1]))
+            assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, loss))} == {jnp.dtype("float64")}
+    with pytest.raises(ValueError, match="jax_enable_x64"):
+        mlp((4,), 2, dtype=jnp.float64)
+
+
+def test_equal_calls_share_compiled_programs():
+    mean = np.array([0.1, 0.2])
+    tasks = [mlp((3, 2), 4, hidden=[8], prepare=standardise(mean, [1.0, 2.0])) for _ in range(2)]
+    assert tasks[0] == tasks[1]
+    assert hash(tasks[0]) == hash(tasks[1])
+    assert mlp((3, 2), 4, hidden=[9]) != mlp((3, 2), 4, hidden=[8])
+
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def program(task, x):
+        traces.append(task)
+        return task.prepare(x)
+
+    for task in tasks:
+        program(task, jnp.ones((1, 3, 2)))
+    assert len(traces) == 1
+
+
+def test_standardise():
+    prepare = standardise([0.5, 0.25], [0.5, 0.25])
+    x = jnp.array([[[255, 0]]], jnp.uint8)
+    np.testing.assert_allclose(prepare(x), [[[1.0, -1.0]]])
+    np.testing.assert_allclose(prepare(jnp.array([[1.0, 0.5]])), [[1.0, 1.0]])
+    assert standardise()(jnp.array([255], jnp.uint8)).dtype == jnp.float32
+    assert standardise(0.5, 2) is standardise(0.5, 2.0)
+    with jax.enable_x64(True):
+        assert standardise(0.5, dtype=jnp.float64)(jnp.ones(2, jnp.float32)).dtype == jnp.float64
+    with pytest.raises(ValueError, match="std > 0"):
+        standardise(0.0, [1.0, 0.0])
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"\(28, 28, 1\) for cnn_a, got \(32, 32, 3\)"):
+        cnn_a((32, 32, 3), 10)
+    with pytest.raises(ValueError, match="large enough"):
+        cnn((3, 3, 1), 2)
+    with pytest.raises(ValueError, match="large enough"):
+        cnn((8, 8, 1), 2, padding="VALID", kernel=5)
+    with pytest.raises(ValueError, match="groups to divide"):
+        cnn((8, 8, 1), 2, groups=3)
+    with pytest.raises(ValueError, match="valid names are"):
+        cnn((8, 8, 1), 2, padding="same")
+    with pytest.raises(ValueError, match="input shape"):
+        cnn((8,), 2)
+    with pytest.raises(ValueError, match="floating dtype"):
+        mlp((8,), 2, dtype=jnp.int32)

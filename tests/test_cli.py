@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import cli, experiment, report
+from fljax.cli.run import _compilation_cache
+from fljax.cli.show import LISTS
+
+CONFIG = """
+rounds = 4
+[data]
+dataset = "digits"
+partition = "iid"
+clients = 4
+[model]
+name = "logistic_regression"
+[local]
+learning_rate = 0.1
+batch_size = 8
+steps = 2
+[[algorithms]]
+name = "fedavg"
+"""
+
+
+def outcome(config, diverged=()):
+    shape = (1, len(config.seeds), 1)
+    dimensions = ("algorithm", "seed", "evaluated_round")
+    metrics = xr.Dataset(
+        {"average_accuracy": (dimensions, np.full(shape, 0.5)), "m": (dimensions, np.full(shape, np.nan))},
+        {"algorithm": ["fedavg"], "seed": list(config.seeds), "evaluated_round": [config.rounds]},
+    )
+    return experiment.Outcome(metrics, xr.Dataset(), tuple(diverged), {})
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A current directory with a config, and an experiment that takes no time; returns what it was called with."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
+    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
+    (tmp_path / "tiny.toml").write_text(CONFIG)
+    calls = []
+
+    def run(config, *, directory, resume, on_event):
+        calls.append((config, directory, resume))
+        for round in (0, 2, 4):
+            on_event(experiment.Event("train", "fedavg", round, 4, round / 2, ""))
+        on_event(experiment.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
+        return outcome(config)
+
+    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(report, "write", lambda folder: (folder / "report.png", folder / "report.html"))
+    return calls
+
+
+def call(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    written = capsys.readouterr()
+    return stopped.value.code, written.out, written.err
+
+
+def test_run(fake, capsys, tmp_path):
+    code, out, err = call(capsys, "run", "tiny.toml", "--seeds", "2", "--set", "local.steps=7")
+    assert code == 0
+    ((config, folder, resume),) = fake
+    assert (config.seeds, config.local.steps, resume) == ((0, 1), 7, False)
+    assert folder.parent.name == "runs"
+    assert folder.name.startswith("tiny-")
+    assert "0.500 ± 0.000" in out
+    assert f"Results: {folder}" in out
+    assert "report.html" in out
+    assert "a [note]" in err
+    assert "steps = 7" in (folder / "config.toml").read_text()
+    assert "jax" in json.loads((folder / "environment.json").read_text())["versions"]
+
+
+def test_run_json(fake, capsys):
+    code, out, _ = call(capsys, "run", "tiny.toml", "--out", "x", "--json", "--quiet", "--no-report")
+    found = json.loads(out)
+    assert (code, found["directory"], found["report"], found["diverged"]) == (0, "x", [], [])
+    first, second = found["summary"]
+    assert (first["metric"], first["mean"], first["std"]) == ("average_accuracy", 0.5, None)
+    assert (second["metric"], second["mean"]) == ("m", None)
+
+
+def test_run_quiet(fake, capsys):
+    assert call(capsys, "run", "tiny.toml", "--quiet") == (0, "", "")
+
+
+def test_resume_finds_the_latest_run(fake, capsys):
+    assert call(capsys, "run", "tiny.toml", "--resume")[0] == 2
+    call(capsys, "run", "tiny.toml")
+    assert call(capsys, "run", "tiny.toml", "--resume")[0] == 0
+    assert fake[1][1:] == (fake[0][1], True)
+    code, _, err = call(capsys, "run", "tiny.toml", "--resume", "--set", "rounds=9")
+    assert (code, len(fake)) == (2, 2)
+    assert "got a changed one" in err
+
+
+def test_results_are_not_overwritten(fake, capsys, tmp_path):
+    (tmp_path / "results.nc").touch()
+    code, _, err = call(capsys, "run", "tiny.toml", "--out", ".")
+    assert (code, fake) == (2, [])
+    assert "expected a folder without results, or --resume" in err
+
+
+def test_unwritable_folder(fake, capsys):
+    code, _, err = call(capsys, "run", "tiny.toml", "--out", "tiny.toml/x")
+    assert (code, fake) == (2, [])
+    assert "expected a folder to write in, got 'tiny.toml/x'" in err
+
+
+def test_diverged(fake, capsys, monkeypatch):
+    def run(config, **_):
+        return outcome(config, [("fedavg", 0, 3)])
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--json", "--quiet")
+    assert (code, err) == (1, "fljax: fedavg diverged with seed 0 in round 3; all is saved in x\n")
+    assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 0, "round": 3}]
+
+
+def test_fault_is_one_sentence(fake, capsys, monkeypatch):
+    def run(config, **_):
+        raise ValueError("shapes\ndiffer")  # not raised by fljax, hence no bad input
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, _, err = call(capsys, "run", "tiny.toml", "--quiet")
+    assert code == 1
+    assert err == "fljax: ValueError: shapes differ (run with FLJAX_TRACEBACK=1 for the traceback)\n"
+    monkeypatch.setenv("FLJAX_TRACEBACK", "1")
+    assert "Traceback" in call(capsys, "run", "tiny.toml", "--out", "y", "--quiet")[2]
+
+
+def test_interrupt(fake, capsys, monkeypatch):
+    def run(config, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, _, err = call(capsys, "run", "tiny.toml", "--quiet")
+    assert code == 1
+    assert "--resume" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "none.toml"], "expected a config file, got 'none.toml'"),
+        (["run", "tiny.toml", "--set", "rounds=0"], "rounds: expected a number above 0, got 0"),
+        (["run", "tiny.toml", "--set", "data.dataset=digit"], "(did you mean 'digits'?)"),
+        (["run", "tiny.toml", "--seeds", "0"], "seeds: expected a positive number"),
+        (["run", "tiny.toml", "--sets", "x"], "No such option"),
+        (["run"], "Missing argument"),
+        (["list", "algorithm"], "(did you mean 'algorithms'?)"),
+        (["cite", "incfll"], "(did you mean 'incfl'?)"),
+        (["report", "."], "expected a run folder"),
+        (["data", "prepare", "digit"], "digits"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_bad_input(fake, capsys, monkeypatch, arguments, sentence):
+    if arguments[0] == "report":
+        monkeypatch.undo()
+    code, out, err = call(capsys, *arguments)
+    assert (code, out, fake) == (2, "", [])
+    assert sentence in err
+    assert err.startswith("fljax: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_list(capsys, kind):
+    code, out, _ = call(capsys, "list", kind)
+    assert (code, bool(out)) == (0, True)
+    found = json.loads(call(capsys, "list", kind, "--json")[1])
+    assert all(name in out for name in found)
+
+
+def test_cite_doctor_and_status(capsys):
+    assert call(capsys, "cite", "incfl")[1].startswith("@")
+    found = json.loads(call(capsys, "doctor", "--json")[1])
+    assert {"versions", "devices", "memory", "data"} <= set(found)
+    assert "digits" in call(capsys, "doctor")[1]
+    assert "digits" in json.loads(call(capsys, "data", "status", "--json")[1])
+    assert call(capsys, "data", "prepare", "digits")[1] == "digits: 1797 examples of 8 x 8 x 1, 10 classes\n"
+
+
+def test_compilation_cache(monkeypatch):
+    import jax
+
+    changed = {}
+    monkeypatch.setattr(jax.config, "update", lambda name, value: changed.update({name: value}))
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
+    _compilation_cache()
+    assert changed == {}
+    monkeypatch.delenv("FLJAX_COMPILATION_CACHE")
+    _compilation_cache()
+    assert changed["jax_compilation_cache_dir"].endswith(os.path.join(".cache", "fljax", "xla"))
+
+
+def test_help_imports_nothing_heavy():
+    """``--help`` is quick: no JAX, no xarray, no matplotlib."""
+    code = (
+        "import sys, fljax.cli as c\n"
+        "try: c.main(['--help'])\n"
+        "except SystemExit as stopped: assert stopped.code == 0\n"
+        "assert not {'jax', 'xarray', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "run" in found.stdout
+
+
+def test_version(capsys):
+    from fljax import __version__
+
+    assert call(capsys, "--version")[:2] == (0, f"fljax {__version__}\n")

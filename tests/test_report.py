@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import report
+from fljax.report.tables import TITLES, cell
+
+
+def results(algorithms=("fedavg", "incfl"), seeds=3, clients=30, unseen=20, evaluations=6, rounds=50):
+    """Made-up results in the layout of a run."""
+    random = np.random.default_rng(0)
+    evaluated = np.linspace(0, rounds, evaluations).astype(int)
+    coordinates = {
+        "algorithm": list(algorithms),
+        "seed": np.arange(seeds),
+        "evaluated_round": evaluated,
+        "client": np.arange(clients),
+        "unseen": np.arange(unseen),
+    }
+    scalar = ("algorithm", "seed", "evaluated_round")
+    variables = {}
+    progress = 1 - np.exp(-evaluated / rounds * 4)
+    for prefix, dimension, count in (("", "client", clients), ("unseen_", "unseen", unseen)):
+        for place, name in enumerate(TITLES):
+            ceiling = 0.4 + 0.1 * np.arange(len(algorithms))[:, None, None] + 0.03 * place
+            noise = random.normal(0, 0.02, (len(algorithms), seeds, evaluations))
+            variables[prefix + name] = (scalar, ceiling * progress + noise)
+        accuracy = random.beta(6, 3, (len(algorithms), seeds, evaluations, count))
+        variables[f"{prefix}test_accuracy"] = ((*scalar, dimension), accuracy)
+        variables[f"{prefix}standalone_test_accuracy"] = (
+            ("seed", dimension),
+            random.beta(5, 4, (seeds, count)),
+        )
+    for part in ("compile", "train", "evaluate"):
+        variables[f"seconds_{part}"] = (("algorithm",), random.uniform(1, 9, len(algorithms)))
+    variables["diverged"] = (("algorithm", "seed"), np.full((len(algorithms), seeds), -1))
+    metrics = xr.Dataset(variables, coordinates)
+    shape = (len(algorithms), seeds, rounds, 10)
+    row = ("algorithm", "seed", "round", "row")
+    gap = random.normal(0.3, 0.8, shape) - 0.01 * np.arange(rounds)[:, None]
+    records = xr.Dataset(
+        {
+            "gap": (row, gap),
+            "weight": (row, 1 / (4 * np.cosh(gap / 2) ** 2)),
+            "cohort_present": (row, random.random(shape) < 0.9),
+        },
+        {"algorithm": list(algorithms), "seed": np.arange(seeds), "round": np.arange(rounds)},
+    )
+    records["gap"][0] = np.nan
+    records["weight"][0] = 0.1
+    return metrics, records
+
+
+def save(folder, metrics, records):
+    metrics.to_netcdf(folder / "results.nc", engine="h5netcdf")
+    records.to_netcdf(folder / "results.nc", engine="h5netcdf", group="records", mode="a")
+
+
+def test_summary_by_hand():
+    values = np.array([[[0.0, 1.0], [0.0, 3.0], [0.0, np.nan]]])
+    coordinates = {"algorithm": ["a"], "seed": [0, 1, 2], "evaluated_round": [5, 9]}
+    metrics = xr.Dataset(
+        {"average_accuracy": (("algorithm", "seed", "evaluated_round"), values)}, coordinates
+    )
+    (row,) = report.summary(metrics)
+    assert row == report.Row("a", "average_accuracy", 2.0, math.sqrt(2), 2, 3, 9)
+    assert cell(row) == "2.000 ± 1.414 (2 of 3)"
+    assert report.pivot([row], ["average_accuracy", "other"]) == {"a": [row, None]}
+
+
+def test_summary_of_nothing():
+    assert report.summary(xr.Dataset()) == []
+
+
+def test_summary_without_finite_values():
+    coordinates = {"algorithm": ["a"], "seed": [0], "evaluated_round": [5]}
+    dimensions = ("algorithm", "seed", "evaluated_round")
+    (row,) = report.summary(xr.Dataset({"m": (dimensions, np.full((1, 1, 1), np.nan))}, coordinates))
+    assert (row.seeds, math.isnan(row.mean), cell(row)) == (0, True, "–")
+
+
+def test_figures_draw_what_is_there():
+    metrics, records = results()
+    drawn = report.figures(metrics, records)
+    assert {
+        "incentivised_participation_rate",
+        "test_accuracy",
+        "unseen_test_accuracy",
+        "gap",
+        "weight",
+    } < set(drawn)
+    assert "gap" not in report.figures(metrics, xr.Dataset())
+    few = report.figures(metrics[["average_accuracy"]], records[["weight"]])
+    assert set(few) == {"average_accuracy", "weight"}
+
+
+@pytest.mark.parametrize("missing", ["fedavg", "incfl"])
+def test_figures_with_nan_and_absent_algorithms(missing):
+    metrics, records = results(evaluations=1, seeds=1)
+    metrics["test_accuracy"].loc[{"algorithm": missing}] = np.nan
+    metrics["average_accuracy"].loc[{"algorithm": missing}] = np.nan
+    for figure in report.figures(metrics, records.drop_sel(algorithm=missing)).values():
+        figure.canvas.draw()
+
+
+def test_drawing_leaves_pyplot_alone():
+    import matplotlib
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    before = matplotlib.rcParams.copy()
+    report.picture(*results())
+    assert pyplot.get_fignums() == []
+    assert matplotlib.rcParams == before
+
+
+def test_write(tmp_path):
+    metrics, records = results(seeds=2, rounds=10)
+    metrics["diverged"][1, 1] = 7
+    save(tmp_path, metrics, records)
+    (tmp_path / "config.toml").write_text('name = "<b>"\n')
+    image, page = report.write(tmp_path)
+    assert image.read_bytes().startswith(b"\x89PNG")
+    text = page.read_text(encoding="utf-8")
+    assert "incfl, seed 1: diverged in round 7" in text
+    assert "&lt;b&gt;" in text
+    assert not re.search(r'(src|href)="(?!data:)', text)
+
+
+def test_write_where_there_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match="expected a run folder"):
+        report.write(tmp_path)

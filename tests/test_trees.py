@@ -1,0 +1,111 @@
+"""Pytree helpers: values, transforms, strict broadcasting."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import trees
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture
+def tree():
+    return {"w": jnp.arange(12, dtype=jnp.float32).reshape(2, 3, 2), "b": jnp.ones(2), "n": jnp.arange(2)}
+
+
+def equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert jnp.asarray(x).dtype == jnp.asarray(y).dtype
+
+
+def test_size_and_bytes(tree):
+    assert trees.size(tree) == 12 + 2 + 2
+    assert trees.bytes_of(tree) == 4 * 16
+    assert trees.bytes_of({"a": np.zeros(3, np.uint8)}) == 3
+    shapes = jax.eval_shape(lambda: tree)
+    assert trees.size(shapes) == 16
+    assert trees.bytes_of(shapes) == 64
+    assert trees.size(()) == trees.bytes_of(()) == 0
+    assert trees.size({"a": 1.0}) == 1
+
+
+def test_where(tree):
+    zeros = trees.zeros_like(tree)
+    for transform in (lambda f: f, jax.jit):
+        equal(transform(trees.where)(jnp.asarray(True), tree, zeros), tree)
+        equal(transform(trees.where)(jnp.asarray(False), tree, zeros), zeros)
+    equal(trees.where(True, tree, zeros), tree)
+
+
+def test_where_rows(tree):
+    zeros = trees.zeros_like(tree)
+    out = jax.jit(trees.where_rows)(jnp.array([False, True]), tree, zeros)
+    for name in tree:
+        np.testing.assert_array_equal(out[name][0], zeros[name][0])
+        np.testing.assert_array_equal(out[name][1], tree[name][1])
+    # A scalar mask under vmap is one row of the same thing.
+    equal(jax.vmap(trees.where)(jnp.array([False, True]), tree, zeros), out)
+
+
+def test_where_rows_stops_nan():
+    a = {"w": jnp.full((2, 3), jnp.nan)}
+    out = trees.where_rows(jnp.array([False, False]), a, trees.zeros_like(a))
+    assert not jnp.isnan(out["w"]).any()
+
+
+def test_take(tree):
+    equal(trees.take(tree, 1), {name: leaf[1] for name, leaf in tree.items()})
+    index = jnp.array([1, 1, 0])
+    equal(jax.jit(trees.take)(tree, index), {name: leaf[index] for name, leaf in tree.items()})
+    one = jax.vmap(trees.take, in_axes=(None, 0))({"a": np.arange(3.0, dtype=np.float32)}, index)
+    np.testing.assert_array_equal(one["a"], [1.0, 1.0, 0.0])
+
+
+def test_arithmetic(tree):
+    equal(trees.subtract(trees.add(tree, tree), tree), tree)
+    floats = {"w": tree["w"], "h": jnp.ones(3, jnp.bfloat16)}
+    equal(trees.scale(floats, 2.0), trees.add(floats, floats))
+    equal(trees.scale(floats, jnp.float32(2)), trees.add(floats, floats))
+    with pytest.raises(ValueError, match="floating leaves"):
+        trees.scale(tree, 0.5)
+
+
+def test_gradients(tree):
+    def loss(factor, w):
+        rows = trees.where_rows(jnp.array([True, False]), {"w": w}, trees.zeros_like({"w": w}))
+        return jnp.sum(trees.scale(trees.take(rows, 0), factor)["w"])
+
+    by_factor, by_w = jax.grad(loss, (0, 1))(jnp.float32(3), tree["w"])
+    assert by_factor == tree["w"][0].sum()
+    np.testing.assert_array_equal(by_w, np.stack([np.full((3, 2), 3.0), np.zeros((3, 2))]))
+
+
+def test_any_new_nan(tree):
+    bad = tree | {"b": jnp.array([1.0, jnp.nan])}
+    check = jax.jit(trees.any_new_nan)
+    assert not check(tree, tree)
+    assert check(bad, tree)
+    assert not check(bad, bad)
+    assert not check(tree, bad)
+    assert not trees.any_new_nan((), ())
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), tree, bad)
+    np.testing.assert_array_equal(
+        jax.vmap(trees.any_new_nan, in_axes=(0, None))(stacked, tree), [False, True]
+    )
+
+
+def test_cast(tree):
+    half = trees.cast(tree, jnp.bfloat16)
+    assert half["w"].dtype == half["b"].dtype == jnp.bfloat16
+    assert half["n"].dtype == tree["n"].dtype
+    equal(trees.cast(half, jnp.float32), tree)
