@@ -113,7 +113,7 @@ def run(
             f"clients_per_round = {asked} is more than the population: all {config.data.clients} take part",
         )
 
-    parts = {label: part for label, part in finished.items()}
+    parts = dict(finished)
     kept: dict[str, Result] = {}
     for entry in config.algorithms:
         label = entry.label
@@ -226,7 +226,10 @@ def build_plan(config: Config, entry: AlgorithmEntry, task: Task, local: Local, 
     fixed = _asked(build, {"task": task, "local": local, "clients_per_round": rows}, entry.options)
     thresholds = {"threshold": reference.threshold, "contribution": reference.test_accuracy}
     by_seed = {name: values for name, values in _asked(build, thresholds, {}).items() if name not in fixed}
-    options = tuple(dict(scenario.options) for scenario in entry.scenarios)
+    own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
+    options = tuple(
+        _asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, entry.scenarios, strict=True)
+    )
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
 
 

@@ -74,7 +74,7 @@ def optimizer(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.fl
     rate = jnp.asarray(local.learning_rate, dtype)
     rate = rate * jnp.asarray(local.decay, dtype) ** jnp.asarray(round).astype(dtype)
     if callable(local.optimizer):
-        built = local.optimizer(rate)
+        built: Any = local.optimizer(rate)
     else:
         builder = getattr(optax, local.optimizer, None)
         if local.optimizer.startswith("_") or not callable(builder):

@@ -66,7 +66,7 @@ def preferred_accuracy(
     Raises:
       ValueError: for another ``prefer``, or where the losses are missing.
 
-    Source: INCFL and MaxFL, "preferred-model test accuracy".
+    Source: INCFL, section 4; MaxFL, section 5 ("preferred-model test accuracy").
     """
     if prefer not in ("loss", "accuracy"):
         raise ValueError(f"expected how clients choose, got {prefer!r}; valid names are 'loss', 'accuracy'")
@@ -89,7 +89,7 @@ def personalised_model_accuracy_gain(
       accuracy: of the client's personalised model ``theta_k``.
       baseline_accuracy: of FedAvg's model ``w`` on the same test data.
 
-    Source: IP-FL, section 5.
+    Source: IP-FL, section 6.4.
     """
     _, a, b = _aligned(accuracy, baseline_accuracy)
     return a - b
@@ -135,7 +135,7 @@ def ipr_loss(
       loss: loss of the client's reward model; IAFL takes one global test set for everybody.
       standalone_loss: loss of its standalone model on the same data.
 
-    Source: IAFL, section 6.
+    Source: IAFL, section 6.1.
     """
     return _fraction(lambda a, b: a <= b, loss, standalone_loss)
 
@@ -149,7 +149,7 @@ def ipr_accuracy(
       accuracy: of the client's reward model; IAFL takes one global test set for everybody.
       standalone_accuracy: of its standalone model on the same data.
 
-    Source: IAFL, section 6.
+    Source: IAFL, section 6.1.
     """
     return _fraction(lambda a, b: a >= b, accuracy, standalone_accuracy)
 
@@ -164,7 +164,7 @@ def preferred_model_accuracy(
 ) -> Float[Array, "*batch"]:
     """Mean over clients of ``preferred_accuracy`` (same arguments and errors), a fraction.
 
-    Source: INCFL and MaxFL, "preferred-model test accuracy".
+    Source: INCFL, section 4; MaxFL, section 5 ("preferred-model test accuracy").
     """
     chosen = preferred_accuracy(accuracy, standalone_accuracy, loss, standalone_loss, prefer=prefer)
     return average_accuracy(chosen)
@@ -182,7 +182,7 @@ def average_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*
 def maximum_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
     """``max_k acc_k``, a fraction.
 
-    Source: IAFL, section 6.
+    Source: IAFL, section 6.1.
     """
     xp, values = _aligned(accuracy)
     valid = ~xp.isnan(values)
@@ -197,14 +197,12 @@ def accuracy_increase(
 
     With FedAvg's accuracy in the second place this is IP-FL's average PMA.
 
-    Source: IAFL, section 6.
+    Source: IAFL, section 6.1.
     """
     return average_accuracy(personalised_model_accuracy_gain(accuracy, standalone_accuracy))
 
 
-def pearson_correlation(
-    a: Float[Array, "*batch client"], b: Float[Array, "*batch client"]
-) -> Float[Array, "*batch"]:
+def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
     """``corr_k(a_k, b_k)`` in [-1, 1] over the clients that have both values.
 
     Args:
@@ -214,7 +212,7 @@ def pearson_correlation(
     Returns:
       The correlation; NaN where either is constant over clients (the papers print "undefined").
 
-    Source: IAFL, section 6.
+    Source: IAFL, section 6.1.
     """
     xp, a, b = _aligned(a, b)
     valid = ~(xp.isnan(a) | xp.isnan(b))
@@ -246,7 +244,7 @@ def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Fl
     Returns:
       A number of clients (floating, since it is NaN where no client has a gain).
 
-    Source: IP-FL, section 5.
+    Source: IP-FL, section 6.4.
     """
     xp, gain, threshold = _aligned(gain, threshold)
     valid = ~(xp.isnan(gain) | xp.isnan(threshold))
@@ -254,12 +252,10 @@ def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Fl
     return xp.where(xp.any(valid, axis=-1), count, xp.nan)
 
 
-def participation_rate(
-    gain: Float[Array, "*batch client"], *, threshold: Any = 0.0
-) -> Float[Array, "*batch"]:
+def participation_rate(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
     """``1 - opt_outs / M``, a fraction of the clients that have a gain (same arguments as ``opt_outs``).
 
-    Source: IP-FL, section 5.
+    Source: IP-FL, section 6.4.
     """
     return _fraction(lambda a, b: a >= b, gain, threshold)
 

@@ -122,9 +122,7 @@ def test_round_trip(path, tmp_path):
         'data.folder="a \\"b\\" \\u00e9"',
         "execution.clients=7",
     ]
-    loaded = config.load(
-        path, [*overrides, "data.partition_options.groups=2", "algorithms.incfl.b.matrix={a.b=[1]}"]
-    )
+    loaded = config.load(path, [*overrides, "data.partition_options.groups=2", "algorithms.incfl.b.matrix={a.b=[1]}"])
     again = tmp_path / "again.toml"
     again.write_text(config.dumps(loaded), encoding="utf-8")
     assert config.load(again) == loaded
@@ -132,9 +130,7 @@ def test_round_trip(path, tmp_path):
 
 
 scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
-)
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 
 
 @settings(max_examples=25, deadline=None)

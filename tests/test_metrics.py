@@ -113,9 +113,7 @@ def test_fewer_axes_are_aligned():
     alone = np.array([1.0, 1.0, 9.0])
     expected = [2 / 3, 1 / 3]
     np.testing.assert_allclose(m.incentivised_participation_rate(loss, alone), expected)
-    np.testing.assert_allclose(
-        m.incentivised_participation_rate(jnp.asarray(loss), alone.astype("f4")), expected
-    )
+    np.testing.assert_allclose(m.incentivised_participation_rate(jnp.asarray(loss), alone.astype("f4")), expected)
     with pytest.raises(ValueError, match="last axis is the clients"):
         m.average_accuracy(0.5)  # type: ignore[arg-type]
 
@@ -124,9 +122,7 @@ def test_over_seeds():
     values = np.array([[1.0, 4.0], [3.0, NAN], [8.0, NAN]])
     np.testing.assert_allclose(m.standard_deviation(values), np.array([np.std([1, 3, 8], ddof=1), NAN]))
     np.testing.assert_allclose(m.standard_error(values), np.array([np.std([1, 3, 8], ddof=1) / 3**0.5, NAN]))
-    np.testing.assert_allclose(
-        m.standard_deviation(values, axis=1), np.array([np.std([1, 4], ddof=1), NAN, NAN])
-    )
+    np.testing.assert_allclose(m.standard_deviation(values, axis=1), np.array([np.std([1, 4], ddof=1), NAN, NAN]))
 
 
 fractions = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, NAN]), min_size=1, max_size=6)

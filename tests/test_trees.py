@@ -99,9 +99,7 @@ def test_any_new_nan(tree):
     assert not check(tree, bad)
     assert not trees.any_new_nan((), ())
     stacked = jax.tree.map(lambda *x: jnp.stack(x), tree, bad)
-    np.testing.assert_array_equal(
-        jax.vmap(trees.any_new_nan, in_axes=(0, None))(stacked, tree), [False, True]
-    )
+    np.testing.assert_array_equal(jax.vmap(trees.any_new_nan, in_axes=(0, None))(stacked, tree), [False, True])
 
 
 def test_cast(tree):

@@ -101,9 +101,7 @@ def _folder(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.P
     if out is None:
         return pathlib.Path("runs") / f"{config.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if (out / "results.nc").exists() and not resume:
-        raise ValueError(
-            f"expected a folder without results, or --resume, got {str(out)!r}, which holds some"
-        )
+        raise ValueError(f"expected a folder without results, or --resume, got {str(out)!r}, which holds some")
     return out
 
 
@@ -115,9 +113,7 @@ def _prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if resume and written.exists() and written.read_text(encoding="utf-8") != text:
-            raise ValueError(
-                f"expected the config of the run in {str(folder)!r} to resume it, got a changed one"
-            )
+            raise ValueError(f"expected the config of the run in {str(folder)!r} to resume it, got a changed one")
         written.write_text(text, encoding="utf-8")
         found = json.dumps(environment(), indent=2) + "\n"
         (folder / "environment.json").write_text(found, encoding="utf-8")

@@ -16,9 +16,7 @@ def _seeds(value: Any) -> Any:
         whole = all(type(seed) is int and seed >= 0 for seed in value)
         if whole and len(set(value)) == len(value):
             return tuple(value)
-    raise ValueError(
-        f"expected a positive number of seeds or a list of different integers >= 0, got {value!r}"
-    )
+    raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {value!r}")
 
 
 def _strategy(value: Any) -> Any:
@@ -205,7 +203,5 @@ class Config(Table):
         labels = [entry.label for entry in self.algorithms]
         for label in labels:
             if labels.count(label) > 1:
-                raise ValueError(
-                    f"expected a different label for each of the algorithms, got {label!r} twice"
-                )
+                raise ValueError(f"expected a different label for each of the algorithms, got {label!r} twice")
         return self

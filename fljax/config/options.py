@@ -42,16 +42,19 @@ class Hands(NamedTuple):
     named: frozenset[str] = frozenset()
 
 
-ALGORITHM = Hands(
-    0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"})
-)
-SCENARIO = Hands(1)
+ALGORITHM = Hands(0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"}))
+SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
 PARTITION = Hands(1, frozenset({"clients", "unseen", "seed"}))
 MODEL = Hands(2, frozenset({"prepare", "augment", "dtype"}))
 OPTIMIZER = Hands(1)
 # What a number in the config replaces all the same.
-OVERRIDABLE: Mapping[str, Any] = {"threshold": float, "clients_per_round": Count}
+OVERRIDABLE: Mapping[str, Any] = {
+    "threshold": float,
+    "clients_per_round": Count,
+    "learning_rate": float,
+    "batch_size": Count,
+}
 
 
 def with_checked_options(config: Config) -> Config:
@@ -64,9 +67,7 @@ def with_checked_options(config: Config) -> Config:
     data = data.model_copy(
         update={
             "dataset_options": _options("data.dataset_options", source, data.dataset_options, DATASET),
-            "partition_options": _options(
-                "data.partition_options", partitioner, data.partition_options, PARTITION
-            ),
+            "partition_options": _options("data.partition_options", partitioner, data.partition_options, PARTITION),
         }
     )
     checked = _options("model", model, config.model.options, MODEL)
@@ -89,7 +90,7 @@ def _checked_entry(entry: AlgorithmEntry, found: Registries) -> AlgorithmEntry:
     for scenario in entry.scenarios:
         where = f"{path}.scenarios.{scenario.name}"
         wrapper = _find(where, scenario.name, found.scenarios, "scenario")
-        checked = _options(where, wrapper, scenario.options, SCENARIO)
+        checked = _options(where, wrapper, scenario.options, SCENARIO, overridable=OVERRIDABLE)
         scenarios.append(scenario.model_copy(update={"options": checked}))
     return entry.model_copy(update={"options": options, "scenarios": tuple(scenarios)})
 
@@ -164,9 +165,7 @@ def _plain_type(annotation: Any, builder: Callable[..., Any]) -> Any:
         parts = [_evaluated(part, builder) for part in re.split(r"\s*\|\s*(?![^\[]*\])", annotation)]
     plain, foreign = [], False
     for part in parts:
-        pieces = (
-            typing.get_args(part) if typing.get_origin(part) in (typing.Union, types.UnionType) else (part,)
-        )
+        pieces = typing.get_args(part) if typing.get_origin(part) in (typing.Union, types.UnionType) else (part,)
         for piece in pieces:
             if piece in (None, type(None), float, int, str, bool) or typing.get_origin(piece) is Literal:
                 plain.append(piece)

@@ -23,11 +23,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         options = fields.pop("options") if isinstance(value, Named) else {}
-        return {
-            key: _plain(each)
-            for key, each in {**fields, **options}.items()
-            if each is not None and each != {}
-        }
+        return {key: _plain(each) for key, each in {**fields, **options}.items() if each is not None and each != {}}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if each is not None}
     if isinstance(value, list | tuple):
@@ -42,12 +38,7 @@ def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
         header = ".".join(_toml_key(each) for each in nested)
         if isinstance(value, Mapping):
             tables.append(f"\n[{header}]\n{_toml(value, nested)}")
-        elif (
-            not path
-            and value
-            and isinstance(value, list)
-            and all(isinstance(each, Mapping) for each in value)
-        ):
+        elif not path and value and isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
             tables.extend(f"\n[[{header}]]\n{_toml(each, nested)}" for each in value)
         else:
             lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")

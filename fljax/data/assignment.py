@@ -108,6 +108,4 @@ def require(rows: Sequence[np.ndarray], minimum: int, remedy: str) -> None:
     """Raises a ValueError where a client has fewer than ``minimum`` rows."""
     least = min(len(each) for each in rows)
     if least < minimum:
-        raise ValueError(
-            f"expected at least {minimum} samples for each client, got one with {least}; {remedy}"
-        )
+        raise ValueError(f"expected at least {minimum} samples for each client, got one with {least}; {remedy}")

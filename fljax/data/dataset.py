@@ -33,9 +33,7 @@ class Dataset(NamedTuple):
     owner: Int[np.ndarray, " n"] | None = None
 
 
-def dataset(
-    x: Any, y: Any, *, owner: Any = None, classes: int | None = None, train_size: int | None = None
-) -> Dataset:
+def dataset(x: Any, y: Any, *, owner: Any = None, classes: int | None = None, train_size: int | None = None) -> Dataset:
     """Makes a Dataset from arrays: checks them and casts them to the types that fljax stores.
 
     uint8 stays uint8 (``mean`` and ``std`` are then measured); every other feature becomes float32 and is

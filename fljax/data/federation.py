@@ -143,9 +143,7 @@ def from_arrays(
     if test_data is not None:
         test_x, test_y = (np.asarray(each) for each in test_data)
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
-            raise ValueError(
-                f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}"
-            )
+            raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
     made = dataset(x, y, owner=owners, classes=classes, train_size=size)
@@ -161,9 +159,7 @@ def _count_clients(
     if clients is not None:
         return check_count("clients", clients)
     if partition != "natural" or dataset.owner is None:
-        raise ValueError(
-            "expected clients, the number of clients, got none; only owners of rows can be counted"
-        )
+        raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
     owner = np.asarray(dataset.owner)[: dataset.train_size]
     return check_count("the number of owners less unseen", len(np.unique(owner[owner >= 0])) - unseen)
 
@@ -193,13 +189,9 @@ def _deal(
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
     if len(made.rows) != clients + unseen or len(made.test or made.rows) != clients + unseen:
-        raise ValueError(
-            f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}"
-        )
+        raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}")
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
-        raise ValueError(
-            f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others"
-        )
+        raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")
     return made
 
 
@@ -231,9 +223,7 @@ def _with_rotated(x: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
     return jnp.concatenate([x, jnp.rot90(x[rows], axes=(1, 2))]), jnp.concatenate([y, y[rows]])
 
 
-def federations(
-    dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int], **options: Any
-) -> list[Federation]:
+def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int], **options: Any) -> list[Federation]:
     """Makes one federation per seed, all of which share one copy of the examples on the device.
 
     Args:

@@ -28,9 +28,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         try:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(
-                f"expected a whole gzip file, got a truncated or damaged one in {path}"
-            ) from error
+            raise ValueError(f"expected a whole gzip file, got a truncated or damaged one in {path}") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _TYPES or content[3] == 0:
         raise ValueError(f"expected an IDX file, got another header in {path}")
     kind, start = np.dtype(_TYPES[content[2]]), 4 + 4 * content[3]
@@ -41,8 +39,6 @@ def read_idx(path: str | Path) -> np.ndarray:
     for length in shape:
         expected *= length
     if len(content) - start != expected:
-        raise ValueError(
-            f"expected {expected} bytes for shape {shape}, got {len(content) - start} bytes in {path}"
-        )
+        raise ValueError(f"expected {expected} bytes for shape {shape}, got {len(content) - start} bytes in {path}")
     values = np.frombuffer(content, kind, offset=start).reshape(shape)
     return values.astype(kind.newbyteorder("="))

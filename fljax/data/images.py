@@ -56,9 +56,7 @@ def digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ValueError(
-            "expected scikit-learn, which holds the digits, got no such package installed"
-        ) from error
+        raise ValueError("expected scikit-learn, which holds the digits, got no such package installed") from error
     bunch: Any = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     return dataset(x[..., None], bunch.target, classes=10)
@@ -141,17 +139,13 @@ def _parse(folder: Path) -> Dataset:
         )
         x, y = read_idx(image_file), read_idx(label_file)
         if x.ndim != 3 or x.dtype != np.uint8 or x.size == 0:
-            raise ValueError(
-                f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}"
-            )
+            raise ValueError(f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}")
         if y.shape != (len(x),) or y.dtype != np.uint8:
             raise ValueError(f"expected {len(x)} uint8 labels, got {y.dtype} {y.shape} in {label_file}")
         if y.max() > 9:
             raise ValueError(f"expected labels in 0..9, got {y.max()} in {label_file}")
         if images and x.shape[1:] != images[0].shape[1:]:
-            raise ValueError(
-                f"expected images of shape {images[0].shape[1:]}, got {x.shape[1:]} in {image_file}"
-            )
+            raise ValueError(f"expected images of shape {images[0].shape[1:]}, got {x.shape[1:]} in {image_file}")
         images.append(x)
         labels.append(y)
     size = len(labels[0])

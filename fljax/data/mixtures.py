@@ -77,9 +77,7 @@ def mixture(
         pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
     else:
         pools = _class_pools(labels, 2, classes, rng)
-    split = _deal(
-        pools, weights, weights[:, ::-1] if complement else None, test_share, size, holdout, minimum, rng
-    )
+    split = _deal(pools, weights, weights[:, ::-1] if complement else None, test_share, size, holdout, minimum, rng)
     split = split._replace(group=(first < 0.5).astype(np.int32))
     return _turn(split, pools[1], len(labels)) if rotate else split
 
@@ -193,9 +191,7 @@ def _first_share(pattern: str, clients: int, unseen: int, rng: np.random.Generat
     return np.where(position < population / 2, low, high)
 
 
-def _class_pools(
-    labels: np.ndarray, parts: int, classes: int | None, rng: np.random.Generator
-) -> list[np.ndarray]:
+def _class_pools(labels: np.ndarray, parts: int, classes: int | None, rng: np.random.Generator) -> list[np.ndarray]:
     count = count_classes(labels, classes)
     if count < parts:
         raise ValueError(f"expected at least {parts} classes for {parts} distributions, got {count}")

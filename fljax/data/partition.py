@@ -313,16 +313,12 @@ def natural(
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     if owner is None:
-        raise ValueError(
-            "expected a dataset whose rows have owners for the partition natural, got one without"
-        )
+        raise ValueError("expected a dataset whose rows have owners for the partition natural, got one without")
     owner = np.asarray(owner)
     names, sizes = np.unique(owner[owner >= 0], return_counts=True)
     names = names[sizes >= minimum]
     if len(names) < everybody:
-        raise ValueError(
-            f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}"
-        )
+        raise ValueError(f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}")
     chosen = rng.permutation(names)[:everybody]
     ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(chosen[clients:])])
     order = np.argsort(owner, kind="stable")

@@ -49,9 +49,7 @@ def load(
         check_keywords("dataset", label, options, valid)
     made = source(**options)
     if not isinstance(made, Dataset):
-        raise ValueError(
-            f"expected the dataset {label} to be a fljax.data.Dataset, got a {type(made).__name__}"
-        )
+        raise ValueError(f"expected the dataset {label} to be a fljax.data.Dataset, got a {type(made).__name__}")
     return made
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from fljax import local, trees
-from fljax.engine.execution import Execution, map_lanes
+from fljax.engine.execution import Lanes, map_lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import State, local_data
 from fljax.types import Algorithm, ClientData, Federation, Seat
@@ -65,7 +65,7 @@ def _deploy(
 def evaluate(
     algorithm: Algorithm,
     federation: Federation,
-    execution: Execution,
+    lanes: Lanes,
     state: State,
     round: Int[Array, ""] | None = None,
 ) -> dict[str, Array]:
@@ -74,7 +74,7 @@ def evaluate(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id.
-      execution: numbers of lanes.
+      lanes: how many run side by side.
       state: whose models are judged.
       round: equals ``state.round``, as in ``one_round``.
 
@@ -101,9 +101,9 @@ def evaluate(
     def unseen(client: ClientData) -> dict[str, Array]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client))
 
-    found = map_lanes(seen, (federation.clients, state.clients), execution.evaluation)
+    found = map_lanes(seen, (federation.clients, state.clients), lanes.evaluation)
     if federation.unseen is not None:
-        fresh = map_lanes(unseen, federation.unseen, execution.evaluation)
+        fresh = map_lanes(unseen, federation.unseen, lanes.evaluation)
         found |= {"unseen_" + name: values for name, values in fresh.items()}
     if algorithm.shared is not None and algorithm.shared is algorithm.deploy:
         for name in list(found):

@@ -33,6 +33,14 @@ class Execution(NamedTuple):
     evaluation: Strategy = "auto"
 
 
+class Lanes(NamedTuple):
+    """A resolved Execution: how many run side by side."""
+
+    clients: int
+    seeds: int
+    evaluation: int
+
+
 class Sizes(NamedTuple):
     """What ``auto`` decides from; all in bytes but the counts."""
 
@@ -43,7 +51,7 @@ class Sizes(NamedTuple):
     evaluated: int  # prepared examples of one client's evaluation
 
 
-def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Execution:
+def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Lanes:
     """Replaces names by numbers of lanes: a fixed rule of shapes and backend, so that a run can be repeated.
 
     "auto" runs as many clients at a time as keep their models (three copies each: parameters, gradients, update)
@@ -58,7 +66,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> E
     clients = _lanes("clients", execution.clients, sizes.rows, lanes)
     seeds = _lanes("seeds", execution.seeds, sizes.seeds, lanes // sizes.rows)
     evaluation = _lanes("evaluation", execution.evaluation, sizes.population, EVALUATION // max(1, sizes.evaluated))
-    return Execution(clients, seeds, evaluation)
+    return Lanes(clients, seeds, evaluation)
 
 
 def _lanes(name: str, strategy: Strategy, count: int, automatic: int) -> int:

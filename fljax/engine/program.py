@@ -12,7 +12,7 @@ import numpy as np
 
 from fljax import trees
 from fljax.engine import evaluate as evaluation
-from fljax.engine.execution import Execution, Sizes, map_lanes
+from fljax.engine.execution import Lanes, Sizes, map_lanes
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
 from fljax.types import Algorithm, Federation, Seat
 
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
       by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed sees its own row.
     """
 
-    build: Callable[..., Algorithm]
+    build: Callable[..., Any]
     arguments: Mapping[str, Any] = {}
     by_seed: Mapping[str, Any] = {}
 
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 class Spec(NamedTuple):
     """The static half of a plan; hashable, so that equal plans share their compiled programs."""
 
-    build: Callable[..., Algorithm]
+    build: Callable[..., Any]
     structure: Any
     static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
 
@@ -102,7 +102,7 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     return Spec(plan.build, structure, static), Inputs(traced, dict(plan.by_seed), by_id(federation))
 
 
-def map_seeds(spec: Spec, execution: Execution, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+def map_seeds(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
     """Maps ``function(algorithm, federation, own)`` over seeds; the data are shared unless they are stacked."""
     federation, stacked = inputs.federation, is_stacked(inputs.federation)
     tables = federation._replace(examples=None) if stacked else None
@@ -112,20 +112,18 @@ def map_seeds(spec: Spec, execution: Execution, inputs: Inputs, own: PyTree, fun
         mine = own_tables._replace(examples=federation.examples) if stacked else federation
         return function(spec.algorithm(inputs.traced, by_seed), mine, own_values)
 
-    lanes = execution.seeds
-    assert isinstance(lanes, int)
-    return map_lanes(one, (inputs.by_seed, tables, own), lanes)
+    return map_lanes(one, (inputs.by_seed, tables, own), lanes.seeds)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "execution"))
-def start(spec: Spec, execution: Execution, inputs: Inputs, seeds: Array) -> State:
+@functools.partial(jax.jit, static_argnames=("spec", "lanes"))
+def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all seeds before round 0."""
-    return map_seeds(spec, execution, inputs, seeds, lambda algorithm, data, seed: initial_state(algorithm, data, seed))
+    return map_seeds(spec, lanes, inputs, seeds, lambda algorithm, data, seed: initial_state(algorithm, data, seed))
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "execution", "capacity"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("spec", "lanes", "capacity"), donate_argnames=("state",))
 def run_rounds(
-    spec: Spec, execution: Execution, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
+    spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, dict[str, Array]]:
     """``count`` rounds from round ``first`` for all seeds, in one program without a host round trip.
 
@@ -134,7 +132,7 @@ def run_rounds(
     """
 
     def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
-        step = lambda state, round: one_round(algorithm, data, execution, state, round)  # noqa: E731
+        step = lambda state, round: one_round(algorithm, data, lanes, state, round)  # noqa: E731
         shapes = jax.eval_shape(step, state, first)[1]
         records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
@@ -145,18 +143,18 @@ def run_rounds(
 
         return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-    return map_seeds(spec, execution, inputs, state, one_seed)
+    return map_seeds(spec, lanes, inputs, state, one_seed)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "execution"))
-def evaluate(spec: Spec, execution: Execution, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
+@functools.partial(jax.jit, static_argnames=("spec", "lanes"))
+def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
     """Test loss and accuracy of all clients of all seeds: ``[seeds, N]`` and ``[seeds, U]``."""
     return map_seeds(
         spec,
-        execution,
+        lanes,
         inputs,
         state,
-        lambda algorithm, data, state: evaluation.evaluate(algorithm, data, execution, state, round),
+        lambda algorithm, data, state: evaluation.evaluate(algorithm, data, lanes, state, round),
     )
 
 
@@ -213,7 +211,7 @@ def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
         key = jax.random.key(0)
         _, cohort, _ = algorithm.select(key, zero, state.server, state.ballots, available)
         first = jax.tree.map(lambda leaf: leaf[:1], cohort)
-        one = Execution(1, 1, 1)
+        one = Lanes(1, 1, 1)
         up, _ = train(algorithm, data, one, zero, zero, state.server, first, row[1], row[0])
         down = algorithm.send(state.server, Seat(zero, zero, zero))
         ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], 1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import trees
-from fljax.engine.execution import Execution, map_lanes
+from fljax.engine.execution import Lanes, map_lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset
 
@@ -117,7 +117,7 @@ def poll(
 def one_round(
     algorithm: Algorithm,
     federation: Federation,
-    execution: Execution,
+    lanes: Lanes,
     state: State,
     round: Int[Array, ""] | None = None,
     available: Bool[Array, " N"] | None = None,
@@ -127,7 +127,7 @@ def one_round(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id (see ``by_id``).
-      execution: numbers of lanes (see ``resolve``).
+      lanes: how many run side by side (see ``resolve``).
       state: before the round.
       round: equals ``state.round``; given apart where states of several seeds are batched, so that whether to poll is
         decided once.
@@ -147,7 +147,7 @@ def one_round(
     if algorithm.poll is not None:
         ask = lambda: trees.where_rows(  # noqa: E731
             available,
-            poll(algorithm, federation, state.seed, round, state.server, state.clients, execution.evaluation),
+            poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes.evaluation),
             state.ballots,
         )
         due = round % algorithm.poll_every == 0
@@ -159,7 +159,7 @@ def one_round(
     row = jnp.clip(cohort.id, 0, population - 1)
     kept = trees.take(state.clients, row)
     data = trees.take(federation.clients, row)
-    up, trained = train(algorithm, federation, execution, state.seed, round, server, cohort, kept, data)
+    up, trained = train(algorithm, federation, lanes, state.seed, round, server, cohort, kept, data)
     up = trees.where_rows(cohort.present, up, trees.zeros_like(up))
     trained = trees.where_rows(cohort.present, trained, kept)
 
@@ -186,7 +186,7 @@ def one_round(
 def train(
     algorithm: Algorithm,
     federation: Federation,
-    execution: Execution,
+    lanes: Lanes,
     seed: Array,
     round: Array,
     server: PyTree,
@@ -203,4 +203,4 @@ def train(
         down = algorithm.send(server, seat)
         return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
 
-    return map_lanes(one, (data, cohort.slot, kept), execution.clients)
+    return map_lanes(one, (data, cohort.slot, kept), lanes.clients)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fljax import results
 from fljax.engine import program
-from fljax.engine.execution import Execution, resolve
+from fljax.engine.execution import Execution, Lanes, resolve
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State
 from fljax.results import Reference, Result
@@ -110,7 +110,8 @@ def simulate(
         clock.lap("evaluate")
         seconds = time.perf_counter() - began
         report = Block(done, end, evaluations[-1][1], state, seconds, _diverged(seeds, state))
-        if any([callback(report) for callback in callbacks]):
+        answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
+        if any(answers):
             break
     return _result(spec, inputs, lanes, shapes, seeds, first, evaluations, records, reference, state, clock)
 
@@ -158,8 +159,8 @@ def _fit(initial: State, fresh: State) -> State:
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial)
 
 
-def _evaluate(spec: Spec, execution: Execution, inputs: Inputs, state: State, done: int) -> dict[str, np.ndarray]:
-    found = program.evaluate(spec, execution, inputs, state, jnp.int32(done))
+def _evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, done: int) -> dict[str, np.ndarray]:
+    found = program.evaluate(spec, lanes, inputs, state, jnp.int32(done))
     return {name: np.asarray(values) for name, values in found.items()}
 
 
@@ -171,7 +172,7 @@ def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
 def _result(
     spec: Spec,
     inputs: Inputs,
-    execution: Execution,
+    lanes: Lanes,
     shapes: Shapes,
     seeds: list[int],
     first: int,
@@ -185,7 +186,7 @@ def _result(
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     for purpose, seconds in clock.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), seconds)
-    metrics.attrs |= {f"execution_{name}": value for name, value in execution._asdict().items()}
+    metrics.attrs |= {f"execution_{name}": value for name, value in lanes._asdict().items()}
     dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
     table = results.records_dataset(seeds, first, records, dimensions, (shapes.down, shapes.up, shapes.ballot))
 

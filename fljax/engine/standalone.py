@@ -12,7 +12,7 @@ import numpy as np
 
 from fljax import local as training
 from fljax import trees
-from fljax.engine.execution import Execution, Sizes, map_lanes, resolve
+from fljax.engine.execution import Execution, Lanes, Sizes, map_lanes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.program import Inputs, Plan, Spec, map_seeds, split
 from fljax.engine.round import local_data
@@ -69,8 +69,8 @@ def standalone(
     return jax.tree.map(np.asarray, found)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "execution", "keep_models"))
-def _run(spec: Spec, execution: Execution, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
+@functools.partial(jax.jit, static_argnames=("spec", "lanes", "keep_models"))
+def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
     def one_seed(solo: Any, data: Federation, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
         everyone, seen = data.clients, data.clients.id.shape[0]
@@ -79,13 +79,13 @@ def _run(spec: Spec, execution: Execution, keep_models: bool, inputs: Inputs, se
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen)
-        found = _population(solo, data, everyone, base, params, seed, execution, keep_models)
+        found = _population(solo, data, everyone, base, params, seed, lanes, keep_models)
         threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
         if data.unseen is None:
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *(leaf[seen:] for leaf in found[:3]), params=trained)
 
-    return map_seeds(spec, execution, inputs, seeds, one_seed)
+    return map_seeds(spec, lanes, inputs, seeds, one_seed)
 
 
 def _joined(a: Array, b: Array) -> Array:
@@ -103,7 +103,7 @@ def _population(
     purpose: Array,
     params: PyTree,
     seed: Array,
-    execution: Execution,
+    lanes: Lanes,
     keep_models: bool,
 ) -> tuple[Array, Array, Array, PyTree | None]:
     """Training loss, test loss, test accuracy, models of a population, in its order."""
@@ -118,4 +118,4 @@ def _population(
         loss, accuracy = training.evaluate(solo.task, predict, own.test)
         return threshold, loss, accuracy, trained if keep_models else None
 
-    return map_lanes(one, (clients, purpose), execution.clients)
+    return map_lanes(one, (clients, purpose), lanes.clients)

@@ -58,9 +58,7 @@ class Cnn(nn.Module):
     def setup(self) -> None:
         widths = [width for block in self.blocks for width in block]
         size = (self.kernel, self.kernel)
-        self.conv = [
-            nn.Conv(width, size, padding=self.padding, conv_general_dilated=convolution) for width in widths
-        ]
+        self.conv = [nn.Conv(width, size, padding=self.padding, conv_general_dilated=convolution) for width in widths]
         self.norm = [nn.GroupNorm(self.groups) for _ in widths] if self.groups else []
         self.dense = [nn.Dense(width) for width in self.dense_widths]
         self.drop = nn.Dropout(self.dropout)
@@ -168,16 +166,12 @@ def cnn(
         raise ValueError(f"expected a known padding, got {padding!r}; valid names are 'SAME', 'VALID'")
     bad = [width for block in blocks for width in block if groups and width % groups]
     if bad:
-        raise ValueError(
-            f"expected groups to divide every number of channels, got {groups} groups for {bad[0]}"
-        )
+        raise ValueError(f"expected groups to divide every number of channels, got {groups} groups for {bad[0]}")
     smallest = min(shape[:2])
     for block in blocks:
         smallest = (smallest - (len(block) * (kernel - 1) if padding == "VALID" else 0)) // 2
     if smallest < 1:
-        raise ValueError(
-            f"expected an image large enough for {len(blocks)} blocks, got {shape[0]} x {shape[1]}"
-        )
+        raise ValueError(f"expected an image large enough for {len(blocks)} blocks, got {shape[0]} x {shape[1]}")
     module = Cnn(classes, blocks, tuple(dense), kernel, padding, groups, dropout)
     return _task(module, shape, classes, prepare, augment, dtype)
 
@@ -237,9 +231,7 @@ MODELS: dict[str, Callable[..., Task]] = {
 }
 
 
-def _lenet(
-    name: str, shapes: Any, input_shape: Any, classes: int, prepare: Any, augment: Any, dtype: Any
-) -> Task:
+def _lenet(name: str, shapes: Any, input_shape: Any, classes: int, prepare: Any, augment: Any, dtype: Any) -> Task:
     if tuple(input_shape) not in shapes:
         raise ValueError(
             f"expected inputs of shape {shapes[0]} for {name}, got {tuple(input_shape)}; cnn takes any shape"
@@ -248,9 +240,7 @@ def _lenet(
     return _task(module, input_shape, classes, prepare, augment, dtype)
 
 
-def _task(
-    module: nn.Module, input_shape: Sequence[int], classes: int, prepare: Any, augment: Any, dtype: Any
-) -> Task:
+def _task(module: nn.Module, input_shape: Sequence[int], classes: int, prepare: Any, augment: Any, dtype: Any) -> Task:
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.dtype(dtype))
     return task_from_module(
         module,

@@ -129,14 +129,10 @@ def _build(
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
     out = jax.eval_shape(logits, params, x)
     if len(out.shape) != 2 or classes not in (None, out.shape[1]):
-        raise ValueError(
-            f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1"
-        )
+        raise ValueError(f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1")
     is_head = None if head is None else _head_mask(head)
     if is_head is not None and not any(jax.tree.leaves(is_head(params))):
-        raise ValueError(
-            f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}"
-        )
+        raise ValueError(f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}")
     return Task(
         init=init,
         logits=logits,
@@ -180,9 +176,7 @@ def _nnx_functions(constructor: Callable[..., Any]) -> _Functions:
 
     model = nnx.eval_shape(lambda: construct(nnx.Rngs(0)))
     if not isinstance(model, nnx.Module):
-        raise ValueError(
-            f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}"
-        )
+        raise ValueError(f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}")
     _, params, streams, state = nnx.split(model, nnx.Param, nnx.RngState, ...)
     kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
     _refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)

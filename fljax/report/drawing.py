@@ -46,9 +46,7 @@ def styles(algorithms: list[str]) -> dict[str, Style]:
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     """The panels that these results have numbers for, by name."""
-    looks = styles(
-        [str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else []
-    )
+    looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
         for name in ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy"):
@@ -56,9 +54,7 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
                 found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
     for prefix in ("", "unseen_"):
         if _has(metrics, f"{prefix}test_accuracy"):
-            found[f"{prefix}test_accuracy"] = partial(
-                _distribution, metrics=metrics, prefix=prefix, looks=looks
-            )
+            found[f"{prefix}test_accuracy"] = partial(_distribution, metrics=metrics, prefix=prefix, looks=looks)
     if _has(records, "gap"):
         found["gap"] = partial(_gaps, records=records, looks=looks)
     if _has(records, "weight"):
@@ -143,21 +139,17 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
         if not kept.any():
             continue
         masked = np.ma.masked_invalid(values[:, kept])
-        mean, spread = masked.mean(axis=0), masked.std(axis=0)
+        mean, spread = masked.mean(axis=0), np.ma.filled(masked.std(axis=0, ddof=1), 0.0)
         marker = "o" if kept.sum() < 3 else None
-        axes.plot(
-            rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=algorithm
-        )
+        axes.plot(rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=algorithm)
         if values.shape[0] > 1:
             seeds = values.shape[0]
-            axes.fill_between(
-                rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0
-            )
+            axes.fill_between(rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
     band = f"; band: ± 1 std over {seeds} seeds" if seeds else ""
     plain = title(name).removesuffix(" (unseen)")
     axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -0.01) if low > -0.1 else low, min(high, 1.02))
 
@@ -174,8 +166,8 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     heading = f"Accuracy of the single clients\n{_whose(prefix)}"
     axes.set(title=heading, xlabel="test accuracy at the last evaluation", xlim=(-0.02, 1.02))
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
@@ -206,11 +198,9 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
                 label=name if filled else None,
             )
     axes.axvline(0, color=INK, linewidth=1)
-    axes.set(
-        title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)"
-    )
+    axes.set(title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)")
     axes.set_ylabel("share (line: first fifth of rounds, filled: last)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
 
 
 def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
@@ -228,9 +218,7 @@ def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> Non
             x, low, middle, high = np.array(drawn).T
             axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
             axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=name)
-    axes.set(
-        title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile"
-    )
+    axes.set(title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile")
     axes.set_ylabel("weight in aggregation")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -249,9 +237,7 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
-    axes.set(
-        title="Time for all seeds", xlabel="seconds: compiling (pale), training (full), evaluating (medium)"
-    )
+    axes.set(title="Time for all seeds", xlabel="seconds: compiling (pale), training (full), evaluating (medium)")
 
 
 # --- Arrays -------------------------------------------------------------------------------------------------

@@ -65,9 +65,7 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
     found = {(row.algorithm, row.metric): row for row in rows}
     algorithms = dict.fromkeys(row.algorithm for row in rows)
     table = {each: [found.get((each, name)) for name in names] for each in algorithms}
-    return {
-        key: [row if row is not None and row.seeds else None for row in line] for key, line in table.items()
-    }
+    return {key: [row if row is not None and row.seeds else None for row in line] for key, line in table.items()}
 
 
 def cell(row: Row | None) -> str:

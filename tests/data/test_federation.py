@@ -158,9 +158,7 @@ def test_noise_and_fixed_test_rows_reach_the_clients():
 def test_rotated_copies_follow_the_examples():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (60, 4, 4, 1)).astype(np.uint8), rng.integers(0, 4, 60).astype(np.int32)
-    made = federate(
-        Dataset(x, y, 4, 50), "mixture", clients=2, pattern="30:70", rotate=True, held_fraction=0.1
-    )
+    made = federate(Dataset(x, y, 4, 50), "mixture", clients=2, pattern="30:70", rotate=True, held_fraction=0.1)
     stored = np.asarray(made.examples.x)
     originals = {image.tobytes(): label for image, label in zip(x[:50], y[:50], strict=True)}
     used = everything(made)
@@ -209,9 +207,7 @@ def assert_rows_equal(stacked, number, single):
             moved = np.asarray(many.index[number, client, : len(row)])
             np.testing.assert_array_equal(stacked.examples.x[moved], single.examples.x[row])
             np.testing.assert_array_equal(stacked.examples.y[moved], single.examples.y[row])
-    padding = (
-        np.arange(stacked.clients.train.index.shape[-1]) >= np.asarray(stacked.clients.train.size)[..., None]
-    )
+    padding = np.arange(stacked.clients.train.index.shape[-1]) >= np.asarray(stacked.clients.train.size)[..., None]
     assert np.all(np.asarray(stacked.clients.train.index)[padding] == 0)
 
 
@@ -266,9 +262,7 @@ def test_pad_changes_nothing_real():
     longer = pad(made, 150, fill=7)
     assert longer.clients.train.index.shape == (4, max(150, made.clients.train.index.shape[1]))
     for name in ("train", "valid", "test"):
-        for a, b in zip(
-            lists(getattr(made.clients, name)), lists(getattr(longer.clients, name)), strict=True
-        ):
+        for a, b in zip(lists(getattr(made.clients, name)), lists(getattr(longer.clients, name)), strict=True):
             np.testing.assert_array_equal(a, b)
     padding = np.arange(longer.clients.test.index.shape[1]) >= np.asarray(longer.clients.test.size)[:, None]
     assert np.all(np.asarray(longer.clients.test.index)[padding] == 7)

@@ -12,9 +12,7 @@ def first_share(rows):
     return np.mean(LABELS[rows] < 5)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "low", "high"), [("10:90", 0.1, 0.9), ("30:70", 0.3, 0.7), ("50:50", 0.5, 0.5)]
-)
+@pytest.mark.parametrize(("pattern", "low", "high"), [("10:90", 0.1, 0.9), ("30:70", 0.3, 0.7), ("50:50", 0.5, 0.5)])
 def test_two_halves_of_clients_take_the_two_percentages(pattern, low, high):
     split = mixture(LABELS, clients=10, unseen=4, pattern=pattern)
     shares = [first_share(rows) for rows in split.rows]

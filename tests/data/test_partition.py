@@ -86,9 +86,7 @@ def test_another_seed_gives_another_partition(name, options):
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)
-@pytest.mark.parametrize(
-    "wrong", [{"clients": 0}, {"clients": -3}, {"unseen": -1}, {"clients": 1.5}, {"seed": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": -3}, {"unseen": -1}, {"clients": 1.5}, {"seed": -1}])
 def test_counts_out_of_range_are_refused(name, wrong):
     with pytest.raises(ValueError, match="expected"):
         PARTITIONERS[name](LABELS, **({"clients": 4} | EXTRA.get(name, {}) | wrong))
@@ -200,9 +198,7 @@ def test_repair_moves_no_more_than_needed(sizes, minimum):
     before = [np.arange(a, b) for a, b in pairwise(edges)]
     after = repair(before, minimum)
     assert sorted(np.concatenate(after)) == list(range(sum(sizes)))
-    assert all(
-        len(b) == max(len(a), minimum) or len(b) >= minimum for a, b in zip(before, after, strict=True)
-    )
+    assert all(len(b) == max(len(a), minimum) or len(b) >= minimum for a, b in zip(before, after, strict=True))
     short = sum(max(minimum - size, 0) for size in sizes)
     assert sum(max(len(b) - len(a), 0) for a, b in zip(before, after, strict=True)) == short
 

@@ -104,9 +104,7 @@ def test_blobs_have_a_test_part_on_request():
     assert made.train_size == 30
 
 
-@pytest.mark.parametrize(
-    "options", [{"clients": 0}, {"alpha": -1.0}, {"cap": 0}, {"unseen": -1}, {"seed": -2}]
-)
+@pytest.mark.parametrize("options", [{"clients": 0}, {"alpha": -1.0}, {"cap": 0}, {"unseen": -1}, {"seed": -2}])
 def test_synthetic_refuses_nonsense(options):
     with pytest.raises(ValueError, match="expected"):
         load("synthetic", **options)

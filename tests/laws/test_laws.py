@@ -161,7 +161,9 @@ def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
 
 def test_law_10_loss_falls(case: Bench) -> None:
     start = case.start()
-    state = jax.tree.map(lambda leaf: leaf[0], case.whole(case.numbers, federation(), jnp.uint32([0, 1]), jnp.int32(40)))
+    state = jax.tree.map(
+        lambda leaf: leaf[0], case.whole(case.numbers, federation(), jnp.uint32([0, 1]), jnp.int32(40))
+    )
     before, after = case.judge(start, round=0), case.judge(state)
     for name in ("test_loss", "unseen_test_loss"):
         assert np.nanmean(after[name]) < np.nanmean(before[name]), name
@@ -186,7 +188,13 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
 
 def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
     simulate = lambda rounds, **more: engine.simulate(  # noqa: E731
-        case.plan, federation(), rounds=rounds, seeds=(3, 4), evaluate_every=2, execution=Execution(seeds="vmap"), **more
+        case.plan,
+        federation(),
+        rounds=rounds,
+        seeds=(3, 4),
+        evaluate_every=2,
+        execution=Execution(seeds="vmap"),
+        **more,
     )
     whole, half = simulate(4), simulate(2)
     rest = simulate(2, initial=half.state)

@@ -46,9 +46,7 @@ def test_equals_lax(strides, padding, dilation, kernel):
         y = f(x, w, strides, padding, rhs_dilation=dilation, dimension_numbers=NHWC)
         return y, *jax.grad(loss, (0, 1))(x, w)
 
-    for ours, theirs in zip(
-        *jax.jit(lambda: (outputs(convolution), outputs(lax.conv_general_dilated)))(), strict=True
-    ):
+    for ours, theirs in zip(*jax.jit(lambda: (outputs(convolution), outputs(lax.conv_general_dilated)))(), strict=True):
         assert ours.dtype == jnp.float64
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
 
@@ -78,8 +76,7 @@ def test_kernels_per_client():
 def test_in_a_flax_layer():
     (x,) = draws((2, 6, 5, 3))
     layers = [
-        nn.Conv(4, (3, 3), strides=2, param_dtype=jnp.float64, conv_general_dilated=f)
-        for f in (None, convolution)
+        nn.Conv(4, (3, 3), strides=2, param_dtype=jnp.float64, conv_general_dilated=f) for f in (None, convolution)
     ]
     params = layers[0].init(jax.random.key(0), x)
     theirs, ours = (jnp.asarray(layer.apply(params, x)) for layer in layers)

@@ -66,11 +66,7 @@ def test_contract(name):
         return params, task.logits(params, prepare(x)), by_hand, jax.value_and_grad(loss)(params)
 
     # The large ones are traced only: they are the same module as cnn.
-    run = (
-        jax.jit(everything)
-        if name not in ("cnn_a", "cnn_b")
-        else functools.partial(jax.eval_shape, everything)
-    )
+    run = jax.jit(everything) if name not in ("cnn_a", "cnn_b") else functools.partial(jax.eval_shape, everything)
     params, logits, by_hand, (value, gradient) = run(jax.random.key(0))
     assert logits.shape == (4, 3)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, value))} == {jnp.dtype(jnp.float32)}

@@ -5,7 +5,7 @@ thetahat_k. On its own data ``F_k(w) - rho_k = (w - thetahat_k)^2``; it is incen
 < (thetahat_k - theta_k)^2``, that is iff ``d (d + 2 (thetahat_k - theta_k)) < 0`` with ``d = w -
 thetahat_k``.
 
-Source: INCFL, the mean-estimation example of section 3 and its appendix.
+Source: INCFL, appendices B.1 (two clients) and E (simulation); MaxFL, section 2.2.
 """
 
 from __future__ import annotations
