@@ -121,7 +121,7 @@ def draw_distinct(
     uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
 
     def pick(step: Array, chosen: Array) -> Array:
-        last = size - taken + step
+        last = size - taken + step.astype(size.dtype)
         guess = jnp.minimum((uniform[step] * (last + 1).astype(uniform.dtype)).astype(jnp.int32), last)
         clash = jnp.any((chosen == guess[:, None]) & (jnp.arange(count) < step)[None, :], axis=1)
         return chosen.at[:, step].set(jnp.where(clash, last, guess))
@@ -202,10 +202,10 @@ def gradient(
 ) -> PyTree:
     """Gradient of the masked mean loss of one batch, with augmentation, noise and dropout drawn from ``key``."""
     loss = task_loss(task) if loss is None else loss
-    x, y = fetch(task, subset, position, jax.random.fold_in(key, 0))
+    x, y = fetch(task, subset, position, jax.random.fold_in(key, 1))
     if task.augment is not None:
-        x = task.augment(jax.random.fold_in(key, 1), x)
-    mean = lambda p: masked_mean(loss(p, x, y, position, jax.random.fold_in(key, 2)), mask)  # noqa: E731
+        x = task.augment(jax.random.fold_in(key, 2), x)
+    mean = lambda p: masked_mean(loss(p, x, y, position, key), mask)  # noqa: E731
     return jax.grad(mean)(params)
 
 

@@ -24,10 +24,13 @@ run_draw = jax.jit(
 run_distinct = jax.jit(local.draw_distinct, static_argnums=(2, 3))
 
 
-@pytest.fixture(autouse=True)
-def strict():
-    with jax.numpy_dtype_promotion("strict"):
-        yield
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Tiny programs: compiling them costs far more than running them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def linear_loss(logits, y):
@@ -35,14 +38,16 @@ def linear_loss(logits, y):
     return 0.5 * jnp.square(logits[:, 0] - y.astype(logits.dtype))
 
 
-def linear_task(dtype=jnp.float32, **fields):
+LINEAR = Task(
+    init=lambda key: {"w": jnp.zeros(2)},
+    logits=lambda params, x, key=None: (x @ params["w"])[:, None],
+    loss=linear_loss,
+)
+
+
+def linear_task(**fields):
     """Least squares: ``x w``, a quadratic problem with known gradients."""
-    task = Task(
-        init=lambda key: {"w": jnp.zeros(2, dtype)},
-        logits=lambda params, x, key=None: (x @ params["w"])[:, None],
-        loss=linear_loss,
-    )
-    return task._replace(**fields)
+    return LINEAR._replace(**fields)
 
 
 def logistic_task():
@@ -253,10 +258,15 @@ def start(dtype=jnp.float32):
     return {"w": jnp.asarray(START, dtype)}
 
 
-def trained(own, how, *, task=None, jit=True, **more):
-    task = linear_task() if task is None else task
-    found = functools.partial(local.train, task=task, local=how, **more)
-    return (jax.jit(found) if jit else found)(KEY, start(own.examples.x.dtype), own)
+@functools.partial(jax.jit, static_argnames=("task", "how", "loss", "adjust"))
+def run_train(params, own, weight_decay, task, how, round, loss, adjust):
+    how = how if weight_decay is None else how._replace(weight_decay=weight_decay)
+    return local.train(KEY, params, own, task=task, local=how, round=round, loss=loss, adjust=adjust)
+
+
+def trained(own, how, *, task=LINEAR, round=0, loss=None, adjust=None):
+    params = start(own.examples.x.dtype)
+    return run_train(params, own, how.weight_decay, task, how._replace(weight_decay=None), round, loss, adjust)
 
 
 @pytest.mark.parametrize("how", [Local(0.1, 4, steps=3), Local(0.1, 4, epochs=2)])
@@ -269,28 +279,35 @@ def test_sgd_against_numpy(rows, how):
     assert int(found.steps) == len(drawn)
 
 
+@pytest.mark.parametrize("how", [Local(0.1, 4, steps=3), Local(0.1, 4, epochs=1)])
+def test_no_silent_promotion(how):
+    own = subset(range(6), 7, noise=jnp.float32(0.1))
+    with jax.numpy_dtype_promotion("strict"):
+        found = trained(own, how._replace(weight_decay=0.1), adjust=local.proximal(start(), 0.5))
+        local.evaluate(LINEAR, lambda x: LINEAR.logits(found.params, x), own, key=KEY)
+    assert found.params["w"].dtype == jnp.float32
+
+
 def test_double_precision(x64):
     own = subset([1, 4, 7], 5, data=examples(dtype=np.float64))
     how = Local(0.1, 2, steps=4)
-    found = trained(own, how, task=linear_task(jnp.float64)).params["w"]
+    found = trained(own, how).params["w"]
     assert found.dtype == jnp.float64
     np.testing.assert_allclose(found, numpy_sgd(START, own, drawn_by_train(own, how), 0.1), rtol=1e-13)
 
 
 @pytest.mark.parametrize("how", [Local(0.1, 4, steps=3), Local(0.1, 4, epochs=2)])
-@pytest.mark.parametrize("fill", [0, 11])
-def test_padding_changes_nothing(how, fill):
+def test_padding_changes_nothing(how):
     data = examples()
     data = data._replace(x=data.x.at[11].set(jnp.nan))  # read by padding alone
     rows = [1, 4, 7, 2, 9]
     own = trained(subset(rows, data=data), how).params
     same(trained(subset(rows, 5, data=data), how).params, own)
-    same(trained(subset(rows, 14, data=data, fill=fill), how).params, own)
+    for fill in (0, 11):
+        same(trained(subset(rows, 14, data=data, fill=fill), how).params, own)
     # Where the batch itself is padded, rounding may differ.
-    close(
-        trained(subset([1, 4], 2, data=data), how).params,
-        trained(subset([1, 4], 14, data=data, fill=fill), how).params,
-    )
+    few = trained(subset([1, 4], 2, data=data), how).params
+    close(trained(subset([1, 4], 14, data=data, fill=11), how).params, few)
 
 
 def test_a_client_without_rows_does_not_move():
@@ -366,15 +383,15 @@ def test_momentum_against_numpy():
 def test_unknown_optimizer(name):
     message = f"expected the name of an optax optimizer such as sgd, adam or adadelta, got '{name}'"
     with pytest.raises(ValueError, match=message):
-        trained(subset(range(3)), Local(0.1, 2, steps=1, optimizer=name), jit=False)
+        local.optimizer(Local(0.1, 2, steps=1, optimizer=name))
 
 
 def test_optimizer_state_is_fresh_in_every_call():
-    how = Local(0.1, 4, steps=3, optimizer="adam")
+    how = Local(0.1, 4, steps=1, optimizer="adam")
     # Adam's first step has the length of the learning rate in every coordinate, whatever came before.
-    task, own = linear_task(), subset(range(4))
+    own = subset(range(4))
     later = trained(own, how).params
-    step = local.train(KEY, later, own, task=task, local=how._replace(steps=1)).params["w"] - later["w"]
+    step = run_train(later, own, None, LINEAR, how, 0, None, None).params["w"] - later["w"]
     np.testing.assert_allclose(np.abs(step), 0.1, rtol=1e-3)
     same(trained(own, how).params, trained(own, how).params)
 
@@ -389,8 +406,9 @@ def test_numbers_may_be_traced():
 
     rates, decays, weights = jnp.array([0.1, 0.01]), jnp.array([0.5, 1.0]), jnp.array([0.2, 0.0])
     found = jax.jit(jax.vmap(run))(rates, decays, weights)
-    for i, row in enumerate(found):
-        np.testing.assert_allclose(row, run(float(rates[i]), float(decays[i]), float(weights[i])), rtol=1e-5)
+    drawn = drawn_by_train(own, Local(0.1, 4, steps=3))
+    for row, rate, weight in zip(found, [0.05, 0.01], [0.2, 0.0], strict=True):
+        np.testing.assert_allclose(row, numpy_adam(START, own, drawn, rate, weight), rtol=1e-5)
 
 
 # --- Hooks --------------------------------------------------------------------------------------------------
@@ -585,5 +603,5 @@ def test_maps_over_clients():
     together = jax.jit(jax.vmap(one))(keys, index, size)
     assert together.steps.tolist() == [6, 4, 2]
     for k in range(3):
-        alone = jax.jit(one)(keys[k], index[k, : size[k]], size[k])
+        alone = jax.jit(one)(keys[k], index[k], size[k])
         close(trees.take(together.params, k), alone.params, rtol=1e-5)

@@ -31,10 +31,15 @@ class Purpose(enum.IntEnum):
 def round_key(
     seed: Int[Array, ""], purpose: Purpose | Int[Array, ""], round: Int[Array, ""] | int = 0
 ) -> Key[Array, ""]:
-    """The key of a purpose in a round, shared by all clients (and used as it is by the server)."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), jnp.asarray(purpose, jnp.int32)), round)
+    """The key of a purpose in a round, shared by all clients (and used as it is by the server).
+
+    Rounds are below 2**27. Two numbers share one ``fold_in``: hashing is most of what random keys cost to compile.
+    """
+    both = jnp.asarray(round, jnp.uint32) * 32 + jnp.asarray(purpose, jnp.uint32)
+    return jax.random.fold_in(jax.random.key(seed), both)
 
 
 def client_key(key: Key[Array, ""], id: Int[Array, ""], slot: Int[Array, ""] | int = 0) -> Key[Array, ""]:
-    """The key of one client and slot, from the round's key."""
-    return jax.random.fold_in(jax.random.fold_in(key, id), jnp.asarray(slot, jnp.int32))
+    """The key of one client and slot, from the round's key; ids are below 2**24, slots below 2**8."""
+    both = jnp.asarray(slot, jnp.uint32) * 2**24 + jnp.asarray(id, jnp.uint32)
+    return jax.random.fold_in(key, both)
