@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     Attributes:
       metrics: over ``algorithm, seed, evaluated_round, client | unseen``.
       records: over ``algorithm, seed, round, row``.
-      diverged: ``(label, seed, round)`` of runs in which a NaN appeared.
+      diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: what ``simulate`` returned, by label (absent for those that were resumed).
     """
 
@@ -142,7 +142,7 @@ def run(
                 label,
                 round,
                 config.rounds,
-                f"diverged: NaN in round {round} of seed {seed}; frozen there",
+                f"diverged in round {round} of seed {seed}; frozen there",
             )
         if directory is not None:
             _save(directory, *_join(config, parts))
@@ -275,7 +275,7 @@ def _join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     order = [entry.label for entry in config.algorithms if entry.label in parts]
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
-    return results.with_gains(metrics, order[0]), records
+    return results.with_gains(metrics, order[0]).assign_attrs(name=config.name), records
 
 
 def _save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset) -> None:

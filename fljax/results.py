@@ -45,7 +45,7 @@ class Result(NamedTuple):
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
         the position in the list of seeds.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
-      diverged: ``((seed, round), ...)`` of the seeds in which a NaN appeared and the state was frozen.
+      diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
     """
 
     metrics: xr.Dataset
@@ -153,7 +153,9 @@ def records_dataset(
     variables["bytes_down"] = (("seed", "round"), (rows + polled) * down)
     variables["bytes_up"] = (("seed", "round"), rows * up + polled * ballot)
     rounds = np.arange(first, first + joined["polled"].shape[1])
-    return xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
+    found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
+    # Numbered, so that algorithms with cohorts of different sizes can be put side by side.
+    return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
 
 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -165,7 +167,10 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     for label, dataset in datasets.items():
         same = [str(name) for name in dataset.data_vars if "threshold" in str(name) or "standalone" in str(name)]
         common = dataset[same]
-        apart.append(dataset.drop_vars(same).expand_dims(algorithm=[label]))
+        own = dataset.drop_vars(same)
+        # NaN may have to stand beside bools, and only numbers can be saved with it.
+        own = own.assign({name: values.astype(np.int8) for name, values in own.items() if values.dtype == bool})
+        apart.append(own.expand_dims(algorithm=[label]))
     joined = xr.concat(apart, dim="algorithm", data_vars="all", coords="minimal", join="outer")
     return joined.merge(common, compat="override")
 

@@ -92,12 +92,12 @@ def scale(tree: PyTree, factor: Any) -> PyTree:
     return jax.tree.map(multiply, tree)
 
 
-def any_new_nan(new: PyTree, old: PyTree) -> Bool[Array, ""]:
-    """Whether a floating leaf of ``new`` has a NaN where ``old`` had none; False for an empty tree."""
+def any_new_nonfinite(new: PyTree, old: PyTree) -> Bool[Array, ""]:
+    """Whether a floating leaf of ``new`` has a NaN or infinity where ``old`` was finite; False for an empty tree."""
     found = jnp.asarray(False)
     for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
         if jnp.issubdtype(_struct(x).dtype, jnp.inexact):
-            found = found | jnp.any(jnp.isnan(x) & ~jnp.isnan(y))
+            found = found | jnp.any(~jnp.isfinite(x) & jnp.isfinite(y))
     return found
 
 

@@ -11,5 +11,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture
 def x64():
     """Double precision for one test."""
-    with jax.enable_x64(True):
+    switch = getattr(jax, "enable_x64", None)
+    if switch is None:  # older JAX
+        from jax.experimental import enable_x64 as switch
+    with switch(True):
         yield

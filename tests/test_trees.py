@@ -90,16 +90,17 @@ def test_gradients(tree):
     np.testing.assert_array_equal(by_w, np.stack([np.full((3, 2), 3.0), np.zeros((3, 2))]))
 
 
-def test_any_new_nan(tree):
-    bad = tree | {"b": jnp.array([1.0, jnp.nan])}
-    check = jax.jit(trees.any_new_nan)
+def test_any_new_nonfinite(tree):
+    bad = tree | {"b": jnp.array([jnp.inf, jnp.nan])}
+    check = jax.jit(trees.any_new_nonfinite)
     assert not check(tree, tree)
     assert check(bad, tree)
+    assert check(tree | {"b": jnp.array([jnp.inf, 1.0])}, tree)
     assert not check(bad, bad)
     assert not check(tree, bad)
-    assert not trees.any_new_nan((), ())
+    assert not trees.any_new_nonfinite((), ())
     stacked = jax.tree.map(lambda *x: jnp.stack(x), tree, bad)
-    np.testing.assert_array_equal(jax.vmap(trees.any_new_nan, in_axes=(0, None))(stacked, tree), [False, True])
+    np.testing.assert_array_equal(jax.vmap(trees.any_new_nonfinite, in_axes=(0, None))(stacked, tree), [False, True])
 
 
 def test_cast(tree):

@@ -88,7 +88,8 @@ def incfl_update(
     # An absent client's weight must vanish although sigma'(0) = 1/4, and its gap may be NaN.
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
     total = jnp.sum(weights) + eps
-    rate = jnp.where(total > 0, server_lr / jnp.where(total > 0, total, 1), 0)
+    # Divided before it is scaled: 1 / total overflows where all weights are tiny.
+    share = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), 0)
     if normalise == "mean":
-        rate = rate * jnp.sum(present, dtype=rate.dtype)
-    return weighted_sum(updates, rate * weights)
+        share = share * jnp.sum(present, dtype=share.dtype)
+    return weighted_sum(updates, server_lr * share)

@@ -45,7 +45,7 @@ class Hands(NamedTuple):
 ALGORITHM = Hands(0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"}))
 SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
-PARTITION = Hands(1, frozenset({"clients", "unseen", "seed"}))
+PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
 MODEL = Hands(2, frozenset({"prepare", "augment", "dtype"}))
 OPTIMIZER = Hands(1)
 # What a number in the config replaces all the same.

@@ -116,9 +116,7 @@ def map_seeds(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: C
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: four times faster to compile like this.
-@functools.partial(
-    jax.jit, static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1}
-)
+@functools.partial(jax.jit, static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all seeds before round 0."""
     return map_seeds(spec, lanes, inputs, seeds, lambda algorithm, data, seed: initial_state(algorithm, data, seed))

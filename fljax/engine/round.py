@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fljax import trees
 from fljax.engine.execution import Lanes, map_lanes
@@ -28,7 +27,7 @@ class State(NamedTuple):
       server: the algorithm's Server.
       clients: the algorithm's Client, stacked by client id ``[N, ...]``.
       ballots: the last ballots by client id, or ``()``.
-      diverged: the round in which a NaN appeared and the state was frozen; -1 while it is sound.
+      diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 while it is sound.
     """
 
     seed: Int[Array, ""]
@@ -42,16 +41,13 @@ class State(NamedTuple):
 def by_id(federation: Federation) -> Federation:
     """The federation with its seen clients stored by id, so that the order in which they came does not matter.
 
-    Works on concrete ids, one federation or several stacked ones; where they are in order nothing is copied.
+    Takes one federation or several stacked ones.
     """
-    ids = np.asarray(federation.clients.id)
-    if np.array_equal(ids, np.broadcast_to(np.arange(ids.shape[-1]), ids.shape)):
-        return federation
-    order = np.argsort(ids, axis=-1)
+    order = jnp.argsort(federation.clients.id, axis=-1)
 
     def sort(leaf: Array) -> Array:
-        index = order.reshape(order.shape + (1,) * (np.ndim(leaf) - order.ndim))
-        return jnp.take_along_axis(jnp.asarray(leaf), jnp.asarray(index), axis=order.ndim - 1)
+        index = order.reshape(order.shape + (1,) * (jnp.ndim(leaf) - order.ndim))
+        return jnp.take_along_axis(jnp.asarray(leaf), index, axis=order.ndim - 1)
 
     return federation._replace(clients=jax.tree.map(sort, federation.clients))
 
@@ -135,7 +131,7 @@ def one_round(
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
-      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN appears in the server or in
+      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN or infinity appears in the server or in
       a client's state, the state before the round is kept and ``diverged`` holds the round.
     """
     round = state.round if round is None else round
@@ -166,7 +162,7 @@ def one_round(
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
     server, aggregated = algorithm.aggregate(aggregate_key, round, server, up, cohort, held_data(federation))
 
-    broken = trees.any_new_nan(server, state.server) | trees.any_new_nan(trained, kept)
+    broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
     sound = (state.diverged < 0) & ~broken
     place = jnp.where(cohort.present & sound, row, population)  # rows beyond the end are dropped
     clients = jax.tree.map(lambda all, new: all.at[place].set(new, mode="drop"), state.clients, trained)

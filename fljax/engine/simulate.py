@@ -74,7 +74,7 @@ def simulate(
       execution: how clients and seeds map to the device.
 
     Returns:
-      ``Result``: metrics, records, state, trained models. A seed in which a NaN appears is frozen at its last sound
+      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its last sound
       state and reported in ``diverged``; the other seeds go on.
 
     Raises:

@@ -37,7 +37,7 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     folder = pathlib.Path(run_folder)
     metrics, records = load(folder)
     image, page = folder / "report.png", folder / "report.html"
-    heading = folder.resolve().name
+    heading = str(metrics.attrs.get("name", folder.resolve().name))
     image.write_bytes(_png(picture(metrics, records, heading), dpi=120))
     attached = [folder / name for name in ("config.toml", "environment.json") if (folder / name).is_file()]
     page.write_text(_page(heading, metrics, records, attached), encoding="utf-8")

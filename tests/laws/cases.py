@@ -13,9 +13,10 @@ import numpy as np
 
 from fljax import algorithms, engine, scenarios
 from fljax.engine.evaluate import evaluate
-from fljax.engine.execution import Execution
+from fljax.engine.execution import Lanes
 from fljax.engine.round import State, by_id, initial_state
 from fljax.local import Local
+from fljax.results import Result
 from fljax.types import Algorithm, Cohort, Federation, Task
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
@@ -25,7 +26,7 @@ from tests.toys.task import logistic_regression
 
 POPULATION = 5
 ROUNDS = 2
-SIDE_BY_SIDE = Execution(16, 1, 16)
+SIDE_BY_SIDE, ONE_BY_ONE = Lanes(16, 1, 16), Lanes(1, 1, 1)
 
 
 class Case(NamedTuple):
@@ -104,6 +105,21 @@ def numbers(case: Case) -> dict[str, Any]:
     return found
 
 
+def _quick_options() -> dict[str, Any] | None:
+    """Compiler options with which tiny programs compile three times faster; None where XLA does not know them."""
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+    if jax.default_backend() == "cpu":
+        options["xla_cpu_use_fusion_emitters"] = False
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=options)(0)
+    except Exception:
+        return None
+    return options
+
+
+QUICK = _quick_options()
+
+
 class Controls(NamedTuple):
     """What the laws do to a cohort after the algorithm has selected it."""
 
@@ -129,10 +145,10 @@ class Bench:
         self.case = case
         self.numbers = numbers(case)
         self.traces = 0
-        self.init = jax.jit(self._init)
-        self.step = jax.jit(self._step, static_argnames="execution")
-        self.evaluate = jax.jit(self._evaluate)
-        self.whole = jax.jit(jax.vmap(self._whole, in_axes=(None, None, 0, None)))
+        self.init = jax.jit(self._init, compiler_options=QUICK)
+        self.step = jax.jit(self._step, compiler_options=QUICK)
+        self.evaluate = jax.jit(self._evaluate, compiler_options=QUICK)
+        self.whole = jax.jit(self._whole, compiler_options=QUICK)
         self.plan = engine.Plan(self._build, {"task": TASK, "local": LOCAL, **case.example, **self.numbers})
         self.rows: int = jax.eval_shape(self._cohort, federation()).id.shape[0]
         self.all = Controls(jnp.arange(self.rows), jnp.ones(self.rows, bool))
@@ -162,18 +178,24 @@ class Bench:
         state: State,
         available: Any,
         controls: Controls,
-        execution: Execution = SIDE_BY_SIDE,
     ) -> Any:
         algorithm = controlled(self.algorithm(numbers), controls)
-        return engine.one_round(algorithm, by_id(data), execution, state, available=available)
+        return engine.one_round(algorithm, by_id(data), SIDE_BY_SIDE, state, available=available)
 
     def _evaluate(self, numbers: Any, data: Federation, state: State, round: Any) -> Any:
         return evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round)
 
     def _whole(self, numbers: Any, data: Federation, seed: Any, rounds: Any) -> Any:
         algorithm, data = self.algorithm(numbers), by_id(data)
-        step = lambda round, state: engine.one_round(algorithm, data, SIDE_BY_SIDE, state, round)[0]  # noqa: E731
+        step = lambda round, state: engine.one_round(algorithm, data, ONE_BY_ONE, state, round)[0]  # noqa: E731
         return jax.lax.fori_loop(jnp.int32(0), rounds, step, initial_state(algorithm, data, seed))
+
+    def simulate(self, **arguments: Any) -> Result:
+        """``simulate`` as the laws call it: two clients and all seeds side by side, and always the same programs."""
+        arguments = {"seeds": (0, 3), "evaluate_every": ROUNDS} | arguments
+        return engine.simulate(
+            arguments.pop("plan", self.plan), federation(), execution=engine.Execution(2, "vmap", 2), **arguments
+        )
 
     def start(self, data: Federation | None = None, seed: int = 0) -> State:
         """The state before round 0."""
@@ -187,7 +209,6 @@ class Bench:
         available: Any = None,
         controls: Controls | None = None,
         rounds: int = ROUNDS,
-        execution: Execution = SIDE_BY_SIDE,
     ) -> State:
         """The state after some rounds."""
         for _ in range(rounds):
@@ -197,7 +218,6 @@ class Bench:
                 state,
                 self.everybody if available is None else available,
                 self.all if controls is None else controls,
-                execution=execution,
             )
         return state
 

@@ -1,0 +1,126 @@
+"""Training alone, as an algorithm and after federated training (fine-tuning), against doing it by hand."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fljax import local as training
+from fljax.algorithms import fedavg, standalone
+from fljax.engine import simulate
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.local import Local
+from fljax.scenarios import finetuned
+from fljax.types import ClientData, Examples, Federation, Rows, Subset, Task
+
+SEED = 4
+HOW = Local(0.3, 3, steps=2, decay=0.5)
+TASK = Task(
+    init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
+    logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
+    loss=optax.softmax_cross_entropy_with_integer_labels,
+)
+RUN = functools.partial(simulate, seeds=[SEED])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Tiny programs: compiling them costs far more than running them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three seen clients, stored by id, and two unseen ones."""
+    rng = np.random.default_rng(2)
+    examples = Examples(jnp.asarray(rng.normal(size=(20, 3)), jnp.float32), jnp.asarray(rng.integers(0, 4, 20)))
+
+    def population(index, sizes):
+        rows = Rows(jnp.asarray(index, jnp.int32), jnp.asarray(sizes, jnp.int32))
+        return ClientData(jnp.arange(len(sizes), dtype=jnp.int32), rows, rows, rows)
+
+    seen = population([[0, 1, 2, 3, 4], [5, 6, 7, 0, 0], [8, 9, 10, 11, 0]], [5, 3, 4])
+    return Federation(examples, seen, population([[12, 13, 14, 15, 0], [16, 17, 0, 0, 0]], [4, 2]))
+
+
+@functools.partial(jax.jit, static_argnames="how")
+def by_hand(key, params, own, round, how):
+    return training.train(key, params, own, task=TASK, local=how, round=round).params
+
+
+def own(data, clients, k):
+    return Subset(data.examples, Rows(clients.train.index[k], clients.train.size[k]))
+
+
+def purpose_key(purpose, round, id):
+    return client_key(round_key(jnp.uint32(SEED), purpose, round), jnp.int32(id))
+
+
+def close(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_standalone_is_training_alone(data):
+    result = RUN(standalone(TASK, HOW), data, rounds=2)
+    start = TASK.init(round_key(jnp.uint32(SEED), Purpose.INIT_SERVER))
+    close(jax.tree.map(lambda leaf: leaf[0], result.state.server.model), start)  # nothing is aggregated
+    for k in (0, 1):
+        model = start
+        for t in range(2):
+            model = by_hand(purpose_key(Purpose.TRAIN, t, k), model, own(data, data.clients, k), t, HOW)
+        close(result.deployed(k), model)
+        # An unseen client trains on its own data for as many rounds, from the same model.
+        model, key = start, purpose_key(Purpose.UNSEEN_DEPLOY, 2, k)
+        for t in range(2):
+            model = by_hand(jax.random.fold_in(key, t), model, own(data, data.unseen, k), t, HOW)
+        close(result.deployed(k, unseen=True), model)
+    assert "global_test_loss" not in result.metrics  # there is no model in common
+    assert (result.records["bytes_up"] == 0).all()
+
+
+@pytest.mark.parametrize("tuning", [{"steps": 3}, {"epochs": 1}], ids=["steps", "epochs"])
+def test_finetuned_is_training_what_is_deployed(data, tuning):
+    inner = fedavg(TASK, HOW, clients_per_round=2)
+    plain = RUN(inner, data, rounds=1)
+    tuned = RUN(finetuned(inner, learning_rate=0.2, batch_size=2, **tuning), data, rounds=1)
+    close(tuned.state.server, plain.state.server)
+    model, how = plain.deployed(0), Local(0.2, 2, **tuning)
+    for k in (0, 1):
+        key = jax.random.fold_in(purpose_key(Purpose.DEPLOY, 1, k), 1)
+        close(tuned.deployed(k), by_hand(key, model, own(data, data.clients, k), 0, how))
+    key = jax.random.fold_in(purpose_key(Purpose.UNSEEN_DEPLOY, 1, 1), 1)
+    close(tuned.deployed(1, unseen=True), by_hand(key, model, own(data, data.unseen, 1), 0, how))
+    # The model in common stays that of the inner algorithm, and is judged beside the tuned ones.
+    for prefix in ("", "unseen_"):
+        for name in ("test_loss", "test_accuracy"):
+            expected = plain.metrics[prefix + name].values
+            np.testing.assert_allclose(tuned.metrics[f"{prefix}global_{name}"], expected, rtol=1e-5)
+            np.testing.assert_allclose(plain.metrics[f"{prefix}global_{name}"], expected, rtol=1e-6)
+        assert (tuned.metrics[prefix + "test_loss"] < tuned.metrics[f"{prefix}global_test_loss"]).all()
+
+
+def test_finetuned_leaves_integers_alone():
+    inner = fedavg(TASK, HOW)
+
+    def deploy(key, seat, down, client, data):
+        return {"model": down, "cluster": jnp.int32(3)}
+
+    inner = inner._replace(deploy=deploy, predict=lambda own, x, key=None: TASK.logits(own["model"], x, key))
+    scenario = finetuned(inner, learning_rate=0.2, batch_size=2, steps=1)
+    examples = Examples(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32))
+    rows = Subset(examples, Rows(jnp.arange(2), jnp.int32(2)))
+    local_data = type("Data", (), {"train": rows})
+    start = TASK.init(jax.random.key(0))
+    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), None, start, (), local_data))()
+    assert int(found["cluster"]) == 3
+    assert not np.array_equal(found["model"]["w"], start["w"])

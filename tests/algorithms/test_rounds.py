@@ -1,0 +1,345 @@
+"""FedAvg and INCFL: whole rounds against NumPy, and the equalities that the papers promise."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fljax import local as training
+from fljax.algorithms import fedavg, incfl
+from fljax.engine.execution import Execution
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.round import by_id, initial_state, one_round
+from fljax.local import Local
+from fljax.trees import take
+from fljax.types import ClientData, Examples, Federation, Rows, Subset, Task
+from tests.oracles import numpy_round
+
+ALL_AT_ONCE = Execution(5, 1, 5)
+SEED = 7
+
+
+def task():
+    return Task(
+        init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
+        logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
+        loss=optax.softmax_cross_entropy_with_integer_labels,
+    )
+
+
+TASK = task()
+STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Tiny programs: compiling them costs far more than running them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, x=None, y=None):
+    """Ragged clients, stored in another order than their ids; padding points at an example of NaN."""
+    rng = np.random.default_rng(1)
+    total = sum(sizes)
+    x = rng.normal(size=(total, 3)) if x is None else x
+    y = rng.integers(0, 4, total) if y is None else y
+    x = np.concatenate([x, np.full((1, 3), np.nan)])
+    dtype = jnp.zeros(()).dtype
+    index = np.full((len(sizes), max(sizes)), total)
+    for k, size in enumerate(sizes):
+        index[k, :size] = sum(sizes[:k]) + np.arange(size)
+    rows = Rows(jnp.asarray(index, jnp.int32), jnp.asarray(sizes, jnp.int32))
+    clients = ClientData(jnp.asarray(ids, jnp.int32), rows, rows, rows)
+    return Federation(Examples(jnp.asarray(x, dtype), jnp.asarray(np.append(y, 0), jnp.int32)), clients)
+
+
+UNIFORM = fedavg(TASK, STEPS, clients_per_round=None, weights="uniform")
+stored = jax.jit(by_id)
+
+
+@functools.partial(jax.jit, static_argnames="algorithm")
+def step(algorithm, data, state):
+    return one_round(algorithm, data, ALL_AT_ONCE, state)
+
+
+@jax.jit
+def begin(data):
+    return initial_state(UNIFORM, data, jnp.uint32(SEED))  # the same for all algorithms with one model
+
+
+@functools.partial(jax.jit, static_argnames="how")
+def engine_draw(clients, id, round, how):
+    """The batches that the engine gives a client."""
+    key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, round), id)
+    nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
+    return training.draw(jax.random.fold_in(key, 0), Subset(nothing, take(clients.train, id)), how)
+
+
+def run(algorithm, data, rounds):
+    """Models before round 0 and after each round, and the records."""
+    data = stored(data)
+    state = begin(data)
+    models, records = [state.server.model], []
+    for _ in range(rounds):
+        state, info = step(algorithm, data, state)
+        models.append(state.server.model)
+        records.append(jax.tree.map(np.asarray, info))
+    assert int(state.diverged) == -1
+    return models, records
+
+
+def own_rows(data, id):
+    """x, y of one client without padding."""
+    train = stored(data).clients.train
+    rows = np.asarray(train.index)[id, : np.asarray(train.size)[id]]
+    return np.asarray(data.examples.x)[rows], np.asarray(data.examples.y)[rows]
+
+
+def present_clients(data, how, record, round):
+    """NumPy clients of a record's cohort, with the batches that the engine's keys give them."""
+    found, ids = [], record["cohort_id"][record["cohort_present"]]
+    for id in ids:
+        drawn = engine_draw(stored(data).clients, jnp.int32(id), jnp.int32(round), how)
+        steps = drawn.position.shape[0] if drawn.steps is None else int(drawn.steps)
+        batches = [np.asarray(drawn.position)[t][np.asarray(drawn.mask)[t]].tolist() for t in range(steps)]
+        x, y = own_rows(data, id)
+        found.append(numpy_round.Client(x.astype(np.float64), y, batches))
+    return found, ids
+
+
+def double(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def relative_error(found, expected):
+    top = max(np.abs(leaf).max() for leaf in jax.tree.leaves(double(expected)))
+    errors = jax.tree.map(lambda a, b: np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(), found, expected)
+    return max(jax.tree.leaves(errors)) / top
+
+
+def close(found, expected, tolerance=1e-6):
+    assert relative_error(found, expected) < tolerance
+
+
+# --- Against NumPy ------------------------------------------------------------------------------------------
+
+
+def check_fedavg(weights, how, tolerance):
+    data = federation()
+    algorithm = fedavg(TASK, how, clients_per_round=None, weights=weights, server_lr=0.8)
+    models, records = run(algorithm, data, 2)
+    for t, record in enumerate(records):
+        clients, _ = present_clients(data, how, record, t)
+        assert [len(client.y) for client in clients].count(0) == 0
+        assert len(clients) == 4
+        rate = how.learning_rate * how.decay**t
+        expected = numpy_round.fedavg_round(
+            double(models[t]), clients, rate, by_size=weights == "size", server_lr=0.8
+        )
+        close(models[t + 1], expected, tolerance)
+        sizes = np.array([len(client.y) if weights == "size" else 1 for client in clients])
+        np.testing.assert_allclose(record["weight"][record["cohort_present"]], sizes / sizes.sum(), rtol=1e-6)
+        np.testing.assert_array_equal(record["weight"][~record["cohort_present"]], 0)
+
+
+def check_incfl(surrogate, normalise, how, tolerance):
+    data, threshold = federation(), np.array([np.nan, 1.2, 0.4, 2.5, 1.6])  # by id; id 0 has no data
+    algorithm = incfl(
+        TASK,
+        how,
+        threshold=jnp.asarray(threshold),
+        clients_per_round=4,
+        surrogate=surrogate,
+        normalise=normalise,
+        server_lr=0.3,
+        eps=0.01,
+    )
+    models, records = run(algorithm, data, 2)
+    for t, record in enumerate(records):
+        clients, ids = present_clients(data, how, record, t)
+        expected, gap, q = numpy_round.incfl_round(
+            double(models[t]),
+            clients,
+            how.learning_rate * how.decay**t,
+            np.asarray(jnp.asarray(threshold), np.float64)[ids],
+            surrogate=surrogate,
+            normalise=normalise,
+            server_lr=0.3,
+            eps=0.01,
+        )
+        close(models[t + 1], expected, tolerance)
+        here = record["cohort_present"]
+        close(record["gap"][here], gap, tolerance)
+        close(record["weight"][here], q, 10 * tolerance)
+
+
+@pytest.mark.parametrize(("weights", "how"), [("size", STEPS), ("uniform", EPOCHS)])
+def test_fedavg_round(weights, how):
+    check_fedavg(weights, how, 1e-5)
+
+
+@pytest.mark.parametrize(("weights", "how"), [("size", EPOCHS)])
+def test_fedavg_round_in_double_precision(weights, how, x64):
+    check_fedavg(weights, how, 1e-10)
+
+
+VARIANTS = [
+    ("sigmoid", "sum", STEPS),
+    ("softplus", "mean", EPOCHS),
+    ("relu", "sum", EPOCHS),
+    ("exp", "mean", STEPS),
+]
+
+
+@pytest.mark.parametrize(("surrogate", "normalise", "how"), VARIANTS)
+def test_incfl_round(surrogate, normalise, how):
+    check_incfl(surrogate, normalise, how, 1e-5)
+
+
+@pytest.mark.parametrize(("surrogate", "normalise", "how"), [("sigmoid", "mean", EPOCHS), VARIANTS[3]])
+def test_incfl_round_in_double_precision(surrogate, normalise, how, x64):
+    check_incfl(surrogate, normalise, how, 1e-10)
+
+
+# --- FedAvg -------------------------------------------------------------------------------------------------
+
+FULL = Local(0.5, 100, steps=1)
+
+
+def mean_loss(data, id):
+    """``params -> F_id(params)`` over the rows of one client, without padding."""
+    x, y = map(jnp.asarray, own_rows(data, id))
+    return lambda params: TASK.loss(TASK.logits(params, x), y).mean()
+
+
+def test_one_full_batch_step_is_gradient_descent():
+    data = federation((5, 3, 7), (2, 0, 1))
+    models, _ = run(fedavg(TASK, FULL, clients_per_round=None), data, 3)
+    sizes = np.asarray(stored(data).clients.train.size)
+
+    losses = [mean_loss(data, k) for k in range(3)]
+
+    def objective(params):
+        return sum(float(n / sizes.sum()) * loss(params) for loss, n in zip(losses, sizes, strict=True))
+
+    descent = jax.jit(lambda p: jax.tree.map(lambda w, g: w - 0.5 * g, p, jax.grad(objective)(p)))
+    for before, after in zip(models, models[1:], strict=False):
+        close(after, descent(before))
+
+
+def test_equal_sizes_make_both_weightings_agree():
+    data = federation((4, 4, 4), (1, 0, 2))
+    found = [run(fedavg(TASK, STEPS, clients_per_round=2, weights=name), data, 2)[0][-1] for name in ("size", "uniform")]
+    close(*found)
+
+
+def test_identical_clients_are_centralised_training():
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(5, 3)), rng.integers(0, 4, 5)
+    data = federation((5, 5, 5), (0, 1, 2), x=np.tile(x, (3, 1)), y=np.tile(y, 3))
+    models, _ = run(fedavg(TASK, Local(0.5, 5, steps=3), clients_per_round=2), data, 2)
+    alone = numpy_round.Client(x, y, [range(5)] * 6)
+    close(models[-1], numpy_round.local_sgd(double(models[0]), alone, 0.5), 1e-5)
+
+
+@pytest.mark.parametrize(("name", "clients_per_round"), [("fedavg", 2), ("incfl", None)])
+def test_a_client_without_data_changes_nothing(name, clients_per_round):
+    without, with_one = federation((5, 3, 7), (2, 0, 1)), federation((5, 3, 0, 7), (2, 0, 3, 1))
+    found = []
+    for data in (without, with_one):
+        build = {
+            "fedavg": functools.partial(fedavg, TASK, STEPS),
+            "incfl": functools.partial(incfl, TASK, STEPS, threshold=1.2),
+        }[name]
+        models, records = run(build(clients_per_round=clients_per_round), data, 2)
+        found.append(models[-1])
+        ids = [sorted(record["cohort_id"][record["cohort_present"]]) for record in records]
+        assert all(3 not in chosen and len(chosen) == (clients_per_round or 3) for chosen in ids)
+    close(*found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": "sizes"}, "expected weights to be size or uniform, got 'sizes'"),
+        ({"clients_per_round": 0}, "expected a positive clients_per_round, got 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(fedavg(TASK, STEPS, **arguments), federation(), 1)
+
+
+# --- INCFL --------------------------------------------------------------------------------------------------
+
+
+
+def test_direction_is_the_gradient_of_the_objective(x64):
+    data, rho = federation((5, 3, 7), (2, 0, 1)), jnp.array([1.0, 0.4, 2.0])
+    algorithm = incfl(TASK, FULL, threshold=rho, clients_per_round=None, server_lr=0.7, eps=0.01)
+    (before, after), (record,) = run(algorithm, data, 1)
+
+    losses = [mean_loss(data, k) for k in range(3)]
+
+    def objective(params):
+        return sum(jax.nn.sigmoid(loss(params) - rho[k]) for k, loss in enumerate(losses)) / 3
+
+    slope = jax.jit(jax.grad(objective))(before)
+    factor = -0.5 * 0.7 / (record["weight"].sum() + 0.01) * 3
+    step = jax.tree.map(lambda new, old: new - old, after, before)
+    close(step, jax.tree.map(lambda g: factor * g, slope), 1e-9)
+
+
+def test_clients_at_their_threshold_give_uniform_fedavg():
+    data = federation()
+    (before, expected), _ = run(UNIFORM, data, 1)
+    rho = [numpy_round.loss(double(before), *own_rows(data, k)) if k else 9.0 for k in range(5)]
+    models, (record,) = run(incfl(TASK, STEPS, threshold=jnp.array(rho), clients_per_round=None, eps=0.0), data, 1)
+    close(models[-1], expected)
+    np.testing.assert_allclose(record["weight"], np.where(record["cohort_present"], 0.25, 0), rtol=1e-6)
+
+
+def test_clients_content_with_anything_freeze_the_model():
+    data = federation()
+    models, (_, record) = run(incfl(TASK, STEPS, threshold=jnp.inf, surrogate="relu"), data, 2)
+    jax.tree.map(np.testing.assert_array_equal, models[-1], models[0])
+    assert (record["weight"] == 0).all()
+    assert np.isnan(record["loss"]).tolist() == (~record["cohort_present"]).tolist()
+
+
+def test_relu_with_all_above_their_threshold_is_uniform_fedavg():
+    data = federation()
+    models, _ = run(incfl(TASK, STEPS, threshold=0.0, surrogate="relu"), data, 1)
+    close(models[-1], run(UNIFORM, data, 1)[0][-1])
+
+
+def test_a_threshold_is_a_number_or_one_per_client():
+    data = federation()
+    close(*(run(incfl(TASK, STEPS, threshold=rho), data, 1)[0][-1] for rho in (1.1, (1.1,) * 5)))
+
+
+def test_tuning_changes_the_loss_but_not_the_update():
+    data = federation()
+    algorithm = incfl(TASK, STEPS, threshold=0.0, surrogate="relu", clients_per_round=None, tune_steps=4)
+    (before, after), (record,) = run(algorithm, data, 1)
+    close(after, run(UNIFORM, data, 1)[0][-1])  # all weights are 1, whatever the loss
+    train = jax.jit(functools.partial(training.train, task=TASK, local=Local(0.5, 3, steps=4)))
+    fall = []
+    for row, id in enumerate(record["cohort_id"]):
+        if record["cohort_present"][row]:
+            key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, 0), jnp.int32(id))
+            own = Subset(data.examples, take(stored(data).clients.train, int(id)))
+            tuned = train(jax.random.fold_in(key, 1), before, own).params
+            loss = numpy_round.loss(double(tuned), *own_rows(data, id))
+            np.testing.assert_allclose(record["loss"][row], loss, rtol=1e-5)
+            fall.append(numpy_round.loss(double(before), *own_rows(data, id)) - loss)
+    assert len(fall) == 4
+    assert max(fall) > 0.1

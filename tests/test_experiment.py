@@ -1,0 +1,179 @@
+"""From a config to results: the joiner, on tiny data."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from fljax import config as configuration
+from fljax import experiment
+
+BASE = {
+    "seeds": 2,
+    "rounds": 4,
+    "evaluate_every": 2,
+    "data": {
+        "dataset": "blobs",
+        "partition": "cluster_labels",
+        "clients": 6,
+        "unseen": 2,
+        "partition_options": {"groups": 2, "minimum": 2},
+    },
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "standalone": {"steps": 3},
+    "participation": {"clients_per_round": 3},
+    "algorithms": [{"name": "fedavg"}, {"name": "incfl"}],
+}
+
+
+def build(**changes):
+    return configuration.parse(BASE | changes, name="tiny")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One run that is saved, its events and its folder."""
+    folder = tmp_path_factory.mktemp("run")
+    events: list[experiment.Event] = []
+    return experiment.run(build(), directory=folder, on_event=events.append), events, folder
+
+
+def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
+    outcome, events, _ = finished
+    metrics = outcome.metrics
+    assert list(metrics["algorithm"].values) == ["fedavg", "incfl"]
+    assert metrics.sizes["client"] == 6
+    assert metrics.sizes["unseen"] == 2
+    assert list(metrics["evaluated_round"].values) == [0, 2, 4]
+    first = metrics["test_loss"].sel(evaluated_round=0)
+    np.testing.assert_array_equal(first.sel(algorithm="fedavg"), first.sel(algorithm="incfl"))
+    for name in ("incentivised_participation_rate", "unseen_ipr_loss", "opt_outs", "global_test_loss", "threshold"):
+        assert name in metrics
+    assert metrics["threshold"].dims == ("seed", "client")
+    assert {"weight", "gap", "loss", "bytes_up", "cohort_id"} <= set(outcome.records)
+    assert {event.stage for event in events} == {"data", "standalone", "train", "saved"}
+    assert outcome.diverged == ()
+
+
+def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finished):
+    outcome, _, _ = finished
+    records, threshold = outcome.records.sel(algorithm="incfl"), outcome.metrics["threshold"].values
+    for seed in range(2):
+        ids = records["cohort_id"].values[seed].astype(int)
+        gap = records["loss"].values[seed] - threshold[seed][ids]
+        np.testing.assert_allclose(records["gap"].values[seed], gap, rtol=1e-6)
+
+
+def test_what_is_saved_loads_back(finished):
+    outcome, _, folder = finished
+    metrics, records = experiment.load(folder)
+    np.testing.assert_array_equal(metrics["test_loss"], outcome.metrics["test_loss"])
+    np.testing.assert_array_equal(records["bytes_up"], outcome.records["bytes_up"])
+    assert (folder / "metrics.csv").read_text().splitlines()[0].startswith("algorithm,")
+    assert not list(folder.glob(".*"))
+
+
+def test_resume_runs_only_what_is_missing(finished, tmp_path):
+    outcome, _, folder = finished
+    events: list[experiment.Event] = []
+    for name in ("results.nc", "metrics.csv"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    again = experiment.run(build(), directory=tmp_path, resume=True, on_event=events.append)
+    assert [event.label for event in events if event.stage == "note"] == ["fedavg", "incfl"]
+    np.testing.assert_array_equal(again.metrics["test_loss"], outcome.metrics["test_loss"])
+
+
+def test_resume_refuses_another_config(finished, tmp_path):
+    _, _, folder = finished
+    (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
+    (tmp_path / "config.toml").write_text(configuration.dumps(build(rounds=6)))
+    with pytest.raises(ValueError, match="expected the config of the results"):
+        experiment.run(build(), directory=tmp_path, resume=True)
+
+
+def test_divergence_freezes_only_its_algorithm(tmp_path):
+    wild = {"name": "fedavg", "label": "wild", "server_lr": 3e38}
+    events: list[experiment.Event] = []
+    config = build(rounds=4, algorithms=[wild, {"name": "fedavg"}])
+    outcome = experiment.run(config, directory=tmp_path, on_event=events.append)
+    assert {label for label, _, _ in outcome.diverged} == {"wild"}
+    assert np.isfinite(outcome.metrics["test_loss"].sel(algorithm="fedavg")).all()
+    assert any("diverged" in event.message for event in events)
+    assert (tmp_path / "results.nc").is_file()
+
+
+def test_options_reach_the_builders():
+    several = [
+        {"name": "incfl", "label": "fixed", "threshold": 0.5, "clients_per_round": 2},
+        {"name": "fedavg", "label": "tuned", "scenarios": [{"name": "finetuned", "steps": 3}]},
+        {"name": "fedavg"},
+    ]
+    outcome = experiment.run(build(algorithms=several))
+    fixed = outcome.records.sel(algorithm="fixed")
+    np.testing.assert_allclose(fixed["gap"].values[..., :2], fixed["loss"].values[..., :2] - 0.5, rtol=1e-6)
+    assert np.nansum(fixed["cohort_present"].values[..., 2:].astype(float)) == 0
+    metrics = outcome.metrics
+    np.testing.assert_array_equal(
+        metrics["global_test_loss"].sel(algorithm="tuned"), metrics["test_loss"].sel(algorithm="fedavg")
+    )
+    assert (metrics["test_loss"].sel(algorithm="tuned") != metrics["test_loss"].sel(algorithm="fedavg")).any()
+
+
+def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
+    events: list[experiment.Event] = []
+    config = build(participation={"clients_per_round": 50}, algorithms=[{"name": "fedavg"}])
+    outcome = experiment.run(config, on_event=events.append)
+    assert outcome.records.sizes["row"] == 6
+    assert any("all 6 take part" in event.message for event in events)
+
+
+def test_names_may_be_import_paths(tmp_path, monkeypatch):
+    (tmp_path / "own_parts.py").write_text(
+        "from fljax.algorithms import fedavg\n"
+        "from fljax.models import logistic_regression as own_model\n"
+        "def own_average(task, local, *, clients_per_round=2, boost: float = 1.0):\n"
+        '    """FedAvg with a boost."""\n'
+        "    return fedavg(task, local, clients_per_round=clients_per_round, server_lr=boost)\n"
+        "def halves(labels, *, clients, unseen=0, seed=0):\n"
+        '    """Rows dealt in turn."""\n'
+        "    total = clients + unseen\n"
+        "    return [list(range(k, len(labels), total)) for k in range(total)]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = {**BASE["data"], "partition": "own_parts:halves", "partition_options": {}}
+    config = build(
+        data=data,
+        model={"name": "own_parts:own_model"},
+        algorithms=[{"name": "own_parts:own_average", "label": "own", "boost": 1.0}, {"name": "fedavg"}],
+    )
+    metrics = experiment.run(config).metrics
+    np.testing.assert_allclose(
+        metrics["test_loss"].sel(algorithm="own"), metrics["test_loss"].sel(algorithm="fedavg"), rtol=1e-6
+    )
+
+
+def test_a_source_that_takes_a_seed_is_drawn_anew_for_every_seed():
+    config = build(
+        data={
+            **BASE["data"],
+            "dataset": "synthetic",
+            "partition": "natural",
+            "partition_options": {},
+            "dataset_options": {"cap": 60},
+        },
+        algorithms=[{"name": "fedavg"}],
+    )
+    federation, _ = experiment.build_federation(config)
+    assert federation.clients.id.shape == (2, 6)
+    metrics = experiment.run(config).metrics
+    assert (metrics["threshold"].sel(seed=0) != metrics["threshold"].sel(seed=1)).all()
+
+
+def test_an_impossible_partition_is_one_sentence(tmp_path):
+    data = {**BASE["data"], "partition_options": {"groups": 2, "minimum": 10_000}}
+    with pytest.raises(ValueError, match="at least 10000 samples") as caught:
+        experiment.run(build(data=data), directory=pathlib.Path(tmp_path))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,180 @@
+"""Labelled results: names, dimensions, numbers, and the way to a file and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import metrics as formulas
+from fljax.results import Reference, join, metrics_dataset, records_dataset, with_gains
+
+RNG = np.random.default_rng(0)
+SCALARS = {
+    "average_loss",
+    "average_accuracy",
+    "maximum_accuracy",
+    "incentivised_participation_rate",
+    "global_model_appeal",
+    "global_model_appeal_rho",
+    "ipr_loss",
+    "ipr_accuracy",
+    "preferred_model_accuracy",
+    "accuracy_increase",
+    "pearson_correlation",
+}
+
+
+def values(count, shift=0.0):
+    return {
+        "test_loss": RNG.uniform(0.5, 2, (2, count)) + shift,
+        "test_accuracy": RNG.uniform(0.1, 0.9, (2, count)) + shift,
+    }
+
+
+def evaluated(shift=0.0, unseen=True):
+    rounds = []
+    for done in (0, 5, 7):
+        found = values(4, shift)
+        found |= {f"global_{name}": array for name, array in values(4).items()}
+        found |= {f"unseen_{name}": array for name, array in values(3).items()} if unseen else {}
+        rounds.append((done, found))
+    return rounds
+
+
+def reference(unseen=True):
+    seen = [RNG.uniform(0.2, 1.5, (2, 4)) for _ in range(3)]
+    return Reference(*seen, *([RNG.uniform(0.2, 1.5, (2, 3)) for _ in range(3)] if unseen else []))
+
+
+def test_dimensions_and_coordinates():
+    rounds = evaluated()
+    found = metrics_dataset([3, 8], rounds, None)
+    assert found["seed"].values.tolist() == [3, 8]
+    assert found["evaluated_round"].values.tolist() == [0, 5, 7]
+    assert found["client"].values.tolist() == [0, 1, 2, 3]
+    assert found["unseen"].values.tolist() == [0, 1, 2]
+    assert found["test_loss"].dims == ("seed", "evaluated_round", "client")
+    assert found["unseen_test_loss"].dims == ("seed", "evaluated_round", "unseen")
+    np.testing.assert_array_equal(found["test_accuracy"].sel(evaluated_round=5), rounds[1][1]["test_accuracy"])
+    np.testing.assert_allclose(found["average_loss"], found["test_loss"].mean("client"))
+    np.testing.assert_allclose(found["unseen_maximum_accuracy"], found["unseen_test_accuracy"].max("unseen"))
+    assert "incentivised_participation_rate" not in found
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+def test_metrics_that_compare_with_standalone_models(unseen):
+    rounds, solo = evaluated(unseen=unseen), reference(unseen)
+    found = metrics_dataset([0, 1], rounds, solo)
+    prefixes = ("", "unseen_") if unseen else ("",)
+    assert {prefix + name for prefix in prefixes for name in SCALARS} <= set(found.data_vars)
+    for prefix, axis in zip(prefixes, ("client", "unseen"), strict=False):
+        for name in SCALARS:
+            assert found[prefix + name].dims == ("seed", "evaluated_round")
+        loss, alone = found[prefix + "test_loss"], found[prefix + "standalone_test_loss"]
+        assert alone.dims == ("seed", axis)
+        rate = (loss < alone).mean(axis).transpose("seed", "evaluated_round")
+        np.testing.assert_allclose(found[prefix + "incentivised_participation_rate"], rate)
+        rate = (loss < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
+        np.testing.assert_allclose(found[prefix + "global_model_appeal_rho"], rate)
+        gain = (found[prefix + "test_accuracy"] - found[prefix + "standalone_test_accuracy"]).mean(axis)
+        np.testing.assert_allclose(found[prefix + "accuracy_increase"], gain.transpose("seed", "evaluated_round"))
+    assert any(name.startswith("unseen_") for name in found.data_vars) == unseen
+
+
+def test_clients_without_test_rows_do_not_count():
+    rounds, solo = evaluated(unseen=False), reference(unseen=False)
+    for _, found in rounds:
+        for array in found.values():
+            array[:, 1] = np.nan
+    solo.test_loss[:, 1] = solo.test_accuracy[:, 1] = np.nan
+    whole = metrics_dataset([0, 1], rounds, solo)
+    assert np.isfinite(whole["incentivised_participation_rate"]).all()
+    np.testing.assert_allclose(whole["average_accuracy"], whole["test_accuracy"].mean("client", skipna=True))
+
+
+def block(rounds, start=0):
+    return {
+        "cohort_id": np.arange(start, start + 2 * rounds * 3).reshape(2, rounds, 3),
+        "cohort_present": np.tile(np.array([True, True, False]), (2, rounds, 1)),
+        "polled": np.full((2, rounds), 4, np.int32),
+        "weight": np.ones((2, rounds, 3), np.float32),
+        "tokens": np.zeros((2, rounds, 4, 5)),
+    }
+
+
+def test_records():
+    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
+    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], dimensions, (2**33, 10, 3))
+    assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
+    assert found["weight"].dims == ("seed", "round", "row")
+    assert found["polled"].dims == ("seed", "round")
+    assert found["tokens"].dims == ("seed", "round", "tokens_axis_0", "tokens_axis_1")
+    np.testing.assert_array_equal(found["cohort_id"].sel(seed=1, round=12), block(3, 50)["cohort_id"][1, 0])
+    # Two rows present and four clients polled; counts beyond 32 bits do not overflow.
+    assert (found["bytes_down"] == (2 + 4) * 2**33).all()
+    assert (found["bytes_up"] == 2 * 10 + 4 * 3).all()
+
+
+def test_records_of_no_rounds():
+    found = records_dataset([0, 1], 10, [], {}, (1, 1, 1))
+    assert found.sizes == {"seed": 2, "round": 0}
+
+
+def algorithms(solo):
+    return {
+        "fedavg": metrics_dataset([0, 1], evaluated(), solo),
+        "mine": metrics_dataset([0, 1], evaluated(0.1), solo).assign(extra=("seed", np.ones(2))),
+    }
+
+
+def test_join():
+    parts = algorithms(reference())
+    found = join(parts)
+    assert found["algorithm"].values.tolist() == ["fedavg", "mine"]
+    for label, part in parts.items():
+        for name in ("test_loss", "unseen_test_accuracy", "pearson_correlation"):
+            one = found[name].sel(algorithm=label).transpose(*part[name].dims)
+            np.testing.assert_array_equal(one, part[name])
+    assert "algorithm" not in found["threshold"].dims
+    assert "algorithm" not in found["unseen_standalone_test_loss"].dims
+    np.testing.assert_array_equal(found["threshold"], parts["fedavg"]["threshold"])
+    assert np.isnan(found["extra"].sel(algorithm="fedavg")).all()
+    assert (found["extra"].sel(algorithm="mine") == 1).all()
+
+
+@pytest.mark.parametrize("first", ["fedavg", "mine"])
+def test_join_keeps_the_standalone_models_of_any(first):
+    parts = algorithms(reference())
+    parts = {"fedavg": parts["fedavg"], "mine": metrics_dataset([0, 1], evaluated(), None)}
+    found = join({label: parts[label] for label in (first, *(name for name in parts if name != first))})
+    np.testing.assert_array_equal(found["threshold"], parts["fedavg"]["threshold"])
+    assert np.isnan(found["ipr_loss"].sel(algorithm="mine")).all()
+
+
+def test_gains():
+    joined = join(algorithms(None))
+    found = with_gains(joined, "fedavg")
+    assert "opt_outs" not in joined
+    assert found.attrs["baseline"] == "fedavg"
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        gain = found[prefix + "personalised_model_accuracy_gain"]
+        assert gain.dims == ("algorithm", "seed", "evaluated_round", axis)
+        accuracy = found[prefix + "test_accuracy"]
+        expected = accuracy.sel(algorithm="mine") - accuracy.sel(algorithm="fedavg")
+        np.testing.assert_allclose(gain.sel(algorithm="mine"), expected.transpose("seed", "evaluated_round", axis))
+        assert (gain.sel(algorithm="fedavg") == 0).all()
+        np.testing.assert_allclose(found[prefix + "average_gain"], gain.mean(axis))
+        np.testing.assert_array_equal(found[prefix + "opt_outs"], formulas.opt_outs(gain.values))
+        assert (found[prefix + "opt_outs"].sel(algorithm="fedavg") == 0).all()
+
+
+def test_files(tmp_path):
+    metrics = with_gains(join(algorithms(reference())), "fedavg")
+    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
+    records = records_dataset([0, 1], 0, [block(2)], dimensions, (5, 6, 7))
+    for name, dataset in (("metrics", metrics), ("records", records)):
+        path = tmp_path / f"{name}.nc"
+        dataset.to_netcdf(path, engine="h5netcdf")
+        with xr.open_dataset(path, engine="h5netcdf") as read:
+            xr.testing.assert_identical(read.load(), dataset)

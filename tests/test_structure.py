@@ -1,0 +1,205 @@
+"""The architecture: what may import what, what may be named where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from fljax.algorithms import REGISTRY
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "fljax"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Imports run from a higher floor to a lower one. The second number orders the rooms of a floor.
+FLOORS = {
+    "types": (0, 0),
+    "trees": (0, 0),
+    "naming": (0, 0),
+    "aggregators": (1, 0),
+    "data": (1, 0),
+    "models": (1, 0),
+    "metrics": (1, 0),
+    "results": (1, 1),
+    "local": (2, 0),
+    "engine": (2, 1),
+    "algorithms": (3, 0),
+    "scenarios": (3, 1),
+    "config": (4, 0),
+    "experiment": (5, 0),
+    "report": (6, 0),
+    "reproduce": (6, 0),
+    "cli": (7, 0),
+    "__main__": (8, 0),
+}
+# ``standalone`` is the engine's own public function as well as the name of an algorithm.
+PUBLIC_OF_THE_ENGINE = {"standalone"}
+
+
+def room(path: Path) -> str:
+    """The top-level module or package of fljax that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a file imports, anywhere in it, as absolute names."""
+    found = set()
+    package = ("fljax", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (above, node.module) if part)
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def rooms_imported(path: Path) -> set[str]:
+    inside = {name.split(".")[1] for name in imports(path) if name.startswith("fljax.")}
+    return inside - {"__version__", room(path)}
+
+
+def outside(path: Path) -> set[str]:
+    return {name for name in imports(path) if name.split(".")[0] != "fljax"}
+
+
+def named(files: list[Path]) -> list[pytest.param]:
+    return [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in files]
+
+
+@pytest.mark.parametrize("path", named([path for path in FILES if path != PACKAGE / "__init__.py"]))
+def test_imports_run_downward(path):
+    assert room(path) in FLOORS, f"{room(path)} has no floor"
+    for other in rooms_imported(path):
+        assert other in FLOORS, f"{other} has no floor"
+        assert FLOORS[other] < FLOORS[room(path)], f"{path.relative_to(ROOT)} imports fljax.{other}"
+
+
+def test_nothing_but_the_face_imports_the_face():
+    for path in FILES:
+        assert "fljax" not in imports(path), path
+
+
+def test_engine_and_algorithms_do_not_know_each_other():
+    for path in FILES:
+        if room(path) == "engine":
+            assert not rooms_imported(path) & {"algorithms", "scenarios"}, path
+        if room(path) in ("algorithms", "scenarios"):
+            assert "engine" not in rooms_imported(path), path
+
+
+def docstrings(module: ast.Module) -> set[int]:
+    """Identities of the constants that are docstrings."""
+    found = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                found.add(id(first.value))
+    return found
+
+
+def words(path: Path) -> set[str]:
+    """Identifiers of a file and the words in its strings, docstrings apart."""
+    module = tree(path)
+    skipped = docstrings(module)
+    found = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            found |= set(re.findall(r"\w+", node.value.lower()))
+        for field in ("id", "attr", "arg", "name", "asname"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                found |= {part.lower() for part in name.split(".")}
+    return found
+
+
+def test_the_words_of_a_file(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text('"""fedavg"""\nimport incfl as b\nx = q.afl if y == "use ditto" else f(rank=1)\n')
+    assert {"incfl", "afl", "ditto", "rank", "x", "q"} <= words(path)
+    assert "fedavg" not in words(path)
+
+
+@pytest.mark.parametrize("path", named([path for path in FILES if room(path) == "engine"]))
+def test_the_engine_names_no_algorithm(path):
+    assert not words(path) & (set(REGISTRY) - PUBLIC_OF_THE_ENGINE)
+
+
+def test_no_branch_on_an_algorithm_name():
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Compare):
+                parts = [node.left, *node.comparators]
+                strings = {part.value for part in parts if isinstance(part, ast.Constant)}
+                assert not strings & set(REGISTRY), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("library", "home"),
+    [
+        ("flax", "models"),
+        ("tensorflow_datasets", "data"),
+        ("tensorflow", "data"),
+        ("sklearn.datasets", "data"),
+        ("xarray", "results experiment report reproduce config cli engine"),
+    ],
+)
+def test_libraries_have_a_home(library, home):
+    for path in FILES:
+        if any(name == library or name.startswith(library + ".") for name in outside(path)):
+            assert room(path) in home.split(), f"{path.relative_to(ROOT)} imports {library}"
+
+
+@pytest.mark.parametrize("path", named([PACKAGE / "types.py", PACKAGE / "trees.py", *PACKAGE.glob("aggregators/*.py")]))
+def test_the_lowest_floors_need_jax_alone(path):
+    allowed = {"__future__", "collections", "functools", "typing", "jax", "jaxtyping", "math"}
+    assert {name.split(".")[0] for name in outside(path)} <= allowed
+
+
+def test_host_side_loaders_are_imported_where_they_are_used():
+    """Not at the top of a module: importing fljax.data must stay cheap."""
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+                assert not any(re.match(r"(tensorflow|sklearn|tensorflow_datasets)\b", name) for name in names), path
+
+
+@pytest.mark.parametrize("private", ["jax.core", "jax._src", "jax.interpreters", "jax.pmap", "jax.experimental.maps"])
+def test_no_private_or_retired_jax(private):
+    for path in FILES:
+        used = imports(path) | {ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+        assert not any(name == private or name.startswith(private + ".") for name in used), path
+
+
+def test_files_stay_readable():
+    for path in FILES:
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+def test_faces_have_no_logic():
+    for path in FILES:
+        if path.name == "__init__.py" and path.parent != PACKAGE:
+            for node in ast.walk(tree(path)):
+                logic = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.For | ast.While
+                assert not isinstance(node, logic), f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+def test_every_file_says_what_it_is():
+    for path in FILES:
+        assert ast.get_docstring(tree(path)), path
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "README.md", "fljax", "benchmarks", "configs", "tests", "notebooks"])
+def test_the_project_has_its_parts(name):
+    assert (ROOT / name).exists()
