@@ -166,7 +166,7 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     apart, common = [], xr.Dataset()
     for label, dataset in datasets.items():
         same = [str(name) for name in dataset.data_vars if "threshold" in str(name) or "standalone" in str(name)]
-        common = dataset[same]
+        common = common.merge(dataset[same], compat="override")
         own = dataset.drop_vars(same)
         # NaN may have to stand beside bools, and only numbers can be saved with it.
         own = own.assign({name: values.astype(np.int8) for name, values in own.items() if values.dtype == bool})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def logistic_task():
     )
 
 
-def examples(count=12, dtype=np.float32):
+def examples(count=12, dtype: Any = np.float32):
     rng = np.random.default_rng(0)
     return Examples(jnp.asarray(rng.normal(size=(count, 2)).astype(dtype)), jnp.asarray(rng.integers(0, 3, count)))
 
@@ -161,7 +162,7 @@ def test_every_row_once_per_epoch(size, passes):
     rows = real_rows(position, mask, real)
     for epoch in range(passes):
         part = rows[epoch * per_epoch : (epoch + 1) * per_epoch]
-        assert sorted(sum(part, [])) == list(range(size))
+        assert sorted(row for batch in part for row in batch) == list(range(size))
         assert [len(batch) for batch in part] == [4] * (size // 4) + ([size % 4] if size % 4 else [])
 
 
@@ -470,7 +471,7 @@ def test_descend_counts_and_keys():
     batches = local.Batches(jnp.zeros((4, 1), jnp.int32), jnp.ones((4, 1), bool), None)
 
     def step(carry, position, mask, key):
-        count, last = carry
+        count, _ = carry
         return count + 1, jax.random.key_data(key)
 
     zero = (jnp.int32(0), jax.random.key_data(KEY))

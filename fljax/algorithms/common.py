@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax.types import Algorithm, Census, Cohort, Select, Task
+from fljax.types import Aggregate, Algorithm, Census, Cohort, Select, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -82,6 +82,29 @@ def send_model(server: OneModel, seat: Any) -> PyTree:
 def deploy_model(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
     """The client uses the model that it is shown."""
     return down
+
+
+def one_model(
+    task: Task,
+    *,
+    clients_per_round: int | None,
+    train: Callable[..., tuple[Any, Any]],
+    aggregate: Aggregate,
+    **others: Any,
+) -> Algorithm:
+    """An algorithm with one model, drawn uniformly, shown to everybody and used as it is; ``others`` replace parts."""
+    usual = Algorithm(
+        task=task,
+        init_server=init_model(task),
+        send=send_model,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=deploy_model,
+        predict=task.logits,
+        shared=deploy_model,
+    )
+    return usual._replace(**others)
 
 
 def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:

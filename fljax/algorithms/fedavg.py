@@ -13,15 +13,7 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import (
-    Entry,
-    OneModel,
-    deploy_model,
-    init_model,
-    select_uniform,
-    send_model,
-    share,
-)
+from fljax.algorithms.common import Entry, OneModel, one_model, share
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -81,16 +73,11 @@ def fedavg(
         step = trees.scale(aggregators.weighted_mean(up.update, mass), server_lr)
         return OneModel(trees.add(server.model, step)), {"weight": share(mass)}
 
-    return Algorithm(
-        task=task,
-        init_server=init_model(task),
-        send=send_model,
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
         train=train,
         aggregate=aggregate,
-        select=select_uniform(clients_per_round),
-        deploy=deploy_model,
-        predict=task.logits,
-        shared=deploy_model,
         dimensions=(("weight", ("row",)),),
     )
 

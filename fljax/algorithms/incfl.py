@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, deploy_model, init_model, select_uniform, send_model
+from fljax.algorithms.common import Entry, OneModel, one_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -103,16 +103,11 @@ def incfl(
         info = {"loss": jnp.where(cohort.present, up.loss, jnp.nan), "gap": gap, "weight": weight}
         return OneModel(trees.add(server.model, step)), info
 
-    return Algorithm(
-        task=task,
-        init_server=init_model(task),
-        send=send_model,
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
         train=train,
         aggregate=aggregate,
-        select=select_uniform(clients_per_round),
-        deploy=deploy_model,
-        predict=task.logits,
-        shared=deploy_model,
         dimensions=(("loss", ("row",)), ("gap", ("row",)), ("weight", ("row",))),
     )
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, init_model, select_uniform, send_model
+from fljax.algorithms.common import Entry, OneModel, one_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -69,16 +69,14 @@ def standalone(task: Task, local: Local, *, clients_per_round: int | None = None
 
         return jax.lax.fori_loop(jnp.zeros((), jnp.int32), seat.round, one, client.model)
 
-    return Algorithm(
-        task=task,
-        init_server=init_model(task),
-        send=send_model,
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
         train=train,
         aggregate=aggregate,
-        select=select_uniform(clients_per_round),
-        deploy=deploy,
-        predict=task.logits,
         init_client=init_client,
+        deploy=deploy,
+        shared=None,  # nobody shares a model
     )
 
 

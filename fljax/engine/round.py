@@ -131,8 +131,8 @@ def one_round(
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
-      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN or infinity appears in the server or in
-      a client's state, the state before the round is kept and ``diverged`` holds the round.
+      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN or infinity appears in the
+      server or in a client's state, the state before the round is kept and ``diverged`` holds the round.
     """
     round = state.round if round is None else round
     population = federation.clients.id.shape[0]

@@ -74,8 +74,8 @@ def simulate(
       execution: how clients and seeds map to the device.
 
     Returns:
-      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its last sound
-      state and reported in ``diverged``; the other seeds go on.
+      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
+      last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
       ValueError: if counts are out of range, if the federation has another number of seeds, or if ``initial`` does not

@@ -199,4 +199,6 @@ def test_gradients_are_finite():
 
 def test_uniform_weights_are_a_mean():
     mean = weighted_mean(updates(), jnp.ones(4))["w"]
-    np.testing.assert_allclose(incfl_update(updates(), jnp.full(4, 3.0), surrogate="relu", eps=0.0)["w"], mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        incfl_update(updates(), jnp.full(4, 3.0), surrogate="relu", eps=0.0)["w"], mean, rtol=1e-6
+    )

@@ -102,7 +102,11 @@ def test_transforms():
     ("matrix", "leaf", "message"),
     [
         (jnp.ones(3), jnp.ones((3, 2)), r"expected a matrix \[R, S\], got shape \(3,\)"),
-        (jnp.ones((1, 3)), jnp.ones((2, 2)), r"expected updates with a leading axis of 3 .*got a leaf of shape \(2, 2\)"),
+        (
+            jnp.ones((1, 3)),
+            jnp.ones((2, 2)),
+            r"expected updates with a leading axis of 3 .*got a leaf of shape \(2, 2\)",
+        ),
         (jnp.ones((1, 3)), jnp.ones(()), r"expected updates with a leading axis of 3 .*got a leaf of shape \(\)"),
     ],
 )
@@ -121,7 +125,17 @@ def loaded_by(statement):
 def test_aggregators_need_jax_alone():
     loaded = loaded_by("from fljax.aggregators import incfl_update, mix")
     assert "jax" in loaded
-    heavy = {"flax", "optax", "xarray", "tensorflow_datasets", "tensorflow", "sklearn", "matplotlib", "pydantic", "chex"}
+    heavy = {
+        "flax",
+        "optax",
+        "xarray",
+        "tensorflow_datasets",
+        "tensorflow",
+        "sklearn",
+        "matplotlib",
+        "pydantic",
+        "chex",
+    }
     assert not loaded & heavy
     ours = {name for name in loaded if name.split(".")[0] == "fljax"}
     assert {name.split(".")[1] for name in ours if "." in name} <= {"aggregators", "trees", "types", "naming"}

@@ -16,7 +16,7 @@ from fljax.engine import simulate
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.local import Local
 from fljax.scenarios import finetuned
-from fljax.types import ClientData, Examples, Federation, Rows, Subset, Task
+from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Subset, Task
 
 SEED = 4
 HOW = Local(0.3, 3, steps=2, decay=0.5)
@@ -88,13 +88,12 @@ def test_standalone_is_training_alone(data):
     assert (result.records["bytes_up"] == 0).all()
 
 
-@pytest.mark.parametrize("tuning", [{"steps": 3}, {"epochs": 1}], ids=["steps", "epochs"])
-def test_finetuned_is_training_what_is_deployed(data, tuning):
+def test_finetuned_is_training_what_is_deployed(data):
     inner = fedavg(TASK, HOW, clients_per_round=2)
     plain = RUN(inner, data, rounds=1)
-    tuned = RUN(finetuned(inner, learning_rate=0.2, batch_size=2, **tuning), data, rounds=1)
+    tuned = RUN(finetuned(inner, learning_rate=0.2, batch_size=2, steps=3), data, rounds=1)
     close(tuned.state.server, plain.state.server)
-    model, how = plain.deployed(0), Local(0.2, 2, **tuning)
+    model, how = plain.deployed(0), Local(0.2, 2, steps=3)
     for k in (0, 1):
         key = jax.random.fold_in(purpose_key(Purpose.DEPLOY, 1, k), 1)
         close(tuned.deployed(k), by_hand(key, model, own(data, data.clients, k), 0, how))
@@ -109,6 +108,13 @@ def test_finetuned_is_training_what_is_deployed(data, tuning):
         assert (tuned.metrics[prefix + "test_loss"] < tuned.metrics[f"{prefix}global_test_loss"]).all()
 
 
+def test_finetuned_by_epochs(data):
+    scenario = finetuned(fedavg(TASK, HOW), learning_rate=0.2, batch_size=2, epochs=1)
+    start, rows, key = TASK.init(jax.random.key(0)), own(data, data.clients, 0), jax.random.key(1)
+    found = jax.jit(lambda: scenario.deploy(key, None, start, (), LocalData(rows, rows, rows)))()
+    close(found, by_hand(jax.random.fold_in(key, 1), start, rows, 0, Local(0.2, 2, epochs=1)))
+
+
 def test_finetuned_leaves_integers_alone():
     inner = fedavg(TASK, HOW)
 
@@ -119,8 +125,7 @@ def test_finetuned_leaves_integers_alone():
     scenario = finetuned(inner, learning_rate=0.2, batch_size=2, steps=1)
     examples = Examples(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32))
     rows = Subset(examples, Rows(jnp.arange(2), jnp.int32(2)))
-    local_data = type("Data", (), {"train": rows})
     start = TASK.init(jax.random.key(0))
-    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), None, start, (), local_data))()
+    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), None, start, (), LocalData(rows, rows, rows)))()
     assert int(found["cluster"]) == 3
     assert not np.array_equal(found["model"]["w"], start["w"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import pytest
 
 from fljax import local as training
 from fljax.algorithms import fedavg, incfl
-from fljax.engine.execution import Execution
+from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
@@ -20,19 +22,15 @@ from fljax.trees import take
 from fljax.types import ClientData, Examples, Federation, Rows, Subset, Task
 from tests.oracles import numpy_round
 
-ALL_AT_ONCE = Execution(5, 1, 5)
+ALL_AT_ONCE = Lanes(5, 1, 5)
 SEED = 7
 
 
-def task():
-    return Task(
-        init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
-        logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
-        loss=optax.softmax_cross_entropy_with_integer_labels,
-    )
-
-
-TASK = task()
+TASK = Task(
+    init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
+    logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
+    loss=optax.softmax_cross_entropy_with_integer_labels,
+)
 STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
 
 
@@ -45,7 +43,7 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, x=None, y=None):
+def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, capacity=7, x=None, y=None):
     """Ragged clients, stored in another order than their ids; padding points at an example of NaN."""
     rng = np.random.default_rng(1)
     total = sum(sizes)
@@ -53,7 +51,7 @@ def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, x=None, y=None):
     y = rng.integers(0, 4, total) if y is None else y
     x = np.concatenate([x, np.full((1, 3), np.nan)])
     dtype = jnp.zeros(()).dtype
-    index = np.full((len(sizes), max(sizes)), total)
+    index = np.full((len(sizes), capacity), total)
     for k, size in enumerate(sizes):
         index[k, :size] = sum(sizes[:k]) + np.arange(size)
     rows = Rows(jnp.asarray(index, jnp.int32), jnp.asarray(sizes, jnp.int32))
@@ -61,13 +59,33 @@ def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, x=None, y=None):
     return Federation(Examples(jnp.asarray(x, dtype), jnp.asarray(np.append(y, 0), jnp.int32)), clients)
 
 
+SIZE = fedavg(TASK, STEPS, clients_per_round=None)
 UNIFORM = fedavg(TASK, STEPS, clients_per_round=None, weights="uniform")
+SLOW = fedavg(TASK, EPOCHS, clients_per_round=None, weights="uniform", server_lr=0.8)
 stored = jax.jit(by_id)
 
 
+class Relu(NamedTuple):
+    """INCFL whose threshold is an argument of the compiled round."""
+
+    threshold: Any
+
+
 @functools.partial(jax.jit, static_argnames="algorithm")
-def step(algorithm, data, state):
+def fixed_step(algorithm, data, state):
     return one_round(algorithm, data, ALL_AT_ONCE, state)
+
+
+@jax.jit
+def relu_step(threshold, data, state):
+    algorithm = incfl(TASK, STEPS, threshold=threshold, surrogate="relu", clients_per_round=None)
+    return one_round(algorithm, data, ALL_AT_ONCE, state)
+
+
+def step(algorithm, data, state):
+    if isinstance(algorithm, Relu):
+        return relu_step(jnp.asarray(algorithm.threshold), data, state)
+    return fixed_step(algorithm, data, state)
 
 
 @jax.jit
@@ -121,7 +139,9 @@ def double(tree):
 
 def relative_error(found, expected):
     top = max(np.abs(leaf).max() for leaf in jax.tree.leaves(double(expected)))
-    errors = jax.tree.map(lambda a, b: np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(), found, expected)
+    errors = jax.tree.map(
+        lambda a, b: np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(), found, expected
+    )
     return max(jax.tree.leaves(errors)) / top
 
 
@@ -132,21 +152,17 @@ def close(found, expected, tolerance=1e-6):
 # --- Against NumPy ------------------------------------------------------------------------------------------
 
 
-def check_fedavg(weights, how, tolerance):
-    data = federation()
-    algorithm = fedavg(TASK, how, clients_per_round=None, weights=weights, server_lr=0.8)
+def check_fedavg(algorithm, how, server_lr, tolerance):
+    data, by_size = federation(), algorithm is SIZE
     models, records = run(algorithm, data, 2)
     for t, record in enumerate(records):
-        clients, _ = present_clients(data, how, record, t)
-        assert [len(client.y) for client in clients].count(0) == 0
-        assert len(clients) == 4
+        clients, ids = present_clients(data, how, record, t)
+        assert sorted(ids) == [1, 2, 3, 4]
         rate = how.learning_rate * how.decay**t
-        expected = numpy_round.fedavg_round(
-            double(models[t]), clients, rate, by_size=weights == "size", server_lr=0.8
-        )
+        expected = numpy_round.fedavg_round(double(models[t]), clients, rate, by_size=by_size, server_lr=server_lr)
         close(models[t + 1], expected, tolerance)
-        sizes = np.array([len(client.y) if weights == "size" else 1 for client in clients])
-        np.testing.assert_allclose(record["weight"][record["cohort_present"]], sizes / sizes.sum(), rtol=1e-6)
+        mass = np.array([len(client.y) if by_size else 1 for client in clients])
+        np.testing.assert_allclose(record["weight"][record["cohort_present"]], mass / mass.sum(), rtol=1e-6)
         np.testing.assert_array_equal(record["weight"][~record["cohort_present"]], 0)
 
 
@@ -181,14 +197,15 @@ def check_incfl(surrogate, normalise, how, tolerance):
         close(record["weight"][here], q, 10 * tolerance)
 
 
-@pytest.mark.parametrize(("weights", "how"), [("size", STEPS), ("uniform", EPOCHS)])
-def test_fedavg_round(weights, how):
-    check_fedavg(weights, how, 1e-5)
+@pytest.mark.parametrize(
+    ("algorithm", "how", "server_lr"), [(SIZE, STEPS, 1.0), (SLOW, EPOCHS, 0.8)], ids=["size", "uniform"]
+)
+def test_fedavg_round(algorithm, how, server_lr):
+    check_fedavg(algorithm, how, server_lr, 1e-5)
 
 
-@pytest.mark.parametrize(("weights", "how"), [("size", EPOCHS)])
-def test_fedavg_round_in_double_precision(weights, how, x64):
-    check_fedavg(weights, how, 1e-10)
+def test_fedavg_round_in_double_precision(x64):
+    check_fedavg(SIZE, STEPS, 1.0, 1e-10)
 
 
 VARIANTS = [
@@ -231,14 +248,13 @@ def test_one_full_batch_step_is_gradient_descent():
         return sum(float(n / sizes.sum()) * loss(params) for loss, n in zip(losses, sizes, strict=True))
 
     descent = jax.jit(lambda p: jax.tree.map(lambda w, g: w - 0.5 * g, p, jax.grad(objective)(p)))
-    for before, after in zip(models, models[1:], strict=False):
+    for before, after in itertools.pairwise(models):
         close(after, descent(before))
 
 
 def test_equal_sizes_make_both_weightings_agree():
-    data = federation((4, 4, 4), (1, 0, 2))
-    found = [run(fedavg(TASK, STEPS, clients_per_round=2, weights=name), data, 2)[0][-1] for name in ("size", "uniform")]
-    close(*found)
+    data = federation((3, 3, 3, 3, 3))
+    close(*(run(algorithm, data, 2)[0][-1] for algorithm in (SIZE, UNIFORM)))
 
 
 def test_identical_clients_are_centralised_training():
@@ -250,19 +266,14 @@ def test_identical_clients_are_centralised_training():
     close(models[-1], numpy_round.local_sgd(double(models[0]), alone, 0.5), 1e-5)
 
 
-@pytest.mark.parametrize(("name", "clients_per_round"), [("fedavg", 2), ("incfl", None)])
-def test_a_client_without_data_changes_nothing(name, clients_per_round):
-    without, with_one = federation((5, 3, 7), (2, 0, 1)), federation((5, 3, 0, 7), (2, 0, 3, 1))
+def test_a_client_without_data_changes_nothing():
     found = []
-    for data in (without, with_one):
-        build = {
-            "fedavg": functools.partial(fedavg, TASK, STEPS),
-            "incfl": functools.partial(incfl, TASK, STEPS, threshold=1.2),
-        }[name]
-        models, records = run(build(clients_per_round=clients_per_round), data, 2)
+    for data in (federation((5, 3, 7), (2, 0, 1)), federation((5, 3, 0, 7), (2, 0, 3, 1))):
+        models, records = run(incfl(TASK, STEPS, threshold=1.2, clients_per_round=2), data, 2)
         found.append(models[-1])
-        ids = [sorted(record["cohort_id"][record["cohort_present"]]) for record in records]
-        assert all(3 not in chosen and len(chosen) == (clients_per_round or 3) for chosen in ids)
+        for record in records:
+            assert record["cohort_present"].all()
+            assert 3 not in record["cohort_id"]
     close(*found)
 
 
@@ -279,7 +290,6 @@ def test_bad_arguments(arguments, message):
 
 
 # --- INCFL --------------------------------------------------------------------------------------------------
-
 
 
 def test_direction_is_the_gradient_of_the_objective(x64):
@@ -309,7 +319,7 @@ def test_clients_at_their_threshold_give_uniform_fedavg():
 
 def test_clients_content_with_anything_freeze_the_model():
     data = federation()
-    models, (_, record) = run(incfl(TASK, STEPS, threshold=jnp.inf, surrogate="relu"), data, 2)
+    models, (_, record) = run(Relu(jnp.inf), data, 2)
     jax.tree.map(np.testing.assert_array_equal, models[-1], models[0])
     assert (record["weight"] == 0).all()
     assert np.isnan(record["loss"]).tolist() == (~record["cohort_present"]).tolist()
@@ -317,13 +327,20 @@ def test_clients_content_with_anything_freeze_the_model():
 
 def test_relu_with_all_above_their_threshold_is_uniform_fedavg():
     data = federation()
-    models, _ = run(incfl(TASK, STEPS, threshold=0.0, surrogate="relu"), data, 1)
+    models, _ = run(Relu(0.0), data, 1)
     close(models[-1], run(UNIFORM, data, 1)[0][-1])
 
 
 def test_a_threshold_is_a_number_or_one_per_client():
     data = federation()
-    close(*(run(incfl(TASK, STEPS, threshold=rho), data, 1)[0][-1] for rho in (1.1, (1.1,) * 5)))
+    number, each = (run(Relu(rho), data, 1) for rho in (1.3, (1.3,) * 5))
+    close(number[0][-1], each[0][-1])
+    weight = number[1][0]["weight"]
+    assert 0 < weight.sum() < 4
+    # By client id, wherever the client sits.
+    first = int(number[1][0]["cohort_id"][np.argmax(weight)])
+    _, (record,) = run(Relu(np.where(np.arange(5) == first, 99.0, 1.3)), data, 1)
+    np.testing.assert_array_equal(record["weight"], np.where(record["cohort_id"] == first, 0, weight))
 
 
 def test_tuning_changes_the_loss_but_not_the_update():

@@ -22,6 +22,7 @@ from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
+from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
 POPULATION = 5
@@ -105,21 +106,6 @@ def numbers(case: Case) -> dict[str, Any]:
     return found
 
 
-def _quick_options() -> dict[str, Any] | None:
-    """Compiler options with which tiny programs compile three times faster; None where XLA does not know them."""
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    if jax.default_backend() == "cpu":
-        options["xla_cpu_use_fusion_emitters"] = False
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=options)(0)
-    except Exception:
-        return None
-    return options
-
-
-QUICK = _quick_options()
-
-
 class Controls(NamedTuple):
     """What the laws do to a cohort after the algorithm has selected it."""
 
@@ -194,7 +180,7 @@ class Bench:
         """``simulate`` as the laws call it: two clients and all seeds side by side, and always the same programs."""
         arguments = {"seeds": (0, 3), "evaluate_every": ROUNDS} | arguments
         return engine.simulate(
-            arguments.pop("plan", self.plan), federation(), execution=engine.Execution(2, "vmap", 2), **arguments
+            arguments.pop("plan", self.plan), federation(), execution=engine.Execution(2, "vmap", "vmap"), **arguments
         )
 
     def start(self, data: Federation | None = None, seed: int = 0) -> State:

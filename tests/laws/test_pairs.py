@@ -10,15 +10,16 @@ import pytest
 from fljax import engine
 from fljax.engine.evaluate import evaluate
 from fljax.engine.round import by_id, initial_state
-from tests.laws.cases import CASES, LOCAL, PAIRS, QUICK, SIDE_BY_SIDE, TASK, Controls, controlled, federation
+from tests.laws.cases import CASES, LOCAL, PAIRS, SIDE_BY_SIDE, TASK, Controls, controlled, federation
 from tests.laws.compare import assert_finite, assert_same, shapes
+from tests.toys.quick import QUICK
 
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name not in CASES])
 def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     case, data = PAIRS[name], by_id(federation())
     algorithm = case.build(TASK, LOCAL, **case.example)
-    start = initial_state(algorithm, data, jnp.uint32(0))
+    start = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
     everybody = jnp.ones(data.clients.id.shape, bool)
     cohort = jax.eval_shape(
         lambda: algorithm.select(jax.random.key(0), jnp.int32(0), start.server, start.ballots, everybody)[1]
