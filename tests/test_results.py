@@ -43,7 +43,7 @@ def evaluated(shift=0.0, unseen=True):
 
 
 def reference(unseen=True):
-    seen = [RNG.uniform(0.2, 1.5, (2, 4)) for _ in range(3)]
+    seen: list[Any] = [RNG.uniform(0.2, 1.5, (2, 4)) for _ in range(3)]
     return Reference(*seen, *([RNG.uniform(0.2, 1.5, (2, 3)) for _ in range(3)] if unseen else []))
 
 

@@ -1,8 +1,10 @@
-"""The host's loop: blocks, evaluations, callbacks, seeds, divergence, and what a Result gives out."""
+"""``simulate``: blocks of rounds, evaluations, callbacks, seeds, divergence, taking up runs, and what it returns.
+
+All runs share one plan, two rounds per block and two seeds wherever that is possible, so that few programs compile.
+"""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -10,216 +12,232 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import fljax
-from fljax import algorithms, data
-from fljax import local as training
-from fljax.engine.execution import Sizes, resolve
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax import data as federations
+from fljax import engine
+from fljax.algorithms import fedavg
+from fljax.engine.keys import Purpose, round_key
 from fljax.local import Local
-from tests.toys.federation import tiny_federation
-from tests.toys.task import logistic_regression
+from fljax.results import Reference
+from fljax.types import Algorithm, Federation, Task
+from tests.laws.compare import assert_close, assert_same, is_same
+from tests.toys.clusters import clusters
+from tests.toys.federation import TEST, UNSEEN_TEST, tiny_federation
+from tests.toys.task import Linear, logistic_regression
 
-TASK = logistic_regression()
-LOCAL = Local(learning_rate=0.2, batch_size=2, steps=2)
-
-
-@functools.cache
-def federation(seed: int = 0):
-    return tiny_federation(seed)
-
-
-def plan(**by_seed: Any) -> fljax.Plan:
-    arguments = {"task": TASK, "local": LOCAL, "clients_per_round": 3, "server_lr": 1.0}
-    return fljax.Plan(algorithms.fedavg, {k: v for k, v in arguments.items() if k not in by_seed}, by_seed)
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+PARAMETERS = 15
 
 
-def simulate(which: fljax.Plan | None = None, **options: Any) -> fljax.Result:
-    return fljax.simulate(which or plan(), federation(), **({"rounds": 5, "evaluate_every": 2} | options))
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return tiny_federation()
 
 
-@functools.cache
-def usual() -> fljax.Result:
-    """Five rounds of two seeds; many tests look at it."""
-    return simulate(seeds=(0, 7))
+def _build(task: Task, local: Local, learning_rate: Any, broken: Any) -> Algorithm:
+    """FedAvg whose server turns to NaN in round ``broken``."""
+    inner = fedavg(task, local._replace(learning_rate=learning_rate), clients_per_round=3)
+
+    def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
+        server, info = inner.aggregate(key, round, server, *rest)
+        return jax.tree.map(lambda leaf: jnp.where(round == broken, jnp.nan, leaf), server), info
+
+    return inner._replace(aggregate=aggregate)
 
 
-def leaves(tree: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+def _plan(learning_rate: Any = (0.2, 0.2), broken: Any = (-1, -1)) -> engine.Plan:
+    by_seed = {"learning_rate": jnp.asarray(learning_rate, jnp.float32), "broken": jnp.asarray(broken, jnp.int32)}
+    return engine.Plan(_build, {"task": TASK, "local": LOCAL}, by_seed)
 
 
-def test_a_last_short_block_is_run_and_evaluated():
-    assert usual().metrics["evaluated_round"].values.tolist() == [0, 2, 4, 5]
-    assert usual().records["round"].values.tolist() == [0, 1, 2, 3, 4]
+def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any:
+    arguments = {"rounds": 5, "seeds": (5, 9), "evaluate_every": 2} | arguments
+    return engine.simulate(_plan() if plan is None else plan, federation, **arguments)
 
 
-def test_how_often_to_evaluate_changes_no_result():
-    once = simulate(seeds=(0, 7), evaluate_every=None)
-    assert once.metrics["evaluated_round"].values.tolist() == [0, 5]
-    np.testing.assert_array_equal(once.records["cohort_id"], usual().records["cohort_id"])
-    for a, b in zip(leaves(once.state), leaves(usual().state), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+def _of(position: int, tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[position], tree)
 
 
-def test_no_rounds_give_the_initial_model():
-    result = simulate(rounds=0)
-    initial = TASK.init(round_key(jnp.uint32(0), Purpose.INIT_SERVER))
-    for a, b in zip(leaves(result.deployed(0)), leaves(initial), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+def _without_clock(metrics: Any) -> Any:
+    return metrics.drop_vars([name for name in metrics if str(name).startswith("seconds_")])
+
+
+def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> None:
+    blocks: list[engine.Block] = []
+    result = _simulate(federation, callbacks=[blocks.append])
+    assert result.metrics.evaluated_round.values.tolist() == [0, 2, 4, 5]
+    assert result.records.round.values.tolist() == [0, 1, 2, 3, 4]
+    assert [(block.round, block.rounds) for block in blocks] == [(2, 5), (4, 5), (5, 5)]
+    last = blocks[-1].metrics
+    np.testing.assert_array_equal(last["test_loss"], result.metrics.test_loss.sel(evaluated_round=5))
+    assert last["test_loss"].shape == (2, len(TEST))
+    assert last["unseen_test_loss"].shape == (2, len(UNSEEN_TEST))
+    assert np.asarray(result.state.round).tolist() == [5, 5]
+    # The same rounds in other blocks.
+    other = _simulate(federation, evaluate_every=1)
+    assert_close(result.state, other.state)
+    assert other.metrics.sizes["evaluated_round"] == 6
+    assert {"train", "compile", "evaluate"} == {
+        str(name).removeprefix("seconds_") for name in result.metrics if str(name).startswith("seconds_")
+    }
+
+
+def test_no_rounds_give_the_initial_model(federation: Federation) -> None:
+    result = _simulate(federation, rounds=0, evaluate_every=1)
+    assert result.metrics.evaluated_round.values.tolist() == [0]
     assert result.records.sizes["round"] == 0
+    for position, seed in enumerate((5, 9)):
+        expected = TASK.init(round_key(jnp.uint32(seed), Purpose.INIT_SERVER))
+        assert_close(result.deployed(0, seed=position), expected, 1e-6)
+        assert_close(_of(position, result.state.server.model), expected, 1e-6)
 
 
-def test_a_seed_does_not_depend_on_its_companions():
-    alone = simulate(seeds=(7,))
-    np.testing.assert_allclose(
-        alone.metrics["test_loss"].sel(seed=7), usual().metrics["test_loss"].sel(seed=7), rtol=1e-5
+def test_a_callback_stops_the_run_and_the_others_are_still_told(federation: Federation) -> None:
+    told: list[int] = []
+    stop = lambda block: block.round >= 2  # noqa: E731
+    result = _simulate(federation, callbacks=[stop, lambda block: told.append(block.round)])
+    assert told == [2]
+    assert result.metrics.evaluated_round.values.tolist() == [0, 2]
+    assert result.records.round.values.tolist() == [0, 1]
+    whole = _simulate(federation)
+    rest = _simulate(federation, rounds=3, initial=result.state)
+    assert_same(whole.state, rest.state)
+    assert rest.metrics.evaluated_round.values.tolist() == [2, 4, 5]
+    assert rest.records.round.values.tolist() == [2, 3, 4]
+
+
+def test_a_seed_does_not_depend_on_the_others(federation: Federation) -> None:
+    both, swapped = _simulate(federation), _simulate(federation, seeds=(9, 7))
+    assert_same(_of(1, both.state), _of(0, swapped.state))
+    assert not is_same(_of(0, both.state.server), _of(1, both.state.server))
+    alone = _simulate(federation, _plan([0.2], [-1]), seeds=(9,))
+    assert_close(_of(1, both.state), _of(0, alone.state))
+    np.testing.assert_array_equal(both.records.cohort_id.sel(seed=9), alone.records.cohort_id.sel(seed=9))
+
+
+def test_seeds_with_federations_of_their_own(federation: Federation) -> None:
+    other = tiny_federation(1)
+    # Stacked federations share their examples; the second one deals the same rows otherwise.
+    dealt = federation.clients._replace(
+        train=jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), federation.clients.train)
     )
-    assert (usual().metrics["test_loss"].sel(seed=0) != usual().metrics["test_loss"].sel(seed=7)).any()
-
-
-def test_stacked_federations_are_each_seeds_own():
-    both = [federation(0), tiny_federation(1)]
-    stacked = fljax.simulate(plan(), data.stack(both), rounds=3, seeds=(0, 7))
-    for position, seed in enumerate((0, 7)):
-        single = fljax.simulate(plan(), both[position], rounds=3, seeds=(seed,))
+    other = federation._replace(clients=dealt)
+    stacked = federations.stack([federation, other])
+    found = _simulate(stacked)
+    for position, mine in enumerate((federation, other)):
+        expected = _simulate(mine)
+        assert_close(_of(position, found.state), _of(position, expected.state))
         np.testing.assert_allclose(
-            stacked.metrics["test_loss"].sel(seed=seed), single.metrics["test_loss"].sel(seed=seed), rtol=1e-5
+            found.metrics.test_loss[position], expected.metrics.test_loss[position], rtol=1e-5, atol=1e-5
         )
+        assert_close(found.deployed(3, seed=position), expected.deployed(3, seed=position))
+    with pytest.raises(ValueError, match="expected one federation per seed"):
+        _simulate(stacked, seeds=(1, 2, 3))
 
 
-def test_callbacks_see_every_block_and_may_stop():
-    seen: list[int] = []
-
-    def stop(block: fljax.Block) -> bool:
-        seen.append(block.round)
-        assert block.metrics["test_loss"].shape == (1, 5)
-        return block.round >= 4
-
-    result = simulate(rounds=8, callbacks=(stop,))
-    assert seen == [2, 4]
-    assert result.metrics["evaluated_round"].values.tolist() == [0, 2, 4]
-    assert int(result.state.round[0]) == 4
-
-
-def test_only_the_seed_that_diverges_is_frozen():
-    rate = np.array([1.0, np.inf], np.float32)
-    result = simulate(plan(server_lr=rate), seeds=(0, 7), rounds=6)
-    undisturbed = simulate(plan(server_lr=np.ones(2, np.float32)), seeds=(0, 7), rounds=6)
-    assert [seed for seed, _ in result.diverged] == [7]
-    assert result.metrics["diverged"].values.tolist() == [-1, result.diverged[0][1]]
-    np.testing.assert_array_equal(result.metrics["test_loss"].sel(seed=0), undisturbed.metrics["test_loss"].sel(seed=0))
-    assert all(np.isfinite(leaf).all() for leaf in leaves(result.state))
+def test_a_diverged_seed_is_frozen_and_the_others_go_on(federation: Federation) -> None:
+    sound = _simulate(federation)
+    broken = _simulate(federation, _plan(broken=(-1, 3)))
+    assert broken.diverged == ((9, 3),)
+    assert broken.metrics.diverged.values.tolist() == [-1, 3]
+    assert sound.diverged == ()
+    assert_same(_of(0, sound.state), _of(0, broken.state))
+    assert_same(_without_clock(sound.metrics).isel(seed=0).to_dict(), _without_clock(broken.metrics).isel(seed=0).to_dict())
+    # Frozen before the round in which the NaN appeared; the count of rounds goes on.
+    frozen = _simulate(federation, rounds=3)
+    assert_same(_of(1, frozen.state.server), _of(1, broken.state.server))
+    assert np.asarray(broken.state.round).tolist() == [5, 5]
+    assert np.isfinite(broken.metrics.test_loss.values).all()
+    # It stays frozen, and stays marked, when the run is taken up again.
+    later = _simulate(federation, _plan(broken=(-1, 3)), rounds=2, initial=broken.state)
+    assert later.diverged == ((9, 3),)
+    assert_same(_of(1, later.state.server), _of(1, broken.state.server))
 
 
-def test_a_run_goes_on_from_a_state():
-    first = simulate(seeds=(0, 7), rounds=2)
-    rest = simulate(seeds=(0, 7), rounds=3, initial=first.state)
-    assert rest.metrics["evaluated_round"].values.tolist() == [2, 4, 5]
-    for a, b in zip(leaves(rest.state), leaves(usual().state), strict=True):
-        np.testing.assert_array_equal(a, b)
-    again = simulate(seeds=(0, 7), rounds=3, initial=first.state)  # the state was copied, not given away
-    np.testing.assert_array_equal(again.metrics["test_loss"], rest.metrics["test_loss"])
+def test_an_enormous_learning_rate_breaks_its_own_seed_only(federation: Federation) -> None:
+    sound, broken = _simulate(federation), _simulate(federation, _plan((3e38, 0.2)))
+    assert [seed for seed, _ in broken.diverged] == [5]
+    assert_same(_of(1, sound.state), _of(1, broken.state))
 
 
-def test_trained_models_come_out():
-    model = usual().deployed(1, seed=1)
-    logits = usual().predict(1, federation().examples.x[:4], seed=1)
-    np.testing.assert_allclose(logits, TASK.logits(model, TASK.prepare(federation().examples.x[:4])), rtol=1e-5)
-    assert jax.tree.structure(usual().deployed(0, unseen=True)) == jax.tree.structure(model)
-    with pytest.raises(ValueError, match="expected a client below 5"):
-        usual().deployed(5)
-
-
-def test_bytes_on_the_wire_are_counted():
-    model = 15 * 4  # logistic regression of 4 features and 3 classes in float32
-    np.testing.assert_array_equal(usual().records["bytes_down"], np.full((2, 5), 3 * model))
-    np.testing.assert_array_equal(usual().records["bytes_up"], np.full((2, 5), 3 * (model + 4)))
-
-
-def test_no_number_recompiles(monkeypatch):
-    traces = []
-
-    def counting(task: Any, local: Any, **hyper_parameters: Any) -> fljax.Algorithm:
-        traces.append(1)
-        return algorithms.fedavg(task, local, **hyper_parameters)
-
-    def go(server_lr: float, learning_rate: float, seeds: tuple[int, ...], rounds: int) -> None:
-        local = LOCAL._replace(learning_rate=learning_rate)
-        arguments = {"task": TASK, "local": local, "clients_per_round": 3, "server_lr": server_lr}
-        fljax.simulate(fljax.Plan(counting, arguments), federation(), rounds=rounds, seeds=seeds, evaluate_every=2)
-
-    go(1.0, 0.1, (0,), 4)
-    measured = len(traces)
-    go(0.5, 0.2, (3,), 5)
-    assert len(traces) - measured <= 1  # shapes are measured anew by abstract evaluation; nothing is compiled
+def test_models_can_be_taken_out_and_used(federation: Federation) -> None:
+    result = _simulate(federation)
+    x = np.asarray(federation.examples.x[:7])
+    for arguments in ({"client": 4, "seed": 1}, {"client": 1, "unseen": True}):
+        model = result.deployed(**arguments)
+        assert isinstance(model, Linear)
+        expected = x @ np.asarray(model.weight) + np.asarray(model.bias)
+        np.testing.assert_allclose(result.predict(x=x, **arguments), expected, rtol=1e-5, atol=1e-5)
+    for wrong in ({"client": 5}, {"client": -1}, {"client": 2, "unseen": True}, {"client": 0, "seed": 2}):
+        with pytest.raises(ValueError, match="expected a client below"):
+            result.deployed(**wrong)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("alter", "message"),
     [
-        ({"rounds": -1}, "rounds to be zero or more"),
-        ({"evaluate_every": 0}, "evaluate_every to be positive"),
-        ({"seeds": ()}, "seeds to be distinct"),
-        ({"seeds": (1, 1)}, "seeds to be distinct"),
-        ({"execution": fljax.Execution("fast")}, "auto, vmap, scan or a positive number"),  # type: ignore[arg-type]
-        ({"execution": fljax.Execution(0)}, "auto, vmap, scan or a positive number"),
+        (lambda state: _of(slice(0, 1), state), "expected initial to have the shapes of this run"),
+        (lambda state: state._replace(clients=jnp.zeros(3)), "expected initial to be a state of this algorithm"),
+        (lambda state: state._replace(round=jnp.asarray([1, 2], jnp.int32)), "all seeds of initial at the same round"),
     ],
 )
-def test_bad_arguments_are_one_sentence(options, message):
+def test_an_initial_state_that_does_not_fit(federation: Federation, alter: Any, message: str) -> None:
+    state = _simulate(federation).state
     with pytest.raises(ValueError, match=message):
-        simulate(**options)
+        _simulate(federation, initial=alter(state))
 
 
-def test_what_is_no_algorithm_is_refused():
-    with pytest.raises(ValueError, match="expected an Algorithm or a Plan, got int"):
-        fljax.simulate(3, federation(), rounds=1)  # type: ignore[arg-type]
+def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
+    state = _simulate(federation, rounds=2).state
+    first = _simulate(federation, rounds=2, initial=state)
+    assert_same(first.state, _simulate(federation, rounds=2, initial=state).state)
 
 
-def test_a_state_of_another_run_is_refused():
-    state = usual().state
-    with pytest.raises(ValueError, match="shapes of this run"):
-        simulate(seeds=(0,), initial=state)
-    with pytest.raises(ValueError, match="state of this algorithm"):
-        simulate(seeds=(0, 7), initial=state._replace(clients=(jnp.zeros(2),)))
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rounds": -1}, "expected rounds to be zero or more, got -1"),
+        ({"seeds": (1, 1)}, "expected seeds to be distinct"),
+        ({"seeds": ()}, "expected seeds to be distinct"),
+        ({"seeds": (-1, 0)}, "expected seeds to be distinct"),
+        ({"evaluate_every": 0}, "expected evaluate_every to be positive, got 0"),
+        ({"plan": "fedavg"}, "expected an Algorithm or a Plan, got str"),
+        ({"execution": engine.Execution(clients=0)}, "expected execution.clients to be auto, vmap, scan"),
+    ],
+)
+def test_wrong_arguments(federation: Federation, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _simulate(federation, **arguments)
 
 
-def test_a_federation_of_other_seeds_is_refused():
-    with pytest.raises(ValueError, match="one federation per seed"):
-        fljax.simulate(plan(), data.stack([federation(), federation()]), rounds=1, seeds=(0,))
+def test_bytes_on_the_wire(federation: Federation) -> None:
+    records = _simulate(federation).records
+    assert records.cohort_present.values.all()
+    assert records.bytes_down.values.tolist() == [[3 * 4 * PARAMETERS] * 5] * 2
+    assert records.bytes_up.values.tolist() == [[3 * 4 * (PARAMETERS + 1)] * 5] * 2  # the update and the size
 
 
-def test_auto_is_a_fixed_rule_of_shapes_and_backend():
-    sizes = Sizes(rows=10, population=100, seeds=3, model=200_000, evaluated=750_000)
-    assert resolve(fljax.Execution(), sizes, "cpu") == resolve(fljax.Execution(), sizes, "cpu")
-    assert resolve(fljax.Execution(), sizes, "gpu").clients == 10
-    assert resolve(fljax.Execution(), sizes._replace(model=10**9), "cpu")[:2] == (1, 1)
-    assert resolve(fljax.Execution("vmap", "scan", 7), sizes, "cpu") == (10, 1, 7)
+def test_bytes_of_ballots_and_dimensions_of_records(federation: Federation) -> None:
+    algorithm = clusters(TASK, LOCAL, clusters=2, poll_every=2)
+    result = _simulate(federation, algorithm, rounds=3)
+    model, ballot, up = 4 * PARAMETERS, 2 * 2 * 4, 4 * (PARAMETERS + 1)
+    down = [(6 + asked) * 2 * model for asked in (5, 0, 5)]  # both cluster models, to each row and to who looks
+    assert result.records.bytes_down.values.tolist() == [down] * 2
+    assert result.records.bytes_up.values.tolist() == [[6 * up + asked * ballot for asked in (5, 0, 5)]] * 2
+    assert result.records.tokens.dims == ("seed", "round", "client")
+    assert result.records.cohort_id.dims == ("seed", "round", "row")
 
 
-def test_keys_differ_by_everything_that_they_are_keyed_by():
-    def key(seed=1, purpose=Purpose.TRAIN, round=2, id=3, slot=0):
-        return tuple(np.asarray(jax.random.key_data(client_key(round_key(jnp.uint32(seed), purpose, round), id, slot))))
-
-    variants = [key(), key(seed=2), key(purpose=Purpose.POLL), key(round=3), key(id=4), key(slot=1)]
-    assert len(set(variants)) == len(variants)
+def test_an_algorithm_is_a_plan_without_arguments(federation: Federation) -> None:
+    fixed = fedavg(TASK, LOCAL, clients_per_round=3)
+    assert_close(_simulate(federation, fixed).state, _simulate(federation).state)
 
 
-def test_standalone_is_each_client_trained_by_itself():
-    local = LOCAL._replace(steps=4)
-    found = fljax.standalone(TASK, federation(), local, seeds=(3,), keep_models=True)
-    assert found.threshold.shape == (1, 5)
-    assert found.unseen_test_loss is not None
-    assert found.unseen_test_loss.shape == (1, 2)
-    start = TASK.init(round_key(jnp.uint32(3), Purpose.INIT_SERVER))
-    for purpose, clients, losses in (
-        (Purpose.STANDALONE, federation().clients, found.test_loss),
-        (Purpose.UNSEEN_STANDALONE, federation().unseen, found.unseen_test_loss),
-    ):
-        for position, id in enumerate(np.asarray(clients.id)):
-            client = jax.tree.map(lambda leaf, i=position: leaf[i], clients)
-            subset = fljax.types.Subset(federation().examples, client.train)
-            key = client_key(round_key(jnp.uint32(3), purpose), jnp.int32(id))
-            params = training.train(key, start, subset, task=TASK, local=local).params
-            test = subset._replace(rows=client.test)
-            loss, _ = training.evaluate(TASK, lambda x, p=params: TASK.logits(p, x), test)
-            column = int(id) if purpose is Purpose.STANDALONE else position
-            np.testing.assert_allclose(losses[0, column], loss, rtol=1e-5)
+def test_a_reference_gives_the_metrics_that_compare(federation: Federation) -> None:
+    loss = np.array([[0.0, 9, 9, 9, 9], [9.0, 9, 9, 9, 9]], np.float32)
+    reference = Reference(loss, loss, np.full((2, 5), 0.5, np.float32))
+    result = _simulate(federation, reference=reference)
+    appeal = result.metrics.global_model_appeal.sel(evaluated_round=5).values
+    np.testing.assert_allclose(appeal, [0.8, 1.0], atol=1e-6)
+    assert "unseen_global_model_appeal" not in result.metrics
+    assert "global_model_appeal" not in _simulate(federation).metrics

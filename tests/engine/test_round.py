@@ -1,0 +1,178 @@
+"""One round, keys, execution, and standalone models."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import engine
+from fljax import local as training
+from fljax.algorithms import fedavg
+from fljax.engine.execution import Execution, Lanes, Sizes, map_lanes, resolve
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.round import by_id, census, initial_state, local_data
+from fljax.local import Local
+from fljax.types import Federation
+from tests.laws.compare import assert_same
+from tests.toys.clusters import clusters
+from tests.toys.federation import STORED, TRAIN, UNSEEN_TRAIN, VALID, tiny_federation
+from tests.toys.quick import QUICK
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+SIZES = Sizes(rows=12, population=30, seeds=4, model=1000, evaluated=1000)
+
+
+def test_purposes_are_distinct_and_keep_their_numbers() -> None:
+    """They are part of a run's identity; ``round_key`` has room for 32."""
+    expected = ["INIT_SERVER", "INIT_CLIENT", "POLL", "SELECT", "TRAIN", "AGGREGATE", "DEPLOY"]
+    expected += ["UNSEEN_INIT_CLIENT", "UNSEEN_DEPLOY", "STANDALONE", "UNSEEN_STANDALONE"]
+    assert list(Purpose.__members__)[:11] == expected
+    assert [int(purpose) for purpose in Purpose] == list(range(len(Purpose)))
+    assert len(Purpose) <= 32
+
+
+def test_every_seat_has_a_key_of_its_own() -> None:
+    seats = [*itertools.product((0, 1, 2**31), Purpose, (0, 1, 5, 31, 32, 1000), (0, 1, 255, 100_000), (0, 1, 255))]
+    columns = [jnp.asarray([int(seat[i]) for seat in seats], jnp.uint32) for i in range(5)]
+    make = lambda seed, purpose, round, id, slot: client_key(round_key(seed, purpose, round), id, slot)  # noqa: E731
+    keys = jax.random.key_data(jax.jit(jax.vmap(make))(*columns))
+    assert len(np.unique(np.asarray(keys), axis=0)) == len(seats)
+
+
+def test_by_id_sorts_one_federation_and_stacked_ones() -> None:
+    data = tiny_federation()
+    assert tuple(np.asarray(data.clients.id)) == STORED
+    sorted_data = by_id(data)
+    np.testing.assert_array_equal(sorted_data.clients.id, np.arange(5))
+    assert tuple(np.asarray(census(sorted_data).train)) == TRAIN
+    assert tuple(np.asarray(census(sorted_data).valid)) == VALID
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), data.clients, sorted_data.clients)
+    stacked = by_id(data._replace(clients=both))
+    for position in range(2):
+        assert_same(jax.tree.map(lambda leaf, i=position: leaf[i], stacked.clients), sorted_data.clients)
+
+
+def _without_rows(data: Federation, id: int) -> Federation:
+    """Client ``id`` has no training rows; data stored by id."""
+    train = data.clients.train
+    return data._replace(clients=data.clients._replace(train=train._replace(size=train.size.at[id].set(0))))
+
+
+def test_only_the_available_who_have_data_sit() -> None:
+    algorithm = fedavg(TASK, LOCAL, clients_per_round=4)
+    data = _without_rows(by_id(tiny_federation()), 3)
+    state = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
+    step = jax.jit(
+        lambda state, available: engine.one_round(algorithm, data, Lanes(4, 1, 5), state, available=available),
+        compiler_options=QUICK,
+    )
+    seen: set[int] = set()
+    for gone in range(5):
+        state, info = step(state, jnp.ones(5, bool).at[gone].set(False))
+        present = np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])].tolist()
+        expected = {0, 1, 2, 3, 4} - {gone, 3}
+        assert len(present) == len(expected)
+        assert set(present) == expected
+        seen |= set(present)
+        weight = np.asarray(info["weight"])
+        assert (weight[~np.asarray(info["cohort_present"])] == 0).all()
+        np.testing.assert_allclose(weight.sum(), 1, rtol=1e-6)
+    assert seen == {0, 1, 2, 4}
+    assert int(state.round) == 5
+
+
+def test_who_is_not_available_keeps_its_last_ballot() -> None:
+    algorithm = clusters(TASK, LOCAL)
+    data = by_id(tiny_federation())
+    state = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
+    assert all(not np.asarray(leaf).any() for leaf in state.ballots)
+    step = jax.jit(
+        lambda state, available: engine.one_round(algorithm, data, Lanes(6, 1, 5), state, available=available),
+        compiler_options=QUICK,
+    )
+    everybody = jnp.ones(5, bool)
+    first, _ = step(state, everybody)
+    second, info = step(first, everybody.at[2].set(False))
+    assert int(info["polled"]) == 4
+    changed = np.any(np.asarray(first.ballots.loss) != np.asarray(second.ballots.loss), axis=1)
+    assert changed.tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("execution", "expected"),
+    [
+        (Execution("vmap", "vmap", "vmap"), Lanes(12, 4, 30)),
+        (Execution("scan", "scan", "scan"), Lanes(1, 1, 1)),
+        (Execution(5, 100, 7), Lanes(5, 4, 7)),
+        (Execution(), Lanes(12, 4, 30)),
+    ],
+)
+def test_names_become_numbers_of_lanes(execution: Execution, expected: Lanes) -> None:
+    assert resolve(execution, SIZES, "cpu") == expected
+
+
+def test_auto_keeps_to_the_budget() -> None:
+    large = SIZES._replace(model=400_000, evaluated=10 * 2**20)
+    lanes = resolve(Execution(), large, "cpu")
+    assert lanes == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
+    assert resolve(Execution(), large, "gpu").clients == 12
+    assert resolve(Execution(), SIZES._replace(model=2**40), "cpu") == Lanes(1, 1, 30)
+
+
+@pytest.mark.parametrize("field", Execution._fields)
+@pytest.mark.parametrize("value", ["fast", 0, -1, True, 1.5, None])
+def test_wrong_strategies(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"expected execution.{field} to be auto, vmap, scan or a positive number"):
+        resolve(Execution()._replace(**{field: value}), SIZES)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5, 9])
+def test_map_lanes_maps(lanes: int) -> None:
+    xs = (jnp.arange(5.0), jnp.arange(10).reshape(5, 2))
+    found = map_lanes(lambda row: {"sum": row[0] + jnp.sum(row[1])}, xs, lanes)
+    np.testing.assert_array_equal(found["sum"], np.arange(5.0) + np.arange(10).reshape(5, 2).sum(axis=1))
+
+
+def test_standalone_equals_training_each_client_by_a_loop() -> None:
+    data, seeds = tiny_federation(), (3, 8)
+    local = Local(0.3, batch_size=4, epochs=3)
+    found = engine.standalone(TASK, data, local, seeds=seeds, keep_models=True)
+    ordered = by_id(data)
+
+    @jax.jit
+    def alone(client: Any, seed: Any, purpose: Any) -> Any:
+        own = local_data(ordered, client)
+        key = client_key(round_key(seed, purpose), client.id)
+        start = TASK.init(round_key(seed, Purpose.INIT_SERVER))
+        model = training.train(key, start, own.train, task=TASK, local=local).params
+        judge = lambda subset: training.evaluate(TASK, lambda x: TASK.logits(model, x), subset)  # noqa: E731
+        return judge(own.train)[0], *judge(own.test), model
+
+    assert found.unseen_test_loss is not None
+    assert found.unseen_threshold is not None
+    assert found.threshold.shape == (2, len(TRAIN))
+    assert found.unseen_threshold.shape == (2, len(UNSEEN_TRAIN))
+    seen = (ordered.clients, Purpose.STANDALONE, (found.threshold, found.test_loss, found.test_accuracy, found.params))
+    unseen_found = (found.unseen_threshold, found.unseen_test_loss, found.unseen_test_accuracy)
+    unseen = (ordered.unseen, Purpose.UNSEEN_STANDALONE, unseen_found)
+    for clients, purpose, results in (seen, unseen):
+        for position, seed in enumerate(seeds):
+            for i in range(clients.id.shape[0]):
+                expected = alone(jax.tree.map(lambda leaf, i=i: leaf[i], clients), jnp.uint32(seed), int(purpose))
+                got = jax.tree.map(lambda leaf, p=position, i=i: leaf[p, i], results)
+                for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected[: len(results)]), strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_standalone_without_strangers_and_without_models() -> None:
+    data = tiny_federation()._replace(unseen=None)
+    found = engine.standalone(TASK, data, LOCAL)
+    assert found.params is None
+    assert found.unseen_threshold is None
+    assert np.isfinite(found.threshold).all()
