@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -43,8 +45,9 @@ def evaluated(shift=0.0, unseen=True):
 
 
 def reference(unseen=True):
-    seen: list[Any] = [RNG.uniform(0.2, 1.5, (2, 4)) for _ in range(3)]
-    return Reference(*seen, *([RNG.uniform(0.2, 1.5, (2, 3)) for _ in range(3)] if unseen else []))
+    counts = [4] * 3 + [3] * 3 * unseen
+    arrays: list[Any] = [RNG.uniform(0.2, 1.5, (2, count)) for count in counts]
+    return Reference(*arrays)
 
 
 def test_dimensions_and_coordinates():
@@ -79,7 +82,7 @@ def test_metrics_that_compare_with_standalone_models(unseen):
         np.testing.assert_allclose(found[prefix + "global_model_appeal_rho"], rate)
         gain = (found[prefix + "test_accuracy"] - found[prefix + "standalone_test_accuracy"]).mean(axis)
         np.testing.assert_allclose(found[prefix + "accuracy_increase"], gain.transpose("seed", "evaluated_round"))
-    assert any(name.startswith("unseen_") for name in found.data_vars) == unseen
+    assert any(str(name).startswith("unseen_") for name in found.data_vars) == unseen
 
 
 def test_clients_without_test_rows_do_not_count():
@@ -87,7 +90,8 @@ def test_clients_without_test_rows_do_not_count():
     for _, found in rounds:
         for array in found.values():
             array[:, 1] = np.nan
-    solo.test_loss[:, 1] = solo.test_accuracy[:, 1] = np.nan
+    for array in (solo.test_loss, solo.test_accuracy):
+        np.asarray(array)[:, 1] = np.nan
     whole = metrics_dataset([0, 1], rounds, solo)
     assert np.isfinite(whole["incentivised_participation_rate"]).all()
     np.testing.assert_allclose(whole["average_accuracy"], whole["test_accuracy"].mean("client", skipna=True))

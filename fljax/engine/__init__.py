@@ -1,5 +1,8 @@
-"""One round, a scan of rounds, evaluation, and how clients map to the device. Knows the protocol, no algorithm."""
+"""One round, loops of rounds, evaluation, and how clients map to the device. Knows the protocol, no algorithm."""
 
+from fljax.engine.callbacks import log_to as log_to
+from fljax.engine.callbacks import print_progress as print_progress
+from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
 from fljax.engine.round import State as State

@@ -163,6 +163,19 @@ GOOD = idx_bytes(np.arange(24).reshape(2, 3, 4))
         gzip.compress(GOOD)[:12] + b"\xff\xff\xff" + gzip.compress(GOOD)[15:],
         struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**31, 2**31),
     ],
+    ids=[
+        "a byte short",
+        "a byte too many",
+        "half a header",
+        "no header",
+        "empty",
+        "a web page",
+        "another magic number",
+        "no dimensions",
+        "gzip cut off",
+        "gzip garbled",
+        "sizes beyond all memory",
+    ],
 )
 def test_damaged_files_are_named_in_one_sentence(tmp_path, content):
     path = tmp_path / "broken-ubyte"

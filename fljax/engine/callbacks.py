@@ -1,0 +1,41 @@
+"""Ready-made callbacks for ``simulate``: a callback is any function of a Block; returning True stops the run."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from fljax.engine.simulate import Block, Callback
+
+
+def print_progress(write: Callable[[str], object] = print) -> Callback:
+    """Writes one line per block: rounds done, mean test accuracy over seeds and clients, rounds per second."""
+    last = [0]
+
+    def callback(block: Block) -> None:
+        accuracy = float(np.nanmean(block.metrics["test_accuracy"]))
+        rate = (block.round - last[0]) / max(block.seconds, 1e-9)
+        last[0] = block.round
+        write(f"round {block.round} of {block.rounds}: accuracy {accuracy:.3f}, {rate:.1f} rounds/s")
+
+    return callback
+
+
+def log_to(path: str | pathlib.Path) -> Callback:
+    """Appends one JSON line per block: round, seconds, mean test loss and accuracy of every seed."""
+
+    def callback(block: Block) -> None:
+        line = {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
+        line |= {name: np.nanmean(values, axis=-1).tolist() for name, values in block.metrics.items()}
+        with open(path, "a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+
+    return callback
+
+
+def stop_when(reached: Callable[[Block], bool]) -> Callback:
+    """Stops the run after the first block for which ``reached(block)`` is True."""
+    return lambda block: bool(reached(block))
