@@ -44,8 +44,6 @@ _HOME = {
 }
 _MODULES = ("aggregators", "algorithms", "data", "engine", "metrics", "models", "scenarios", "trees", "types")
 
-__all__ = ["__version__", *_HOME, *_MODULES]
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:

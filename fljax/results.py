@@ -25,12 +25,12 @@ class Reference(NamedTuple):
       params: the standalone models ``[seeds, N, ...]``, if they were asked for.
     """
 
-    threshold: Float[Array, "seeds N"]
-    test_loss: Float[Array, "seeds N"]
-    test_accuracy: Float[Array, "seeds N"]
-    unseen_threshold: Float[Array, "seeds U"] | None = None
-    unseen_test_loss: Float[Array, "seeds U"] | None = None
-    unseen_test_accuracy: Float[Array, "seeds U"] | None = None
+    threshold: Float[np.ndarray, "seeds N"]
+    test_loss: Float[np.ndarray, "seeds N"]
+    test_accuracy: Float[np.ndarray, "seeds N"]
+    unseen_threshold: Float[np.ndarray, "seeds U"] | None = None
+    unseen_test_loss: Float[np.ndarray, "seeds U"] | None = None
+    unseen_test_accuracy: Float[np.ndarray, "seeds U"] | None = None
     params: PyTree | None = None
 
 

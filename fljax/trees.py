@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 
 def size(tree: PyTree) -> int:
@@ -49,7 +49,7 @@ def where_rows(mask: Bool[Array, " S"], a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(select, a, b)
 
 
-def take(tree: PyTree, index: Int[Array, "*batch"] | int) -> PyTree:
+def take(tree: PyTree, index: Any) -> PyTree:
     """Gather along the leading axis of every leaf: a scalar ``index`` takes one row and drops the axis.
 
     As in every JAX gather, a negative index counts from the end and one that is too large reads the last row.

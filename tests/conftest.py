@@ -13,6 +13,6 @@ def x64():
     """Double precision for one test."""
     switch = getattr(jax, "enable_x64", None)
     if switch is None:  # older JAX
-        from jax.experimental import enable_x64 as switch
+        from jax.experimental import enable_x64 as switch  # type: ignore
     with switch(True):
         yield

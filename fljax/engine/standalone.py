@@ -80,10 +80,11 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen)
         found = _population(solo, data, everyone, base, params, seed, lanes, keep_models)
+        fresh_scores: Any = jax.tree.map(lambda leaf: leaf[seen:], found[:3])
         threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
         if data.unseen is None:
             return Reference(threshold, loss, accuracy, params=trained)
-        return Reference(threshold, loss, accuracy, *(leaf[seen:] for leaf in found[:3]), params=trained)
+        return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
     return map_seeds(spec, lanes, inputs, seeds, one_seed)
 

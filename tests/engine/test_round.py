@@ -161,7 +161,8 @@ def test_standalone_equals_training_each_client_by_a_loop() -> None:
     seen = (ordered.clients, Purpose.STANDALONE, (found.threshold, found.test_loss, found.test_accuracy, found.params))
     unseen_found = (found.unseen_threshold, found.unseen_test_loss, found.unseen_test_accuracy)
     unseen = (ordered.unseen, Purpose.UNSEEN_STANDALONE, unseen_found)
-    for clients, purpose, results in (seen, unseen):
+    populations: Any = (seen, unseen)
+    for clients, purpose, results in populations:
         for position, seed in enumerate(seeds):
             for i in range(clients.id.shape[0]):
                 expected = alone(jax.tree.map(lambda leaf, i=i: leaf[i], clients), jnp.uint32(seed), int(purpose))

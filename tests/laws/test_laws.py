@@ -15,7 +15,7 @@ import pytest
 from fljax import engine
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.round import by_id, local_data
+from fljax.engine.round import by_id, initial_state, local_data
 from fljax.engine.round import train as train_cohort
 from fljax.types import Cohort, Seat
 from tests.laws.cases import ALGORITHMS, CASES, LOCAL, POPULATION, ROUNDS, Bench, Controls, bench, federation
@@ -52,7 +52,7 @@ def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: boo
         for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
             task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
             algorithm = case.algorithm(task=task)
-            start = jax.eval_shape(lambda a=algorithm, d=data: engine.round.initial_state(a, d, jnp.uint32(0)))
+            start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
             step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Lanes(5, 1, 5), state)[0]  # noqa: E731
             assert shapes(jax.eval_shape(step, start)) == shapes(start)
 
@@ -176,10 +176,12 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
         data, algorithm = by_id(tiny_federation(extra=extra)), case.algorithm()
 
         def messages() -> Any:
-            state = engine.round.initial_state(algorithm, data, jnp.uint32(0))
+            state = initial_state(algorithm, data, jnp.uint32(0))
             row = Cohort(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
             first = jax.tree.map(lambda leaf: leaf[:1], (state.clients, data.clients))
-            up, _ = train_cohort(algorithm, data, Lanes(1, 1, 1), 0, jnp.int32(0), state.server, row, *first)
+            up, _ = train_cohort(
+                algorithm, data, Lanes(1, 1, 1), jnp.uint32(0), jnp.int32(0), state.server, row, *first
+            )
             return up, state.ballots
 
         return shapes(jax.eval_shape(messages))

@@ -27,12 +27,12 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     rows = jnp.arange(cohort.id.shape[0])
 
     @jax.jit
-    def step(state, available):
+    def program(state, available):
         controls = Controls(rows, rows % 2 == 0)
         after, info = engine.one_round(controlled(algorithm, controls), data, SIDE_BY_SIDE, state, available=available)
         return after, info, evaluate(algorithm, data, SIDE_BY_SIDE, after, jnp.int32(1))
 
-    step = step.lower(start, everybody).compile(compiler_options=QUICK)
+    step = program.lower(start, everybody).compile(compiler_options=QUICK)
     first, info, judged = step(start, everybody)
     assert shapes(first) == shapes(start)
     absent = np.ones(everybody.shape, bool)

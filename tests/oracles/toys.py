@@ -7,6 +7,7 @@ the positions of each step; ``train``, ``valid`` are lists of ``(x, y)`` by id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +24,14 @@ def models_per_client(
     batches: Batches,
     learning_rate: float,
     contribution: Sequence[float],
-    recovered: Sequence[Sequence[bool]],
+    recovered: Sequence[Any],
 ) -> tuple[list[Params], Params]:
     """Models by id, and the reference."""
     models, reference = [start for _ in train], start
     for round, present in enumerate(available):
         models = [reference if recovered[round][i] and present else model for i, model in enumerate(models)]
-        update = {k: add(sgd(models[k], *train[k], batches(round, k, 0), learning_rate), models[k], -1) for k in present}
+        trained = {k: sgd(models[k], *train[k], batches(round, k, 0), learning_rate) for k in present}
+        update = {k: add(trained[k], models[k], -1) for k in present}
         if not present:
             continue
         moved = []

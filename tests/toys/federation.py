@@ -49,7 +49,8 @@ def tiny_federation(seed: int = 0, *, extra: int = 0, dtype: Any = np.float32) -
         return Rows(jnp.asarray(index, jnp.int32), jnp.asarray(size, jnp.int32))
 
     def population(clients: slice, count: int) -> ClientData:
-        return ClientData(jnp.arange(count, dtype=jnp.int32), *(rows(part, clients) for part in range(3)))
+        train, valid, test = (rows(part, clients) for part in range(3))
+        return ClientData(jnp.arange(count, dtype=jnp.int32), train, valid, test)
 
     held, start = {}, int(counts.sum())
     for name, size in HELD.items():

@@ -11,6 +11,7 @@ import pytest
 
 from fljax.engine import program
 
+
 def _quick_options() -> dict[str, Any] | None:
     """Compiler options with which tiny programs compile three times faster; None where XLA does not know them."""
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
