@@ -77,6 +77,9 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
     other = _simulate(federation, evaluate_every=1)
     assert_close(result.state, other.state)
     assert other.metrics.sizes["evaluated_round"] == 6
+    once = _simulate(federation, evaluate_every=None)
+    assert once.metrics.evaluated_round.values.tolist() == [0, 5]
+    assert_close(result.state, once.state)
     assert {"train", "compile", "evaluate"} == {
         str(name).removeprefix("seconds_") for name in result.metrics if str(name).startswith("seconds_")
     }
@@ -117,11 +120,6 @@ def test_a_seed_does_not_depend_on_the_others(federation: Federation) -> None:
 
 def test_seeds_with_federations_of_their_own(federation: Federation) -> None:
     other = tiny_federation(1)
-    # Stacked federations share their examples; the second one deals the same rows otherwise.
-    dealt = federation.clients._replace(
-        train=jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), federation.clients.train)
-    )
-    other = federation._replace(clients=dealt)
     stacked = federations.stack([federation, other])
     found = _simulate(stacked)
     for position, mine in enumerate((federation, other)):
