@@ -311,3 +311,15 @@ def evaluate(
     correct = (jnp.argmax(logits, axis=-1) == y).astype(logits.dtype)
     mean = lambda values: jnp.sum(jnp.where(mask, values, 0)) / count  # noqa: E731
     return mean(task.loss(logits, y)), mean(correct)
+
+
+def judged(
+    loss: Float[Array, ""], accuracy: Float[Array, ""], counts: Bool[Array, ""]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """A client's scores as metrics want them.
+
+    NaN means that a client does not count; a loss that is NaN for another reason is that of a diverged model, which is
+    as bad as can be: infinite.
+    """
+    loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
+    return jnp.where(counts, loss, jnp.nan), jnp.where(counts, accuracy, jnp.nan)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import jax
 import pytest
 
+from tests.precision import enable_x64
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 @pytest.fixture
 def x64():
     """Double precision for one test."""
-    switch = getattr(jax, "enable_x64", None)
-    if switch is None:  # older JAX
-        from jax.experimental import enable_x64 as switch  # type: ignore
-    with switch(True):
+    with enable_x64(True):
         yield

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.oracles import mean_estimation as oracle
+from tests.precision import enable_x64
 
 GAMMA_GLOBAL = [0, 0.5, 1, 1.5, 2, 3, 4, 20**0.5]
 FEDAVG = [0.647584, 0.536458, 0.333776, 0.187950, 0.105283, 0.028901, 0.005706, 0.002339]
@@ -101,7 +101,7 @@ def _weights(gap, surrogate):
     aggregators = pytest.importorskip("fljax.aggregators")
     if not hasattr(aggregators, "incfl_weights"):
         pytest.skip("fljax.aggregators.incfl_weights is not there yet")
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return np.asarray(aggregators.incfl_weights(jnp.asarray(gap, jnp.float64), surrogate=surrogate))
 
 

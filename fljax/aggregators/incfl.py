@@ -76,7 +76,8 @@ def incfl_update(
       eps: added to the sum of weights. Since that sum is at most S/4, an eps of order S shortens every step.
 
     Returns:
-      A pytree whose leaves are ``[...]``; zero where all weights are zero (also with eps = 0).
+      A pytree whose leaves are ``[...]``; zero where all weights are zero (also with eps = 0). A gap of
+      NaN of a client that is present gives NaN.
 
     Raises:
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
@@ -89,7 +90,7 @@ def incfl_update(
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
     total = jnp.sum(weights) + eps
     # Divided before it is scaled: 1 / total overflows where all weights are tiny.
-    share = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), 0)
+    share = jnp.where(total == 0, 0, weights / jnp.where(total == 0, 1, total))
     if normalise == "mean":
         share = share * jnp.sum(present, dtype=share.dtype)
     return weighted_sum(updates, server_lr * share)

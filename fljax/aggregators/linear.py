@@ -25,7 +25,7 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree) -> PyTree:
       An update whose weights are all zero is never read: NaN there is harmless.
 
     Raises:
-      ValueError: if a leaf has no leading axis of length S.
+      ValueError: if a leaf has no leading axis of length S, or holds integers.
     """
     if matrix.ndim != 2:
         raise ValueError(f"expected a matrix [R, S], got shape {matrix.shape}")
@@ -37,6 +37,8 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree) -> PyTree:
                 f"expected updates with a leading axis of {matrix.shape[1]} (columns of matrix), "
                 f"got a leaf of shape {leaf.shape}"
             )
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(f"expected updates of floating dtype, got a leaf of dtype {leaf.dtype}")
         rows = leaf.reshape(leaf.shape[0], -1)
         rows = jnp.where(used[:, None], rows, jnp.zeros((), rows.dtype))
         mixed = jnp.matmul(matrix.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
@@ -61,5 +63,6 @@ def weighted_mean(updates: PyTree, weights: Float[Array, " S"]) -> PyTree:
       A pytree whose leaves are ``[...]``, in the dtypes of ``updates``.
     """
     total = jnp.sum(weights)
-    normalised = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), jnp.zeros_like(weights))
+    # Asked as "is zero", so that a NaN among the weights shows in the result instead of emptying it.
+    normalised = jnp.where(total == 0, jnp.zeros_like(weights), weights / jnp.where(total == 0, 1, total))
     return weighted_sum(updates, normalised)

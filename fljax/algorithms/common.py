@@ -110,4 +110,4 @@ def one_model(
 def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for the record; zeros where the sum is zero."""
     total = jnp.sum(weights)
-    return jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), jnp.zeros_like(weights))
+    return jnp.where(total == 0, jnp.zeros_like(weights), weights / jnp.where(total == 0, 1, total))

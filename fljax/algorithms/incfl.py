@@ -18,7 +18,7 @@ from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import Entry, OneModel, one_model
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Census, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -72,14 +72,26 @@ def incfl(
     Returns:
       The algorithm. Info by row: ``loss``, ``gap`` (loss minus threshold) and ``weight`` (q, not normalised); NaN,
       NaN and 0 where the row is empty.
+
+    Raises:
+      ValueError: when it is built into a run, if ``threshold`` has another length than the population.
     """
     rho = jnp.asarray(threshold)
+
+    def init_server(key: Any, census: Census) -> OneModel:
+        population = census.train.shape[0]
+        if rho.shape not in ((), (population,)):
+            raise ValueError(
+                f"expected threshold to be one number or one for each of {population} clients, got shape {rho.shape}; "
+                "thresholds of several seeds go to by_seed of a Plan"
+            )
+        return OneModel(task.init(key))
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[IncflUp, Any]:
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
-            tune_key = jax.random.fold_in(key, 1)
+            tune_key = jax.random.fold_in(key, 3)  # local.train takes 0 and 1
             judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
@@ -108,6 +120,7 @@ def incfl(
         clients_per_round=clients_per_round,
         train=train,
         aggregate=aggregate,
+        init_server=init_server,
         dimensions=(("loss", ("row",)), ("gap", ("row",)), ("weight", ("row",))),
     )
 

@@ -36,13 +36,12 @@ class StandaloneClient(NamedTuple):
     model: PyTree
 
 
-def standalone(task: Task, local: Local, *, clients_per_round: int | None = None) -> Algorithm:
+def standalone(task: Task, local: Local) -> Algorithm:
     """``theta_k <- LocalSGD(theta_k, k)``: no update is sent, nothing is aggregated.
 
     Args:
       task: model and loss.
       local: how clients train; the optimizer state is fresh in every round.
-      clients_per_round: who trains in a round; None: all.
 
     Returns:
       The algorithm. All clients start from the same model. An unseen client is judged by a model that it trained alone
@@ -71,7 +70,7 @@ def standalone(task: Task, local: Local, *, clients_per_round: int | None = None
 
     return one_model(
         task,
-        clients_per_round=clients_per_round,
+        clients_per_round=None,  # everybody, whatever the participation of the others
         train=train,
         aggregate=aggregate,
         init_client=init_client,

@@ -13,12 +13,10 @@ from fljax.engine.simulate import Block, Callback
 
 def print_progress(write: Callable[[str], object] = print) -> Callback:
     """Writes one line per block: rounds done, mean test accuracy over seeds and clients, rounds per second."""
-    last = [0]
 
     def callback(block: Block) -> None:
         accuracy = float(np.nanmean(block.metrics["test_accuracy"]))
-        rate = (block.round - last[0]) / max(block.seconds, 1e-9)
-        last[0] = block.round
+        rate = block.ran / max(block.seconds, 1e-9)
         write(f"round {block.round} of {block.rounds}: accuracy {accuracy:.3f}, {rate:.1f} rounds/s")
 
     return callback

@@ -81,17 +81,19 @@ def evaluate(
     Returns:
       ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
       ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
-      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without test rows.
+      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without training or test rows;
+      a loss that is not a number counts as infinite.
     """
     round = state.round if round is None else round
 
     def judge(client: ClientData, models: tuple[PyTree, PyTree | None]) -> dict[str, Array]:
         test = local_data(federation, client).test
+        counts = (client.train.size > 0) & (client.test.size > 0)
         found: dict[str, Array] = {}
         for prefix, model in zip(("", "global_"), models, strict=True):
             if model is not None:
-                score = local.evaluate(algorithm.task, lambda x, m=model: algorithm.predict(m, x), test)
-                found[prefix + "test_loss"], found[prefix + "test_accuracy"] = score
+                loss, accuracy = local.evaluate(algorithm.task, lambda x, m=model: algorithm.predict(m, x), test)
+                found[prefix + "test_loss"], found[prefix + "test_accuracy"] = local.judged(loss, accuracy, counts)
         return found
 
     def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:

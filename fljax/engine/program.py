@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -83,6 +83,15 @@ class Inputs(NamedTuple):
 def is_stacked(federation: Federation) -> bool:
     """Whether the federation holds one partition per seed."""
     return np.ndim(federation.clients.id) == 2
+
+
+def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
+    """Raises a ValueError unless seeds are distinct, fit 32 bits, and match a stacked federation."""
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) != len(seeds):
+        raise ValueError(f"expected seeds to be distinct integers from 0 to 2**32 - 1, got {list(seeds)}")
+    if is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
+        stacked = federation.clients.id.shape[0]
+        raise ValueError(f"expected one federation per seed ({len(seeds)}), got {stacked} stacked federations")
 
 
 def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:

@@ -132,7 +132,8 @@ def one_round(
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
       ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN or infinity appears in the
-      server or in a client's state, the state before the round is kept and ``diverged`` holds the round.
+      server or in a client's state, the state before the round is kept and ``diverged`` holds the round; what is
+      recorded after it has no meaning.
     """
     round = state.round if round is None else round
     population = federation.clients.id.shape[0]
@@ -171,7 +172,7 @@ def one_round(
         state.round + 1,
         trees.where(sound, server, state.server),
         clients,
-        ballots,
+        trees.where(sound, ballots, state.ballots),
         jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
     info = {**selected, **aggregated}

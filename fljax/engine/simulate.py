@@ -30,6 +30,7 @@ class Block(NamedTuple):
     Attributes:
       round: rounds done.
       rounds: rounds asked for.
+      ran: rounds of this block.
       metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point.
       state: of all seeds; it is donated to the next block, so copy what you keep.
       seconds: spent in this block, evaluation included.
@@ -38,6 +39,7 @@ class Block(NamedTuple):
 
     round: int
     rounds: int
+    ran: int
     metrics: dict[str, np.ndarray]
     state: State
     seconds: float
@@ -78,18 +80,20 @@ def simulate(
       last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
-      ValueError: if counts are out of range, if the federation has another number of seeds, or if ``initial`` does not
-        fit the algorithm.
+      ValueError: if counts are out of range, if the federation, ``by_seed`` or ``reference`` has another number of
+        seeds, or if ``initial`` does not fit the algorithm and the seeds.
     """
     seeds = [int(seed) for seed in seeds]
-    _check(rounds, seeds, evaluate_every, federation)
+    _check(rounds, evaluate_every)
+    program.check_seeds(seeds, federation)
     spec, inputs = program.split(algorithm_or_plan, federation)
+    _check_rows(seeds, inputs, reference)
     shapes = program.measure(spec, inputs, len(seeds))
     lanes = resolve(execution or Execution(), shapes.sizes)
     clock = _Clock()
     state = program.start(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32))
     if initial is not None:
-        state = _fit(initial, state)
+        state = _fit(initial, state, seeds)
     first = int(np.asarray(state.round).max())
     capacity = max(1, min(rounds, evaluate_every or rounds))
     # A block of no rounds compiles the program without computing, so that training time is training alone.
@@ -109,7 +113,7 @@ def simulate(
         evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
         clock.lap("evaluate")
         seconds = time.perf_counter() - began
-        report = Block(done, end, evaluations[-1][1], state, seconds, _diverged(seeds, state))
+        report = Block(done, end, count, evaluations[-1][1], state, seconds, _diverged(seeds, state))
         answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
         if any(answers):
             break
@@ -129,20 +133,27 @@ class _Clock:
         self._last = now
 
 
-def _check(rounds: int, seeds: list[int], evaluate_every: int | None, federation: Federation) -> None:
+def _check(rounds: int, evaluate_every: int | None) -> None:
     if rounds < 0:
         raise ValueError(f"expected rounds to be zero or more, got {rounds}")
-    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise ValueError(f"expected seeds to be distinct integers of zero or more, got {seeds}")
     if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
-    if program.is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
+
+
+def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
+    """What is given by seed must have a row for each, before anything is computed."""
+    for name, tree in inputs.by_seed.items():
+        for leaf in jax.tree.leaves(tree):
+            if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
+                raise ValueError(f"expected {name} in by_seed to have {len(seeds)} rows, got shape {np.shape(leaf)}")
+    expected = (len(seeds), inputs.federation.clients.id.shape[-1])
+    if reference is not None and np.shape(reference.threshold) != expected:
         raise ValueError(
-            f"expected one federation per seed ({len(seeds)}), got {federation.clients.id.shape[0]} stacked federations"
+            f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
         )
 
 
-def _fit(initial: State, fresh: State) -> State:
+def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     """A copy of ``initial`` (the program donates what it is given), if it has the shapes of a fresh state."""
     found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
     if found != expected:
@@ -153,6 +164,8 @@ def _fit(initial: State, fresh: State) -> State:
                 f"expected initial to have the shapes of this run, {want.dtype}{list(want.shape)}, "
                 f"got {got.dtype}{list(np.shape(got))}"
             )
+    if np.asarray(initial.seed).tolist() != seeds:
+        raise ValueError(f"expected the seeds of initial, {np.asarray(initial.seed).tolist()}, got {seeds}")
     rounds = np.unique(np.asarray(initial.round))
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")

@@ -14,7 +14,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.engine.execution import Execution, Lanes, Sizes, map_lanes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.program import Inputs, Plan, Spec, map_seeds, split
+from fljax.engine.program import Inputs, Plan, Spec, check_seeds, map_seeds, split
 from fljax.engine.round import local_data
 from fljax.local import Local
 from fljax.results import Reference
@@ -57,6 +57,7 @@ def standalone(
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
+    check_seeds(seeds, federation)
     spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
     model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
     features = int(np.prod(federation.examples.x.shape[1:])) * 4
@@ -116,7 +117,8 @@ def _population(
         trained = training.train(own_key, params, own.train, task=solo.task, local=solo.local).params
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
         threshold, _ = training.evaluate(solo.task, predict, own.train, key=jax.random.fold_in(own_key, 2))
-        loss, accuracy = training.evaluate(solo.task, predict, own.test)
+        counts = (client.train.size > 0) & (client.test.size > 0)
+        loss, accuracy = training.judged(*training.evaluate(solo.task, predict, own.test), counts)
         return threshold, loss, accuracy, trained if keep_models else None
 
     return map_lanes(one, (clients, purpose), lanes.clients)

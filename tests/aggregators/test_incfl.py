@@ -202,3 +202,10 @@ def test_uniform_weights_are_a_mean():
     np.testing.assert_allclose(
         incfl_update(updates(), jnp.full(4, 3.0), surrogate="relu", eps=0.0)["w"], mean, rtol=1e-6
     )
+
+
+def test_a_nan_gap_shows_instead_of_silencing_the_round():
+    gap = jnp.array([jnp.nan, 0.0, 0.0])
+    assert np.isnan(incfl_update(jnp.ones((3, 2)), gap)).all()
+    present = jnp.array([False, True, True])
+    np.testing.assert_allclose(incfl_update(jnp.ones((3, 2)), gap, present=present), 1.0, rtol=1e-6)

@@ -11,6 +11,7 @@ from fljax.engine import Block, log_to, print_progress, stop_when
 BLOCK = Block(
     round=4,
     rounds=8,
+    ran=4,
     metrics={"test_accuracy": np.array([[0.5, np.nan], [1.0, 1.0]]), "test_loss": np.array([[2.0, 1.0], [0.0, 1.0]])},
     state=None,  # type: ignore[arg-type]
     seconds=2.0,

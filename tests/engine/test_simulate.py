@@ -14,7 +14,7 @@ import pytest
 
 from fljax import data as federations
 from fljax import engine
-from fljax.algorithms import fedavg
+from fljax.algorithms import fedavg, incfl
 from fljax.engine.keys import Purpose, round_key
 from fljax.local import Local
 from fljax.results import Reference
@@ -240,3 +240,22 @@ def test_a_reference_gives_the_metrics_that_compare(federation: Federation) -> N
     np.testing.assert_allclose(appeal, [0.8, 1.0], atol=1e-6)
     assert "unseen_global_model_appeal" not in result.metrics
     assert "global_model_appeal" not in _simulate(federation).metrics
+
+
+def test_what_is_given_by_seed_is_checked_before_anything_runs():
+    task, local = logistic_regression(), Local(learning_rate=0.2, batch_size=2, steps=2)
+    federation = tiny_federation()
+
+    def go(threshold: Any, seeds: Any = (0, 1), by_seed: bool = True) -> None:
+        given = {"threshold": threshold}
+        plan = engine.Plan(incfl, {"task": task, "local": local} | ({} if by_seed else given))
+        engine.simulate(plan._replace(by_seed=given if by_seed else {}), federation, rounds=1, seeds=seeds)
+
+    with pytest.raises(ValueError, match="expected threshold in by_seed to have 2 rows"):
+        go(np.ones((1, 5), np.float32))
+    with pytest.raises(ValueError, match="one for each of 5 clients"):
+        go(np.ones((2, 3), np.float32))
+    with pytest.raises(ValueError, match="one for each of 5 clients"):
+        go(np.ones((1, 5), np.float32), by_seed=False)
+    with pytest.raises(ValueError, match="expected seeds to be distinct integers"):
+        engine.standalone(task, federation, local, seeds=(-1,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from fljax.engine.round import by_id, initial_state, local_data
 from fljax.local import Local
 from fljax.types import Algorithm, Federation
 from tests.oracles import toys as oracle
+from tests.precision import enable_x64
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
 from tests.toys.federation import TRAIN, client_rows, tiny_federation
@@ -35,7 +37,7 @@ LOCAL = Local(RATE, batch_size=4, steps=3)
 def precision(request: pytest.FixtureRequest) -> Any:
     """(dtype, tolerance), with the switch to double precision where it is needed."""
     double = request.param == "float64"
-    with jax.enable_x64(double):
+    with enable_x64(double):
         yield (np.float64, 1e-10) if double else (np.float32, 1e-5)
 
 
@@ -58,7 +60,7 @@ def _batches(data: Federation) -> Any:
     """The positions that fljax draws, as ``batches(round, id, slot)``."""
     data = by_id(data)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=QUICK)
     def draw(round: Any, id: Any, slot: Any) -> Any:
         key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, round), id, slot)
         subset = local_data(data, jax.tree.map(lambda leaf: leaf[id], data.clients)).train
@@ -90,8 +92,9 @@ def test_models_per_client(precision: Any) -> None:
     data, contribution = tiny_federation(dtype=dtype), (1.0, 0.5, 0.8, 0.2, 0.6)
     algorithm = models_per_client(logistic_regression(dtype), LOCAL, contribution=contribution)
     start, state, infos = _run(algorithm, data)
-    keys = [round_key(jnp.uint32(SEED), Purpose.SELECT, round) for round in range(3)]
-    recovered = [np.asarray(recovers(key, 5, 0.3)) for key in keys]
+    key = functools.partial(round_key, jnp.uint32(SEED), Purpose.SELECT)
+    chosen = jax.jit(lambda round: recovers(key(round), 5, 0.3), compiler_options=QUICK)
+    recovered = [np.asarray(chosen(jnp.int32(round))) for round in range(3)]
     assert any(mask.any() for mask in recovered[1:])
     models, reference = oracle.models_per_client(
         _numpy(start.server.reference), _rows(data, "train"), AVAILABLE, _batches(data), RATE, contribution, recovered

@@ -33,6 +33,7 @@ from tests.laws.cases import (
     federation,
 )
 from tests.laws.compare import assert_close, assert_finite, assert_same, is_same, shapes
+from tests.precision import enable_x64
 from tests.toys.federation import (
     pad_with_nan,
     spoil_client,
@@ -65,7 +66,7 @@ def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) 
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: bool) -> None:
     """In double precision a task of single precision must keep its dtype as well."""
-    with jax.enable_x64(double):
+    with enable_x64(double):
         for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
             task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
             algorithm = case.algorithm(task=task)

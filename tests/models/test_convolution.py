@@ -10,13 +10,14 @@ import pytest
 from jax import lax
 
 from fljax.models import convolution, max_pool
+from tests.precision import enable_x64
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
 @pytest.fixture(autouse=True)
 def strict_float64():
-    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+    with enable_x64(True), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         yield
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fljax import trees
 from fljax.models import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, standardise
+from tests.precision import enable_x64
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +119,7 @@ def test_dropout_only_with_a_key():
 
 
 def test_float64():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         # A float32 example is cast, so that prepare and the model need not be told twice.
         for task, shape in (
             (mlp((4,), 2, dtype=jnp.float64), (4,)),
@@ -158,7 +159,7 @@ def test_standardise():
     np.testing.assert_allclose(prepare(jnp.array([[1.0, 0.5]])), [[1.0, 1.0]])
     assert standardise()(jnp.array([255], jnp.uint8)).dtype == jnp.float32
     assert standardise(0.5, 2) is standardise(0.5, 2.0)
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert standardise(0.5, dtype=jnp.float64)(jnp.ones(2, jnp.float32)).dtype == jnp.float64
     with pytest.raises(ValueError, match="std > 0"):
         standardise(0.0, [1.0, 0.0])

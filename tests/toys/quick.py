@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,8 @@ QUICK = _quick_options()
 
 @contextmanager
 def quick_programs() -> Iterator[None]:
-    """The programs of ``simulate``, the same functions under ``QUICK``."""
+    """The programs of ``simulate`` and ``standalone``: the same functions under ``QUICK``."""
+    standalone = importlib.import_module("fljax.engine.standalone")  # the package gives the function by that name
     static = {
         "start": ("spec", "lanes"),
         "evaluate": ("spec", "lanes"),
@@ -42,4 +44,6 @@ def quick_programs() -> Iterator[None]:
             donated = ("state",) if name == "run_rounds" else ()
             jitted = jax.jit(function, static_argnames=arguments, donate_argnames=donated, compiler_options=QUICK)
             patch.setattr(program, name, jitted)
+        options: Any = {"static_argnames": ("spec", "lanes", "keep_models"), "compiler_options": QUICK}
+        patch.setattr(standalone, "_run", jax.jit(standalone._run.__wrapped__, **options))
         yield
