@@ -1,9 +1,8 @@
-"""Local training: batches, the step, hooks and evaluation, against NumPy and closed forms."""
+"""Local training: batches and the step, against NumPy and closed forms."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,94 +12,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax import local, trees
+from fljax import local
 from fljax.local import Local
-from fljax.types import Examples, Rows, Subset, Task
-
-KEY = jax.random.key(3)
-# Few shapes and settings, so that programs are compiled once for many tests.
-CAPACITY = 12
-STEPS, EPOCHS = Local(0.1, 4, steps=3), Local(0.1, 4, epochs=2)
-run_draw = jax.jit(
-    lambda key, index, size, how, steps=None: local.draw(key, rows_only(index, size), how, steps=steps),
-    static_argnums=3,
+from tests.local_tools import (
+    CAPACITY,
+    EPOCHS,
+    KEY,
+    LINEAR,
+    START,
+    STEPS,
+    batches,
+    close,
+    drawn_by_train,
+    examples,
+    linear_task,
+    logistic_task,
+    numpy_adam,
+    numpy_rows,
+    numpy_sgd,
+    quick_compilation,  # noqa: F401 - a fixture for every test here
+    real_rows,
+    run_distinct,
+    run_train,
+    same,
+    start,
+    subset,
+    trained,
 )
-run_distinct = jax.jit(local.draw_distinct, static_argnums=(2, 3))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-def linear_loss(logits, y):
-    """Half the squared distance of the one logit from the label."""
-    return 0.5 * jnp.square(logits[:, 0] - y.astype(logits.dtype))
-
-
-LINEAR = Task(
-    init=lambda key: {"w": jnp.zeros(2)},
-    logits=lambda params, x, key=None: (x @ params["w"])[:, None],
-    loss=linear_loss,
-)
-
-
-def linear_task(**fields):
-    """Least squares: ``x w``, a quadratic problem with known gradients."""
-    return LINEAR._replace(**fields)
-
-
-def logistic_task():
-    return Task(
-        init=lambda key: {"w": 0.1 * jax.random.normal(key, (2, 3)), "b": jnp.zeros(3)},
-        logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
-        loss=optax.softmax_cross_entropy_with_integer_labels,
-    )
-
-
-def examples(count=12, dtype: Any = np.float32):
-    rng = np.random.default_rng(0)
-    return Examples(jnp.asarray(rng.normal(size=(count, 2)).astype(dtype)), jnp.asarray(rng.integers(0, 3, count)))
-
-
-def subset(index, capacity=CAPACITY, *, data=None, noise=None, fill=0):
-    """A client with these rows, padded to ``capacity`` by ``fill``."""
-    index = list(index)
-    padded = index + [fill] * (capacity - len(index))
-    rows = Rows(jnp.asarray(padded, jnp.int32), jnp.asarray(len(index), jnp.int32))
-    return Subset(examples() if data is None else data, rows, noise)
-
-
-def rows_only(index, size):
-    return Subset(Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32)), Rows(index, size))
-
-
-def batches(size, capacity, how, steps=None, key=KEY):
-    """``draw`` as NumPy: positions, mask, number of real steps."""
-    drawn = run_draw(key, jnp.arange(capacity), jnp.int32(size), how, steps)
-    real = drawn.position.shape[0] if drawn.steps is None else int(drawn.steps)
-    return np.asarray(drawn.position), np.asarray(drawn.mask), real
-
-
-def real_rows(position, mask, real):
-    return [position[t][mask[t]].tolist() for t in range(real)]
-
-
-def close(a, b, rtol=1e-6):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
-
-
-def same(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_array_equal(x, y)
-
 
 # --- Batches without replacement ----------------------------------------------------------------------------
 
@@ -235,43 +173,6 @@ def test_impossible_batches_are_refused(how, message):
 # --- The step -----------------------------------------------------------------------------------------------
 
 
-def numpy_rows(own):
-    """x and y of a client's rows, unpadded, in double precision."""
-    index = np.asarray(own.rows.index)[: int(own.rows.size)]
-    return np.asarray(own.examples.x, np.float64)[index], np.asarray(own.examples.y, np.float64)[index]
-
-
-def numpy_sgd(w, own, drawn, rate, pull=lambda w: 0.0):
-    """Plain SGD on least squares over batches of positions."""
-    x, y = numpy_rows(own)
-    for rows in drawn:
-        w = w - rate * (x[rows].T @ (x[rows] @ w - y[rows]) / max(1, len(rows)) + pull(w))
-    return w
-
-
-def drawn_by_train(own, how, key=KEY):
-    capacity, size = own.rows.index.shape[0], int(own.rows.size)
-    return real_rows(*batches(size, capacity, how, key=jax.random.fold_in(key, 0)))
-
-
-START = np.array([0.5, -1.0])
-
-
-def start(dtype=jnp.float32):
-    return {"w": jnp.asarray(START, dtype)}
-
-
-@functools.partial(jax.jit, static_argnames=("task", "how", "loss", "adjust"))
-def run_train(params, own, weight_decay, task, how, round, loss, adjust):
-    how = how if weight_decay is None else how._replace(weight_decay=weight_decay)
-    return local.train(KEY, params, own, task=task, local=how, round=round, loss=loss, adjust=adjust)
-
-
-def trained(own, how, *, task=LINEAR, round=0, loss=None, adjust=None):
-    params = start(own.examples.x.dtype)
-    return run_train(params, own, how.weight_decay, task, how._replace(weight_decay=None), round, loss, adjust)
-
-
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 @pytest.mark.parametrize("rows", [[2], [1, 4, 7], [0, 3, 5, 6, 8, 9, 10]])
 def test_sgd_against_numpy(rows, how):
@@ -321,18 +222,6 @@ def test_learning_rate_decays_by_round():
     first = trained(own, how).params["w"] - start()["w"]
     third = trained(own, how, round=jnp.int32(2)).params["w"] - start()["w"]
     np.testing.assert_allclose(third, 0.25 * first, rtol=1e-5)
-
-
-def numpy_adam(w, own, drawn, rate, weight_decay):
-    """Adam whose gradient contains the L2 term (coupled), from Kingma and Ba, Algorithm 1."""
-    x, y = numpy_rows(own)
-    first, second = np.zeros_like(w), np.zeros_like(w)
-    for step, rows in enumerate(drawn, start=1):
-        slope = x[rows].T @ (x[rows] @ w - y[rows]) / len(rows) + weight_decay * w
-        first = 0.9 * first + 0.1 * slope
-        second = 0.999 * second + 0.001 * slope**2
-        w = w - rate * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
-    return w
 
 
 def test_weight_decay_is_coupled():
@@ -414,198 +303,3 @@ def test_numbers_may_be_traced():
     drawn = drawn_by_train(own, STEPS)
     for row, rate, weight in zip(found, [0.05, 0.01], [0.2, 0.0], strict=True):
         np.testing.assert_allclose(row, numpy_adam(START, own, drawn, rate, weight), rtol=1e-5)
-
-
-# --- Hooks --------------------------------------------------------------------------------------------------
-
-
-def test_proximal_closed_form():
-    """With ``F(w) = |w - c|^2 / 2`` SGD contracts to ``(c + mu a) / (1 + mu)`` by ``1 - rate (1 + mu)`` a step."""
-    task = Task(lambda key: {}, lambda params, x, key=None: x - params["w"][None, :], lambda r, y: 0.5 * (r**2).sum(-1))
-    own = subset(range(5))
-    anchor, mu, rate, steps = {"w": jnp.array([2.0, 0.0])}, 0.5, 0.2, 6
-    how = Local(rate, 5, steps=steps)
-    found = trained(own, how, task=task, adjust=local.proximal(anchor, mu)).params["w"]
-    fixed = (numpy_rows(own)[0].mean(axis=0) + mu * np.asarray(anchor["w"])) / (1 + mu)
-    np.testing.assert_allclose(found, fixed + (1 - rate * (1 + mu)) ** steps * (START - fixed), rtol=1e-5)
-    same(trained(own, how, task=task, adjust=local.proximal(anchor, 0.0)).params, trained(own, how, task=task).params)
-
-
-def test_corrected_closed_form():
-    own, how, shift = subset(range(6)), STEPS, np.array([1.0, -2.0])
-    found = trained(own, how, adjust=local.corrected({"w": jnp.asarray(shift, jnp.float32)})).params["w"]
-    expected = numpy_sgd(START, own, drawn_by_train(own, how), 0.1, pull=lambda w: shift)
-    np.testing.assert_allclose(found, expected, rtol=2e-6)
-
-
-def test_a_loss_that_weighs_rows_by_position():
-    own, how, task = subset([1, 4, 7, 9, 2]), EPOCHS, linear_task()
-    weight = np.array([0.0, 1.0, 2.0, 0.5, 3.0] + [np.nan] * 7)
-
-    def loss(params, x, y, position, key):
-        return jnp.asarray(weight, jnp.float32)[position] * task.loss(task.logits(params, x, key), y)
-
-    found = trained(own, how, loss=loss).params["w"]
-    x, y = numpy_rows(own)
-    w = START
-    for rows in drawn_by_train(own, how):
-        w = w - 0.1 * x[rows].T @ (weight[rows] * (x[rows] @ w - y[rows])) / len(rows)
-    np.testing.assert_allclose(found, w, rtol=2e-6)
-
-
-def test_default_loss_and_gradient():
-    task, own, params = linear_task(), subset([1, 4, 7]), start()
-    position, mask = jnp.array([2, 0, 1]), jnp.array([True, True, False])
-    x, y = numpy_rows(own)
-    expected = x[[2, 0]].T @ (x[[2, 0]] @ START - y[[2, 0]]) / 2
-    gradient = jax.jit(functools.partial(local.gradient, task))
-    found = gradient(params, own, position, mask, KEY)["w"]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    nothing = gradient(params, own, position, jnp.zeros(3, bool), KEY)["w"]
-    same(nothing, jnp.zeros(2))
-
-
-def test_masked_mean():
-    values = jnp.array([1.0, 2.0, jnp.nan])
-    assert float(local.masked_mean(values, jnp.array([True, True, False]))) == 1.5
-    assert float(local.masked_mean(values, jnp.zeros(3, bool))) == 0.0
-
-
-def test_descend_counts_and_keys():
-    batches = local.Batches(jnp.zeros((4, 1), jnp.int32), jnp.ones((4, 1), bool), None)
-
-    def step(carry, position, mask, key):
-        count, _ = carry
-        return count + 1, jax.random.key_data(key)
-
-    zero = (jnp.int32(0), jax.random.key_data(KEY))
-    (count, last), taken = local.descend(step, zero, batches, KEY)
-    assert int(count) == int(taken) == 4
-    same(last, jax.random.key_data(jax.random.fold_in(KEY, 3)))
-    (count, _), taken = local.descend(step, zero, batches._replace(steps=jnp.int32(2)), KEY)
-    assert int(count) == int(taken) == 2
-
-
-# --- Reading examples ---------------------------------------------------------------------------------------
-
-
-def test_fetch_prepares_and_stays_within_the_rows():
-    task = linear_task(prepare=lambda x: 2 * x)
-    own = subset([3, 5], 4, fill=11)
-    x, y = local.fetch(task, own, jnp.array([1, 0, 3]))
-    data = examples()
-    same(x, 2 * data.x[jnp.array([5, 3, 5])])
-    same(y, data.y[jnp.array([5, 3, 5])])
-
-
-def test_noise_is_keyed_by_row():
-    fetch = jax.jit(functools.partial(local.fetch, LINEAR))
-    own = subset([3, 5, 8], noise=jnp.float32(0.5))
-    clean, _ = fetch(own, jnp.arange(3))
-    same(clean, examples().x[jnp.array([3, 5, 8])])
-    noisy, _ = fetch(own, jnp.arange(3), KEY)
-    delta = noisy - clean
-    assert np.abs(delta).min() > 0
-    assert len(np.unique(delta)) == 6
-    # The place in the batch, the order of the client's rows and padding do not matter; the key does.
-    turned, _ = fetch(own, jnp.array([2, 0, 0]), KEY)
-    same(turned, np.asarray(noisy)[[2, 0, 0]])
-    other = subset([8, 3], noise=jnp.float32(0.5))
-    same(fetch(other, jnp.array([0, 1, 1]), KEY)[0], np.asarray(noisy)[[2, 0, 0]])
-    assert not np.array_equal(fetch(own, jnp.arange(3), jax.random.key(9))[0], noisy)
-    same(fetch(own._replace(noise=jnp.float32(0.0)), jnp.arange(3), KEY)[0], clean)
-    same(fetch(own._replace(noise=None), jnp.arange(3), KEY)[0], clean)
-
-
-def test_noise_has_the_standard_deviation_in_prepared_units():
-    data = Examples(jnp.zeros((400, 5), jnp.uint8), jnp.zeros(400, jnp.int32))
-    own = subset(range(400), 400, data=data, noise=jnp.float32(0.5))
-    task = linear_task(prepare=lambda x: x.astype(jnp.float32) / 255)
-    x, _ = jax.jit(functools.partial(local.fetch, task))(own, jnp.arange(400), KEY)
-    assert abs(float(x.std()) - 0.5) < 0.03
-    assert abs(float(x.mean())) < 0.03
-
-
-def test_noise_reaches_training_alone():
-    how, own = STEPS, subset(range(6))
-    noisy = own._replace(noise=jnp.float32(1.0))
-    assert not np.array_equal(trained(noisy, how).params["w"], trained(own, how).params["w"])
-    same(trained(own._replace(noise=jnp.float32(0.0)), how).params, trained(own, how).params)
-    evaluate = jax.jit(lambda own, key=None: local.evaluate(LINEAR, lambda x: LINEAR.logits(start(), x), own, key=key))
-    same(evaluate(noisy), evaluate(own))
-    assert not np.array_equal(evaluate(noisy, KEY), evaluate(own))
-
-
-def test_augment_gets_a_key_of_its_own_in_every_step():
-    seen = []
-
-    def augment(key, x):
-        assert jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        jax.debug.callback(lambda data: seen.append(tuple(np.asarray(data).tolist())), jax.random.key_data(key))
-        return x + 1
-
-    task, own = linear_task(augment=augment), subset(range(3))
-    found = trained(own, Local(0.1, 3, steps=3), task=task).params["w"]
-    jax.effects_barrier()
-    assert len(set(seen)) == 3
-    data = examples()
-    moved = subset(range(3), data=data._replace(x=data.x + 1))
-    np.testing.assert_allclose(found, trained(moved, Local(0.1, 3, steps=3)).params["w"], rtol=1e-6)
-    predict = functools.partial(task.logits, start())
-    same(local.evaluate(task, predict, own), local.evaluate(linear_task(), predict, own))
-
-
-def test_a_key_means_training_mode():
-    keys = []
-
-    def logits(params, x, key=None):
-        keys.append(key)
-        return (x @ params["w"])[:, None]
-
-    task, own = linear_task(logits=logits), subset(range(3))
-    trained(own, Local(0.1, 3, steps=1), task=task)
-    assert keys
-    assert all(key is not None for key in keys)
-
-
-# --- Evaluation ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("capacity", [4, 12])
-def test_evaluate_is_a_masked_mean(capacity):
-    task, data = logistic_task(), examples()
-    own = subset([1, 4, 7, 2], capacity, data=data._replace(x=data.x.at[11].set(jnp.nan)), fill=11)
-    params = task.init(KEY)
-    loss, accuracy = jax.jit(lambda own: local.evaluate(task, lambda x: task.logits(params, x), own))(own)
-    index = np.array([1, 4, 7, 2])
-    logits = task.logits(params, data.x[index])
-    np.testing.assert_allclose(loss, task.loss(logits, data.y[index]).mean(), rtol=1e-6)
-    np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
-
-
-def test_evaluate_without_rows_is_nan():
-    task = logistic_task()
-    params = task.init(KEY)
-    loss, accuracy = local.evaluate(task, lambda x: task.logits(params, x), subset([]))
-    assert np.isnan(loss)
-    assert np.isnan(accuracy)
-
-
-def test_maps_over_clients():
-    """A batch of ragged clients gives what each of them gives alone."""
-    task, data = logistic_task(), examples()
-    index = jnp.array([[0, 1, 2, 3, 4], [5, 6, 7, 0, 0], [8, 0, 0, 0, 0]], jnp.int32)
-    size = jnp.array([5, 3, 1], jnp.int32)
-    keys = jax.vmap(lambda i: jax.random.fold_in(KEY, i))(jnp.arange(3))
-    params = task.init(KEY)
-    how = Local(0.1, 2, epochs=2)
-
-    def one(key, index, size):
-        own = Subset(data, Rows(index, size))
-        return local.train(key, params, own, task=task, local=how)
-
-    together = jax.jit(jax.vmap(one))(keys, index, size)
-    assert together.steps.tolist() == [6, 4, 2]
-    for k in range(3):
-        alone = jax.jit(one)(keys[k], index[k], size[k])
-        close(trees.take(together.params, k), alone.params, rtol=1e-5)
