@@ -24,7 +24,7 @@ def list_(
     if kind not in LISTS:
         raise ValueError(unknown("list", kind, LISTS))
     found = _offered(kind)
-    lines = {name: _first_line(getattr(entry, "build", entry)) for name, entry in found.items()}
+    lines = {name: getattr(entry, "summary", None) or _first_line(entry) for name, entry in found.items()}
     if as_json:
         print_json(lines)
         return
