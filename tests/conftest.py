@@ -15,3 +15,12 @@ def x64():
     """Double precision for one test."""
     with enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For files of tiny programs: compiling them costs far more than running them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

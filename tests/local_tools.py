@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from fljax import local
 from fljax.local import Local
@@ -24,15 +23,6 @@ run_draw = jax.jit(
     static_argnums=3,
 )
 run_distinct = jax.jit(local.draw_distinct, static_argnums=(2, 3))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def linear_loss(logits, y):

@@ -30,7 +30,6 @@ from tests.local_tools import (
     numpy_adam,
     numpy_rows,
     numpy_sgd,
-    quick_compilation,  # noqa: F401 - a fixture for every test here
     real_rows,
     run_distinct,
     run_train,
@@ -39,6 +38,8 @@ from tests.local_tools import (
     subset,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 # --- Batches without replacement ----------------------------------------------------------------------------
 

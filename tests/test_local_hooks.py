@@ -25,12 +25,13 @@ from tests.local_tools import (
     logistic_task,
     numpy_rows,
     numpy_sgd,
-    quick_compilation,  # noqa: F401 - a fixture for every test here
     same,
     start,
     subset,
     trained,
 )
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 # --- Hooks --------------------------------------------------------------------------------------------------
 

@@ -28,13 +28,7 @@ TASK = Task(
 RUN = functools.partial(simulate, seeds=[SEED])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(scope="module")

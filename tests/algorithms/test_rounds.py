@@ -34,13 +34,7 @@ TASK = Task(
 STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, capacity=7, x=None, y=None):
