@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fljax.engine import Plan as Plan
     from fljax.engine import simulate as simulate
     from fljax.engine import standalone as standalone
+    from fljax.engine import use_cores as use_cores
     from fljax.local import Local as Local
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOME = {
     "simulate": "engine",
     "standalone": "engine",
+    "use_cores": "engine",
     "Plan": "engine",
     "Execution": "engine",
     "Block": "engine",

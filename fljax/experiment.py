@@ -100,9 +100,9 @@ def run(
     finished = _finished(config, directory) if resume and directory is not None else {}
     federation, task = build_federation(config, tell)
     local = build_local(config)
-    lanes = Execution(config.execution.clients, config.execution.seeds)
+    execution = Execution(**config.execution.model_dump())
     tell("standalone", "", 0, config.rounds, f"training {_population(federation)} standalone models per seed")
-    reference = standalone(task, federation, _standalone_local(config, local), seeds=config.seeds, execution=lanes)
+    reference = standalone(task, federation, _standalone_local(config, local), seeds=config.seeds, execution=execution)
     if config.participation.clients_per_round > config.data.clients:
         asked = config.participation.clients_per_round
         tell(
@@ -133,9 +133,10 @@ def run(
             reference=reference,
             evaluate_every=config.evaluate_every,
             callbacks=(progress,),
-            execution=lanes,
+            execution=execution,
         )
         parts[label] = (kept[label].metrics, kept[label].records)
+        tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
             tell(
                 "note",
@@ -266,6 +267,17 @@ def _teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callabl
 def round_seconds(seconds: float) -> float:
     """Milliseconds are enough for a log."""
     return float(np.round(seconds, 3))
+
+
+def _cost(metrics: xr.Dataset) -> str:
+    """How a run was mapped to devices, and what it cost."""
+    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
+    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
+    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
+    seconds = ", ".join(f"{word} {each:.1f} s" for word, each in spent.items() if each > 0)
+    at_a_time = "one client" if clients == 1 else f"{clients} clients"
+    where = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{at_a_time} at a time on {where}, about {float(metrics['execution_memory']) / 2**20:.0f} MiB; {seconds}"
 
 
 Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]

@@ -8,6 +8,9 @@ import pytest
 from tests.precision import enable_x64
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update(
+    "jax_num_cpu_devices", 2
+)  # so that clients are really spread in every test that does not say otherwise
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from fljax import cli, experiment, report
-from fljax.cli.run import _compilation_cache
+from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
 
 CONFIG = """
@@ -199,11 +199,15 @@ def test_compilation_cache(monkeypatch):
 
     changed = {}
     monkeypatch.setattr(jax.config, "update", lambda name, value: changed.update({name: value}))
+    monkeypatch.setattr(jax.config, "read", lambda name: None)
     monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
-    _compilation_cache()
-    assert changed == {}
+    start_jax()
+    assert "jax_compilation_cache_dir" not in changed
     monkeypatch.delenv("FLJAX_COMPILATION_CACHE")
-    _compilation_cache()
+    start_jax(cache=False)
+    assert "jax_compilation_cache_dir" not in changed
+    start_jax()
+    assert changed["jax_compilation_cache_max_size"] > 0
     assert changed["jax_compilation_cache_dir"].endswith(os.path.join(".cache", "fljax", "xla"))
 
 

@@ -228,7 +228,7 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["participation.clients_per_round=0"], "participation.clients_per_round: expected a number above 0"),
         (
             ["execution.clients=fast"],
-            "execution.clients: expected 'auto', 'vmap', 'scan' or a positive chunk size",
+            "execution.clients: expected 'auto', 'trial', 'vmap', 'scan' or a positive chunk size",
         ),
         (
             ["execution.seeds=0"],

@@ -54,7 +54,7 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
         assert name in metrics
     assert metrics["threshold"].dims == ("seed", "client")
     assert {"weight", "gap", "loss", "bytes_up", "cohort_id"} <= set(outcome.records)
-    assert {event.stage for event in events} == {"data", "standalone", "train", "saved"}
+    assert {event.stage for event in events} == {"data", "standalone", "train", "note", "saved"}
     assert outcome.diverged == ()
 
 

@@ -54,7 +54,9 @@ def sample_uniform(
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
     """``min(rows, number available)`` clients without replacement: ids, and which rows are filled."""
     score = jax.random.uniform(key, available.shape)
-    id = jnp.argsort(jnp.where(available, score, jnp.inf))[:rows].astype(jnp.int32)
+    # Not a sort: of a million clients that alone would take half a second. Ties go to the lower id.
+    _, id = jax.lax.top_k(jnp.where(available, -score, -jnp.inf), rows)
+    id = id.astype(jnp.int32)
     return id, available[id]
 
 

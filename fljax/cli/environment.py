@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
+import pathlib
 import platform
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
+
+
+CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; those not used for longest go first
+
+
+def start_jax(cache: bool = True) -> None:
+    """Before JAX starts: the cores become devices, and compiled programs are kept between runs.
+
+    FLJAX_COMPILATION_CACHE may name another folder than ~/.cache/fljax/xla, or be "off". Where JAX itself has been
+    told of a cache, that one is used.
+    """
+    import jax
+
+    from fljax.engine import use_cores
+
+    with contextlib.suppress(RuntimeError):  # called from a process in which JAX runs already
+        use_cores()
+    chosen = os.environ.get("FLJAX_COMPILATION_CACHE", "")
+    if not cache or chosen.lower() == "off" or (jax.config.read("jax_compilation_cache_dir") and not chosen):
+        return
+    folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", CACHE_LIMIT)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def environment() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fljax.cli.environment import environment
+from fljax.cli.environment import environment, start_jax
 from fljax.cli.printing import Json, fail, print_json
 
 if TYPE_CHECKING:
@@ -45,6 +44,9 @@ def run(
         bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")
     ] = False,
     as_json: Json = False,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")] = False,
 ) -> int:
@@ -53,7 +55,7 @@ def run(
 
     chosen = load(config, [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])])
     folder = _folder(chosen, out, resume)
-    _compilation_cache()
+    start_jax(cache)
     from fljax import experiment
 
     _prepare(folder, chosen, resume)
@@ -119,18 +121,6 @@ def _prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
         (folder / "environment.json").write_text(found, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
-
-
-def _compilation_cache() -> None:
-    """Keeps compiled programs between runs, unless FLJAX_COMPILATION_CACHE is "off"; it may name another folder."""
-    chosen = os.environ.get("FLJAX_COMPILATION_CACHE", "")
-    if chosen.lower() == "off":
-        return
-    import jax
-
-    folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def _progress(quiet: bool) -> Progress:

@@ -25,6 +25,21 @@ def _strategy(value: Any) -> Any:
     raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {value!r}")
 
 
+def _client_strategy(value: Any) -> Any:
+    if value == "trial":
+        return value
+    try:
+        return _strategy(value)
+    except ValueError as error:
+        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', ")) from None
+
+
+def _devices(value: Any) -> Any:
+    if value == "all" or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"expected 'all' or a positive number of devices, got {value!r}")
+
+
 def _name(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value):
         return value
@@ -37,6 +52,8 @@ def _tuple(value: Any) -> Any:
 
 Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
 Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
+ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan"] | int, BeforeValidator(_client_strategy)]
+Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
 Name = Annotated[str, BeforeValidator(_name)]
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -144,10 +161,12 @@ class Participation(Table):
 
 
 class Execution(Table):
-    """How clients and seeds are mapped to the device: a strategy, or a number that run side by side."""
+    """How clients and seeds are mapped to devices: a strategy, or a number that run side by side."""
 
-    clients: Strategy = "auto"
+    clients: ClientStrategy = "auto"
     seeds: Strategy = "auto"
+    evaluation: Strategy = "auto"
+    devices: Devices = "all"
 
 
 class Scenario(Named):

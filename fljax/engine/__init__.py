@@ -3,6 +3,7 @@
 from fljax.engine.callbacks import log_to as log_to
 from fljax.engine.callbacks import print_progress as print_progress
 from fljax.engine.callbacks import stop_when as stop_when
+from fljax.engine.cores import use_cores as use_cores
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
 from fljax.engine.round import State as State

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from fljax import local, trees
-from fljax.engine.execution import Lanes, map_lanes
+from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, local_data
 from fljax.types import Algorithm, ClientData, Federation, Seat
 
@@ -103,9 +104,9 @@ def evaluate(
     def unseen(client: ClientData) -> dict[str, Array]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client))
 
-    found = map_lanes(seen, (federation.clients, state.clients), lanes.evaluation)
+    found = map_lanes(seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
     if federation.unseen is not None:
-        fresh = map_lanes(unseen, federation.unseen, lanes.evaluation)
+        fresh = map_lanes(unseen, federation.unseen, lanes.evaluation, lanes.devices)
         found |= {"unseen_" + name: values for name, values in fresh.items()}
     if algorithm.shared is not None and algorithm.shared is algorithm.deploy:
         for name in list(found):

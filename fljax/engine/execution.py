@@ -1,44 +1,56 @@
-"""How clients and seeds map to the device: a strategy, never part of an algorithm."""
+"""How clients and seeds map to devices: a strategy, never part of an algorithm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import jax
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
+import numpy as np
 
 Strategy = Literal["auto", "vmap", "scan"] | int
+Clients = Literal["auto", "trial", "vmap", "scan"] | int
+Devices = Literal["all"] | int
 
-# Budgets of ``auto`` in bytes: on a CPU, models that are trained side by side should stay in the cache; on an
-# accelerator they should fill it. Evaluation is bounded by the gathered examples.
-CACHE = 4 * 2**20
-ACCELERATOR = 2 * 2**30
-EVALUATION = 128 * 2**20
+# What ``auto`` decides by, measured with benchmarks/throughput.py on 2 cores (2026-11-21). On a CPU a client's model
+# with its gradient and update should stay in the first caches: an MLP of 52,000 parameters trains 15 % more steps a
+# second alone than five at a time, a logistic regression of 610 parameters 40 % more in tens than alone.
+CACHE = 256 * 2**10
+# Share of an accelerator's free memory that clients side by side may fill, and what is taken where it does not tell.
+FILLED = 0.5
+ACCELERATOR = 8 * 2**30
+# Prepared examples that are evaluated at a time.
+EVALUATION = {"cpu": 128 * 2**20, "accelerator": 1024 * 2**20}
+# A client alone costs 1 + this times its share of many side by side.
+ALONE = {"cpu": 0.5, "accelerator": 100.0}
 
 
 class Execution(NamedTuple):
     """How many clients, and seeds, run side by side. Results do not depend on it, up to rounding.
 
     Attributes:
-      clients: "vmap" (all of the cohort at once), "scan" (one after another), a number k (k at a time) or "auto".
-      seeds: likewise for the seeds of one ``simulate`` call.
+      clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
+        "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``) or "trial" (``auto`` and its
+        neighbours are compiled, timed for a round, and the fastest is taken).
+      seeds: "auto", "vmap", "scan" or a number, for the seeds of one ``simulate`` call.
       evaluation: likewise for clients while they are polled or evaluated.
+      devices: over how many devices clients are spread; "all" or a number. A CPU is one device unless
+        ``fljax.use_cores`` made its cores devices before JAX started.
     """
 
-    clients: Strategy = "auto"
+    clients: Clients = "auto"
     seeds: Strategy = "auto"
     evaluation: Strategy = "auto"
+    devices: Devices = "all"
 
 
 class Lanes(NamedTuple):
-    """A resolved Execution: how many run side by side."""
+    """A resolved Execution: how many run side by side, on each of how many devices."""
 
     clients: int
     seeds: int
     evaluation: int
+    devices: int = 1
 
 
 class Sizes(NamedTuple):
@@ -49,28 +61,77 @@ class Sizes(NamedTuple):
     seeds: int
     model: int  # what one client receives
     evaluated: int  # prepared examples of one client's evaluation
+    lane: int = 0  # what training one client holds at once
+    samples: tuple[int, ...] | None = None  # of all clients, most first, where steps depend on them
 
 
 def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Lanes:
-    """Replaces names by numbers of lanes: a fixed rule of shapes and backend, so that a run can be repeated.
+    """Replaces names by numbers: a fixed rule of shapes, backend, memory and devices, so that a run can be repeated.
 
-    "auto" runs as many clients at a time as keep their models (three copies each: parameters, gradients, update)
-    within the budget of the backend; seeds are batched only if all their clients fit as well.
+    "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
+    on an accelerator as many as fill half of its memory. Where steps differ between clients, chunks take the steps
+    of their longest client, and the number is lowered to where chunks of like clients waste least. Seeds are batched
+    only if all their clients fit as well.
 
     Raises:
-      ValueError: if a strategy is neither a known name nor a positive number.
+      ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
     """
     backend = jax.default_backend() if backend is None else backend
-    budget = CACHE if backend == "cpu" else ACCELERATOR
-    lanes = max(1, budget // max(1, 3 * sizes.model))
-    clients = _lanes("clients", execution.clients, sizes.rows, lanes)
-    seeds = _lanes("seeds", execution.seeds, sizes.seeds, lanes // sizes.rows)
-    evaluation = _lanes("evaluation", execution.evaluation, sizes.population, EVALUATION // max(1, sizes.evaluated))
-    return Lanes(clients, seeds, evaluation)
+    kind = "cpu" if backend == "cpu" else "accelerator"
+    devices = _devices(execution.devices, sizes)
+    rows = -(-sizes.rows // devices)
+    fitting = CACHE // max(1, 3 * sizes.model) if kind == "cpu" else _memory() // max(1, sizes.lane, 3 * sizes.model)
+    lanes = max(1, min(rows, fitting))
+    if sizes.samples is not None:
+        lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
+    clients = "auto" if execution.clients == "trial" else execution.clients
+    each = -(-sizes.population // devices)
+    return Lanes(
+        _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
+        _lanes("seeds", execution.seeds, sizes.seeds, fitting // sizes.rows),
+        _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
+        devices,
+    )
 
 
-def _lanes(name: str, strategy: Strategy, count: int, automatic: int) -> int:
-    message = f"expected execution.{name} to be auto, vmap, scan or a positive number, got {strategy!r}"
+def neighbours(lanes: Lanes, sizes: Sizes) -> list[Lanes]:
+    """What a trial tries: the number that ``auto`` takes, a quarter and four times of it, one, and all."""
+    rows = -(-sizes.rows // lanes.devices)
+    tried = {1, lanes.clients, lanes.clients // 4, lanes.clients * 4, rows}
+    return [lanes._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
+
+
+def _devices(asked: Devices, sizes: Sizes) -> int:
+    there = jax.device_count()
+    number = there if asked == "all" else asked
+    if isinstance(number, bool) or not isinstance(number, int) or not number >= 1:
+        raise ValueError(f'expected execution.devices to be "all" or a positive number, got {asked!r}')
+    if number > there:
+        raise ValueError(
+            f"expected execution.devices to be at most the {there} that JAX sees, got {number}; "
+            "fljax.use_cores() makes the cores of a CPU devices"
+        )
+    return min(number, max(sizes.rows, 1))
+
+
+def _memory() -> int:
+    free = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
+    return int(FILLED * min(free))
+
+
+def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:
+    """The number of lanes at which chunks of like clients, each as long as its longest, cost least."""
+    ordered = np.maximum(np.asarray(samples, float), 1)
+
+    def cost(lanes: int) -> float:
+        return float(np.sum(ordered[::lanes])) * lanes * (1 + alone / lanes)
+
+    tried = {1, 2, 3, 4, 5, 6, 8, _even(len(samples), most), *(2**power for power in range(4, 20))}
+    return min((lanes for lanes in sorted(tried) if lanes <= most), key=cost)
+
+
+def _lanes(name: str, strategy: Clients, count: int, automatic: int, names: str = "auto, vmap, scan") -> int:
+    message = f"expected execution.{name} to be {names} or a positive number, got {strategy!r}"
     if isinstance(strategy, str):
         named = {"auto": _even(count, automatic), "vmap": count, "scan": 1}
         if strategy not in named:
@@ -82,15 +143,7 @@ def _lanes(name: str, strategy: Strategy, count: int, automatic: int) -> int:
 
 
 def _even(count: int, lanes: int) -> int:
-    """At most ``lanes``, dividing ``count`` if that costs less than half of them: a remainder is compiled apart."""
+    """At most ``lanes``, dividing ``count`` if that costs less than half of them, so that no chunk is padded."""
     lanes = max(1, min(lanes, count))
     divisor = next(k for k in range(lanes, 0, -1) if count % k == 0)
     return divisor if 2 * divisor >= lanes else lanes
-
-
-def map_lanes(function: Callable[[Any], Any], xs: PyTree, lanes: int) -> PyTree:
-    """Maps over the leading axis of ``xs``, ``lanes`` at a time: 1 is a scan, all of them one ``vmap``."""
-    count = jax.tree.leaves(xs)[0].shape[0]
-    if lanes >= count and count > 1:
-        return jax.vmap(function)(xs)
-    return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)

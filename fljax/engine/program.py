@@ -12,7 +12,9 @@ import numpy as np
 
 from fljax import trees
 from fljax.engine import evaluate as evaluation
-from fljax.engine.execution import Lanes, Sizes, map_lanes
+from fljax.engine.execution import Lanes, Sizes
+from fljax.engine.lanes import map_lanes, on_devices
+from fljax.engine.memory import made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
 from fljax.types import Algorithm, Federation, Seat
 
@@ -128,7 +130,11 @@ def map_seeds(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: C
 @functools.partial(jax.jit, static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all seeds before round 0."""
-    return map_seeds(spec, lanes, inputs, seeds, lambda algorithm, data, seed: initial_state(algorithm, data, seed))
+
+    def run(inputs: Inputs, seeds: Array) -> State:
+        return map_seeds(spec, lanes, inputs, seeds, initial_state)
+
+    return on_devices(run, lanes.devices)(inputs, seeds)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "lanes", "capacity"), donate_argnames=("state",))
@@ -141,31 +147,35 @@ def run_rounds(
     without computing. Records are ``[seeds, capacity, ...]``, of which the first ``count`` are filled.
     """
 
-    def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
-        step = lambda state, round: one_round(algorithm, data, lanes, state, round)  # noqa: E731
-        shapes = jax.eval_shape(step, state, first)[1]
-        records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, dict[str, Array]]:
+        def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
+            step = lambda state, round: one_round(algorithm, data, lanes, state, round)  # noqa: E731
+            shapes = jax.eval_shape(step, state, first)[1]
+            records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
-        def body(index: Array, carry: tuple[State, dict[str, Array]]) -> tuple[State, dict[str, Array]]:
-            state, records = carry
-            state, info = step(state, first + index)
-            return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
+            def body(index: Array, carry: tuple[State, dict[str, Array]]) -> tuple[State, dict[str, Array]]:
+                state, records = carry
+                state, info = step(state, first + index)
+                return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
 
-        return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
+            return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-    return map_seeds(spec, lanes, inputs, state, one_seed)
+        return map_seeds(spec, lanes, inputs, state, one_seed)
+
+    return on_devices(run, lanes.devices)(inputs, state, first, count)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "lanes"))
 def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
     """Test loss and accuracy of all clients of all seeds: ``[seeds, N]`` and ``[seeds, U]``."""
-    return map_seeds(
-        spec,
-        lanes,
-        inputs,
-        state,
-        lambda algorithm, data, state: evaluation.evaluate(algorithm, data, lanes, state, round),
-    )
+
+    def run(inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
+        def one_seed(algorithm: Algorithm, data: Federation, state: State) -> dict[str, Array]:
+            return evaluation.evaluate(algorithm, data, lanes, state, round)
+
+        return map_seeds(spec, lanes, inputs, state, one_seed)
+
+    return on_devices(run, lanes.devices)(inputs, state, round)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "known"))
@@ -210,31 +220,48 @@ def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
         data = jax.eval_shape(lambda f: trees.take(f._replace(examples=None), 0), federation)
         data = data._replace(examples=federation.examples)
     by_seed = jax.eval_shape(lambda tree: trees.take(tree, 0), inputs.by_seed)
+    zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
 
-    def trace(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
+    def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
         algorithm = spec.algorithm(traced, by_seed)
         kept.append(algorithm)
-        zero = jnp.zeros((), jnp.int32)
         state = initial_state(algorithm, data, zero)
-        row = jax.tree.map(lambda leaf: leaf[:1], (data.clients, state.clients))
         available = jnp.ones(data.clients.id.shape, bool)
-        key = jax.random.key(0)
-        _, cohort, _ = algorithm.select(key, zero, state.server, state.ballots, available)
-        first = jax.tree.map(lambda leaf: leaf[:1], cohort)
-        one = Lanes(1, 1, 1)
-        up, _ = train(algorithm, data, one, zero, zero, state.server, first, row[1], row[0])
+        _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
         down = algorithm.send(state.server, Seat(zero, zero, zero))
-        ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], 1)
-        return cohort, up, down, ballot
+        ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
+        return state, cohort, down, ballot
 
-    cohort, up, down, ballot = jax.eval_shape(trace, inputs.traced, by_seed, data)
+    state, cohort, down, ballot = jax.eval_shape(begin, inputs.traced, by_seed, data)
+    row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
+
+    def one_client(
+        traced: list[Any], by_seed: Any, data: Federation, server: Any, cohort: Any, kept: Any, own: Any
+    ) -> PyTree:
+        algorithm = spec.algorithm(traced, by_seed)
+        return train(algorithm, data, single, zero, zero, server, cohort, kept, own)[0]
+
+    arguments = (inputs.traced, by_seed, data, state.server, row(cohort), row(state.clients), row(data.clients))
+    closed, up = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
     population = data.clients.id.shape[0]
-    features = int(np.prod(federation.examples.x.shape[1:])) * 4
     sizes = Sizes(
         rows=cohort.id.shape[0],
         population=population,
         seeds=seeds,
         model=trees.bytes_of(down),
-        evaluated=features * federation.clients.test.index.shape[-1],
+        evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
+        lane=made_bytes(closed.jaxpr),
+        samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )
     return Shapes(kept[-1], sizes, trees.bytes_of(down), trees.bytes_of(up), trees.bytes_of(ballot) // population)
+
+
+def evaluated_bytes(federation: Federation, rows: int) -> int:
+    """Bytes of ``rows`` prepared examples."""
+    return int(np.prod(federation.examples.x.shape[1:])) * 4 * rows
+
+
+def samples(federation: Federation) -> tuple[int, ...]:
+    """Training samples of the seen clients, most first; of the first seed where there are several."""
+    size = np.asarray(federation.clients.train.size).reshape(-1, federation.clients.id.shape[-1])[0]
+    return tuple(sorted(size.tolist(), reverse=True))

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.engine.execution import Lanes, map_lanes
+from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.lanes import map_lanes
 from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array,
     clients = jax.vmap(one)(federation.clients)
     ballots: Any = ()
     if algorithm.poll is not None:
-        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, 1))
+        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, Lanes(1, 1, 1)))
         ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
 
@@ -94,7 +95,7 @@ def poll(
     round: Array,
     server: PyTree,
     clients: PyTree,
-    lanes: int,
+    lanes: Lanes,
 ) -> PyTree:
     """Ballots of all clients, by id."""
     key = round_key(seed, Purpose.POLL, round)
@@ -107,7 +108,7 @@ def poll(
         down = algorithm.send(server, seat)
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
-    return map_lanes(one, (federation.clients, clients), lanes)
+    return map_lanes(one, (federation.clients, clients), lanes.evaluation, lanes.devices)
 
 
 def one_round(
@@ -144,7 +145,7 @@ def one_round(
     if algorithm.poll is not None:
         ask = lambda: trees.where_rows(  # noqa: E731
             available,
-            poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes.evaluation),
+            poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes),
             state.ballots,
         )
         due = round % algorithm.poll_every == 0
@@ -157,8 +158,6 @@ def one_round(
     kept = trees.take(state.clients, row)
     data = trees.take(federation.clients, row)
     up, trained = train(algorithm, federation, lanes, state.seed, round, server, cohort, kept, data)
-    up = trees.where_rows(cohort.present, up, trees.zeros_like(up))
-    trained = trees.where_rows(cohort.present, trained, kept)
 
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
     server, aggregated = algorithm.aggregate(aggregate_key, round, server, up, cohort, held_data(federation))
@@ -191,13 +190,16 @@ def train(
     kept: PyTree,
     data: ClientData,
 ) -> tuple[PyTree, PyTree]:
-    """(Up, Client) of every row of the cohort."""
+    """(Up, Client) of every row of the cohort; zeros, and a Client that is not to be kept, where a row is empty."""
     key = round_key(seed, Purpose.TRAIN, round)
 
-    def one(row: tuple[ClientData, Array, PyTree]) -> tuple[PyTree, PyTree]:
-        client, slot, own = row
+    def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[PyTree, PyTree]:
+        client, slot, present, own = row
         seat = Seat(round, client.id, slot)
         down = algorithm.send(server, seat)
-        return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+        up, new = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+        return trees.where(present, up, trees.zeros_like(up)), trees.where(present, new, own)
 
-    return map_lanes(one, (data, cohort.slot, kept), lanes.clients)
+    # A client's steps follow from its samples; an empty row has none.
+    cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
+    return map_lanes(one, (data, cohort.slot, cohort.present, kept), lanes.clients, lanes.devices, cost)

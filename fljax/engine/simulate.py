@@ -12,7 +12,9 @@ import numpy as np
 
 from fljax import results
 from fljax.engine import program
-from fljax.engine.execution import Execution, Lanes, resolve
+from fljax.engine.compilation import compile_all, fastest
+from fljax.engine.execution import Execution, Lanes, neighbours, resolve
+from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State
 from fljax.results import Reference, Result
@@ -88,18 +90,25 @@ def simulate(
     program.check_seeds(seeds, federation)
     spec, inputs = program.split(algorithm_or_plan, federation)
     _check_rows(seeds, inputs, reference)
-    shapes = program.measure(spec, inputs, len(seeds))
-    lanes = resolve(execution or Execution(), shapes.sizes)
+    execution = execution or Execution()
     clock = _Clock()
-    state = program.start(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32))
-    if initial is not None:
-        state = _fit(initial, state, seeds)
-    first = int(np.asarray(state.round).max())
+    shapes = program.measure(spec, inputs, len(seeds))
+    lanes = resolve(execution, shapes.sizes)
     capacity = max(1, min(rounds, evaluate_every or rounds))
-    # A block of no rounds compiles the program without computing, so that training time is training alone.
-    state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(first), jnp.int32(0))
-    evaluations = [(first, _evaluate(spec, lanes, inputs, state, first))]
+    numbers = jnp.asarray(seeds, jnp.uint32)
+    inputs = replicated(inputs, lanes.devices)
+    if execution.clients == "trial":
+        lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
+        clock.lap("trial")
+    memory = compile_all(spec, lanes, capacity, inputs, numbers)
+    state = program.start(spec, lanes, inputs, numbers)
+    if initial is not None:
+        state = replicated(_fit(initial, state, seeds), lanes.devices)
+    first = int(np.asarray(state.round).max())
+    jax.block_until_ready(state)
     clock.lap("compile")
+    evaluations = [(first, _evaluate(spec, lanes, inputs, state, first))]
+    clock.lap("evaluate")
 
     records: list[dict[str, np.ndarray]] = []
     done, end = first, first + rounds
@@ -117,14 +126,14 @@ def simulate(
         answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
         if any(answers):
             break
-    return _result(spec, inputs, lanes, shapes, seeds, first, evaluations, records, reference, state, clock)
+    return _result(spec, inputs, lanes, shapes, seeds, first, evaluations, records, reference, state, clock, memory)
 
 
 class _Clock:
     """Seconds by purpose."""
 
     def __init__(self) -> None:
-        self.seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0}
+        self.seconds = {"trial": 0.0, "compile": 0.0, "train": 0.0, "evaluate": 0.0}
         self._last = time.perf_counter()
 
     def lap(self, purpose: str) -> None:
@@ -194,12 +203,15 @@ def _result(
     reference: Reference | None,
     state: State,
     clock: _Clock,
+    memory: int,
 ) -> Result:
     metrics = results.metrics_dataset(seeds, evaluations, reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     for purpose, seconds in clock.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), seconds)
-    metrics.attrs |= {f"execution_{name}": value for name, value in lanes._asdict().items()}
+    for name, number in lanes._asdict().items():
+        metrics[f"execution_{name}"] = ((), number)
+    metrics["execution_memory"] = ((), float(memory), {"units": "bytes", "long_name": "estimate, of each device"})
     dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
     table = results.records_dataset(seeds, first, records, dimensions, (shapes.down, shapes.up, shapes.ballot))
 

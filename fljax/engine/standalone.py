@@ -12,9 +12,10 @@ import numpy as np
 
 from fljax import local as training
 from fljax import trees
-from fljax.engine.execution import Execution, Lanes, Sizes, map_lanes, resolve
+from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.program import Inputs, Plan, Spec, check_seeds, map_seeds, split
+from fljax.engine.lanes import map_lanes, on_devices, replicated
+from fljax.engine.program import Inputs, Plan, Spec, check_seeds, evaluated_bytes, map_seeds, samples, split
 from fljax.engine.round import local_data
 from fljax.local import Local
 from fljax.results import Reference
@@ -60,12 +61,14 @@ def standalone(
     check_seeds(seeds, federation)
     spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
     model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
-    features = int(np.prod(federation.examples.x.shape[1:])) * 4
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
-    sizes = Sizes(count, count, len(seeds), model, features * rows)
+    # Only epochs make clients of different size take different numbers of steps.
+    ragged = None if local.epochs is None else samples(federation)
+    sizes = Sizes(count, count, len(seeds), model, evaluated_bytes(federation, rows), samples=ragged)
     lanes = resolve(execution or Execution(), sizes)
+    inputs = replicated(inputs, lanes.devices)
     found = _run(spec, lanes, keep_models, inputs, jnp.asarray(seeds, jnp.uint32))
     return jax.tree.map(np.asarray, found)
 
@@ -87,7 +90,8 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
-    return map_seeds(spec, lanes, inputs, seeds, one_seed)
+    run = on_devices(lambda inputs, seeds: map_seeds(spec, lanes, inputs, seeds, one_seed), lanes.devices)
+    return run(inputs, seeds)
 
 
 def _joined(a: Array, b: Array) -> Array:
@@ -121,4 +125,4 @@ def _population(
         loss, accuracy = training.judged(*training.evaluate(solo.task, predict, own.test), counts)
         return threshold, loss, accuracy, trained if keep_models else None
 
-    return map_lanes(one, (clients, purpose), lanes.clients)
+    return map_lanes(one, (clients, purpose), lanes.clients, lanes.devices, jnp.maximum(clients.train.size, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fljax.models.convolution import convolution, max_pool
-from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp
+from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
 from fljax.models.task import cross_entropy, task_from_module
 
@@ -17,6 +17,7 @@ __all__ = [
     "logistic_regression",
     "max_pool",
     "mlp",
+    "resnet18",
     "standardise",
     "task_from_module",
 ]

@@ -2,7 +2,8 @@
 
 Under ``vmap`` over clients ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs,
 and its weight gradient is slow inside loops. Here a convolution is patches and one matrix product, which
-``vmap`` turns into a batched matrix product.
+``vmap`` turns into a batched matrix product. On CPUs the batch is moved innermost for it (``planes``; the built-in
+models stay in that layout from layer to layer); elsewhere channels stay last.
 
 Any flax module can use it: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+
+from fljax.models import planes
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -64,6 +68,8 @@ def convolution(
             **{name: value for name, value in rest.items() if value is not None},
         )
     dilation = (1, 1) if rhs_dilation is None else tuple(rhs_dilation)
+    if jax.default_backend() == "cpu":
+        return _batch_innermost(lhs, rhs, window_strides, padding, dilation, precision, preferred_element_type)
     kernel = rhs.shape[:2]
     if isinstance(padding, str):
         reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -75,6 +81,30 @@ def convolution(
         x = _windows(x, axis, kernel[axis - 1], window_strides[axis - 1], dilation[axis - 1])
     matrix = rhs.reshape(-1, rhs.shape[-1])
     return jnp.matmul(x, matrix, precision=precision, preferred_element_type=preferred_element_type)
+
+
+def _batch_innermost(
+    x: Array, kernel: Array, strides: Any, padding: Any, dilation: Any, precision: Any, preferred: Any
+) -> Array:
+    strides, dilation = tuple(strides), tuple(dilation)
+    rows, columns = planes.output_size(x.shape[1:3], kernel.shape, strides, padding, dilation)
+    plain = strides == dilation == (1, 1) and precision is None and preferred is None
+    squared = plain and rows % 2 == columns % 2 == 0 and planes.worth_squares(kernel.shape)
+    patch = planes.patch_size(kernel.shape, rows * columns, squared=squared)
+    if squared:
+        return planes.in_blocks(
+            lambda x: planes.whole(planes.convolve_parted(x, kernel)),
+            x,
+            patch,
+            lambda x: planes.part(x, kernel.shape, padding),
+        )
+    return planes.in_blocks(
+        lambda x: planes.convolve(
+            x, kernel, strides, padding, dilation, precision=precision, preferred_element_type=preferred
+        ),
+        x,
+        patch,
+    )
 
 
 def _windows(x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:

@@ -12,7 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fljax.models.convolution import convolution, max_pool
+from fljax.models import planes
+from fljax.models.layers import Convolution, GroupNorm
+from fljax.models.product import dot_general
+from fljax.models.resnet import ResNet18
 from fljax.models.task import task_from_module
 from fljax.types import Task
 
@@ -28,9 +31,9 @@ class Mlp(nn.Module):
     dropout: float = 0.0
 
     def setup(self) -> None:
-        self.dense = [nn.Dense(width) for width in self.hidden]
+        self.dense = [nn.Dense(width, dot_general=dot_general) for width in self.hidden]
         self.drop = nn.Dropout(self.dropout)
-        self.head = nn.Dense(self.classes)
+        self.head = nn.Dense(self.classes, dot_general=dot_general)
 
     def features(self, x: Array, train: bool = False) -> Array:
         x = _flatten(x)
@@ -57,29 +60,69 @@ class Cnn(nn.Module):
 
     def setup(self) -> None:
         widths = [width for block in self.blocks for width in block]
-        size = (self.kernel, self.kernel)
-        self.conv = [nn.Conv(width, size, padding=self.padding, conv_general_dilated=convolution) for width in widths]
-        self.norm = [nn.GroupNorm(self.groups) for _ in widths] if self.groups else []
-        self.dense = [nn.Dense(width) for width in self.dense_widths]
+        self.conv = [Convolution(width, self.kernel) for width in widths]
+        self.norm = [GroupNorm() for _ in widths] if self.groups else []
+        self.dense = [nn.Dense(width, dot_general=dot_general) for width in self.dense_widths]
         self.drop = nn.Dropout(self.dropout)
-        self.head = nn.Dense(self.classes)
+        self.head = nn.Dense(self.classes, dot_general=dot_general)
 
     def features(self, x: Array, train: bool = False) -> Array:
         x = x[..., None] if x.ndim == 3 else x
-        i = 0
-        for block in self.blocks:
-            for _ in block:
-                x = self.conv[i](x)
-                x = nn.relu(self.norm[i](x) if self.groups else x)
-                i += 1
-            x = max_pool(x)
-        x = _flatten(x)
+        widths = [x.shape[-1], *(width for block in self.blocks for width in block)]
+        convs = [conv(channels) for conv, channels in zip(self.conv, widths, strict=False)]
+        norms = [norm(width) for norm, width in zip(self.norm, widths[1:], strict=True)] if self.groups else []
+
+        # The first convolution's change of layout happens once, outside the loop over blocks of images.
+        parted = len(self.blocks[0]) == 1 and not self.groups and planes.worth_squares(convs[0][0].shape)
+
+        def enter(x: Array) -> Array:
+            return planes.part(x, convs[0][0].shape, self.padding) if parted else x
+
+        def trunk(x: Array) -> Array:
+            i = 0
+            for block in self.blocks:
+                for last in (*[False] * (len(block) - 1), True):
+                    kernel, bias = convs[i]
+                    if last and not self.groups:
+                        known = parted and i == 0
+                        x = (
+                            planes.convolve_parted(x, kernel)
+                            if known
+                            else planes.convolve_squares(x, kernel, self.padding)
+                        )
+                        # The maximum first: adding the bias and ReLU do not change which pixel is the largest.
+                        x = planes.largest(x) + bias[:, None, None, None]
+                    else:
+                        x = planes.convolve(x, kernel, padding=self.padding) + bias[:, None, None, None]
+                        if self.groups:
+                            x = planes.group_norm(x, *norms[i], self.groups)
+                        if last:
+                            x = planes.largest(planes.squares(x))
+                    x = nn.relu(x)
+                    i += 1
+            return x
+
+        x = _flatten(planes.in_blocks(trunk, x, self._patch_size(x.shape[1:]), enter))
         for layer in self.dense:
             x = self.drop(nn.relu(layer(x)), deterministic=not train)
         return x
 
     def __call__(self, x: Array, train: bool = False) -> Array:
         return self.head(self.features(x, train))
+
+    def _patch_size(self, shape: tuple[int, ...]) -> int:
+        (h, w, channels), largest = shape, 0
+        for block in self.blocks:
+            for i, width in enumerate(block):
+                if self.padding == "VALID":
+                    h, w = h - self.kernel + 1, w - self.kernel + 1
+                squared = i == len(block) - 1 and not self.groups
+                shape = (self.kernel, self.kernel, channels, width)
+                squared = squared and planes.worth_squares(shape)
+                largest = max(largest, planes.patch_size(shape, h * w, squared=squared))
+                channels = width
+            h, w = h // 2, w // 2
+        return largest
 
 
 def logistic_regression(
@@ -89,6 +132,7 @@ def logistic_regression(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
 ) -> Task:
     """Multinomial logistic regression on the flattened input: 60 features and 10 classes have 61 x 10 parameters.
 
@@ -98,8 +142,9 @@ def logistic_regression(
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
       augment: ``(key, x) -> x`` on a prepared training batch.
       dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
     """
-    return _task(Mlp(classes), input_shape, classes, prepare, augment, dtype)
+    return _task(Mlp(classes), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 def mlp(
@@ -109,6 +154,7 @@ def mlp(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
     hidden: Sequence[int] = (64, 30),
     dropout: float = 0.5,
 ) -> Task:
@@ -120,10 +166,11 @@ def mlp(
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
       augment: ``(key, x) -> x`` on a prepared training batch.
       dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
       hidden: widths of the hidden layers.
       dropout: rate after the first hidden layer. The papers do not state theirs.
     """
-    return _task(Mlp(classes, tuple(hidden), dropout), input_shape, classes, prepare, augment, dtype)
+    return _task(Mlp(classes, tuple(hidden), dropout), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 def cnn(
@@ -133,6 +180,7 @@ def cnn(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
     blocks: Sequence[Sequence[int]] = ((16,), (32,)),
     dense: Sequence[int] = (64,),
     kernel: int = 3,
@@ -148,6 +196,7 @@ def cnn(
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
       augment: ``(key, x) -> x`` on a prepared training batch.
       dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
       blocks: channels of the convolutions, block by block; a 2 x 2 max-pool closes each block.
       dense: widths of the hidden dense layers.
       kernel: height and width of every kernel.
@@ -173,7 +222,7 @@ def cnn(
     if smallest < 1:
         raise ValueError(f"expected an image large enough for {len(blocks)} blocks, got {shape[0]} x {shape[1]}")
     module = Cnn(classes, blocks, tuple(dense), kernel, padding, groups, dropout)
-    return _task(module, shape, classes, prepare, augment, dtype)
+    return _task(module, shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 def cnn_a(
@@ -183,6 +232,7 @@ def cnn_a(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
 ) -> Task:
     """LeNet for 28 x 28 x 1 in IAFL (MNIST, Fashion-MNIST): 6 and 16 kernels of 5 x 5, then 256-120-84-classes.
 
@@ -192,11 +242,12 @@ def cnn_a(
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
       augment: ``(key, x) -> x`` on a prepared training batch.
       dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
 
     Raises:
       ValueError: for another input shape; ``cnn`` takes any.
     """
-    return _lenet("cnn_a", ((28, 28, 1), (28, 28)), input_shape, classes, prepare, augment, dtype)
+    return _lenet("cnn_a", ((28, 28, 1), (28, 28)), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 def cnn_b(
@@ -206,6 +257,7 @@ def cnn_b(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
 ) -> Task:
     """LeNet for 32 x 32 x 3 in IAFL (SVHN, CIFAR): 6 and 16 kernels of 5 x 5, then 400-120-84-classes.
 
@@ -215,11 +267,39 @@ def cnn_b(
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
       augment: ``(key, x) -> x`` on a prepared training batch.
       dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
 
     Raises:
       ValueError: for another input shape; ``cnn`` takes any.
     """
-    return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, prepare, augment, dtype)
+    return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, prepare, augment, dtype, compute_dtype)
+
+
+def resnet18(
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    prepare: Callable[[Array], Array] | None = None,
+    augment: Callable[..., Array] | None = None,
+    dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
+) -> Task:
+    """ResNet18 with GroupNorm for CIFAR in IAFL: a 3 x 3 stem, widths 64 to 512, 16 channels per group.
+
+    Args:
+      input_shape: ``(height, width, channels)`` or ``(height, width)``; 32 x 32 leaves 4 x 4 for the average pool.
+      classes: number of classes.
+      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
+      augment: ``(key, x) -> x`` on a prepared training batch.
+      dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+
+    Raises:
+      ValueError: if the input is not an image.
+    """
+    if len(tuple(input_shape)) not in (2, 3):
+        raise ValueError(f"expected an input shape (height, width, channels), got {tuple(input_shape)}")
+    return _task(ResNet18(classes), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 MODELS: dict[str, Callable[..., Task]] = {
@@ -228,19 +308,30 @@ MODELS: dict[str, Callable[..., Task]] = {
     "cnn": cnn,
     "cnn_a": cnn_a,
     "cnn_b": cnn_b,
+    "resnet18": resnet18,
 }
 
 
-def _lenet(name: str, shapes: Any, input_shape: Any, classes: int, prepare: Any, augment: Any, dtype: Any) -> Task:
+def _lenet(
+    name: str, shapes: Any, input_shape: Any, classes: int, prepare: Any, augment: Any, dtype: Any, compute_dtype: Any
+) -> Task:
     if tuple(input_shape) not in shapes:
         raise ValueError(
             f"expected inputs of shape {shapes[0]} for {name}, got {tuple(input_shape)}; cnn takes any shape"
         )
     module = Cnn(classes, ((6,), (16,)), (120, 84), kernel=5, padding="VALID")
-    return _task(module, input_shape, classes, prepare, augment, dtype)
+    return _task(module, input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
-def _task(module: nn.Module, input_shape: Sequence[int], classes: int, prepare: Any, augment: Any, dtype: Any) -> Task:
+def _task(
+    module: nn.Module,
+    input_shape: Sequence[int],
+    classes: int,
+    prepare: Any,
+    augment: Any,
+    dtype: Any,
+    compute_dtype: Any,
+) -> Task:
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.dtype(dtype))
     return task_from_module(
         module,
@@ -250,6 +341,7 @@ def _task(module: nn.Module, input_shape: Sequence[int], classes: int, prepare: 
         augment=augment,
         head=_in_head,
         dtype=dtype,
+        compute_dtype=compute_dtype,
     )
 
 

@@ -30,6 +30,7 @@ def task_from_module(
     augment: Callable[[Key[Array, ""], Array], Array] | None = None,
     head: Callable[[str], bool] | None = None,
     dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
 ) -> Task:
     """Make a classification task from one's own flax module: ``task_from_module(Net(), x_train[:1])``.
 
@@ -50,6 +51,9 @@ def task_from_module(
       head: says by its path, such as ``"Dense_2/kernel"``, whether a parameter belongs to the last layer;
         gives ``Task.is_head``.
       dtype: of the parameters and of prepared floating examples.
+      compute_dtype: inside ``logits`` and ``features`` parameters and examples are cast to it, and the result back to
+        ``dtype``; so ``"bfloat16"`` gives bfloat16 activations and products, while parameters, their gradients and
+        the loss keep ``dtype``. None: ``dtype``.
 
     Returns:
       A Task whose loss is the cross-entropy with integer labels. Equal hashable arguments return the same
@@ -68,6 +72,7 @@ def task_from_module(
         augment,
         head,
         checked_dtype(dtype),
+        checked_dtype(dtype if compute_dtype is None else compute_dtype),
     )
     try:
         hash(arguments)
@@ -99,6 +104,7 @@ def _build(
     augment: Callable | None,
     head: Callable[[str], bool] | None,
     dtype: Any,
+    compute: Any,
 ) -> Task:
     prepare = pixels_to_floats(dtype) if prepare is None else prepare
     x = jax.eval_shape(prepare, jax.ShapeDtypeStruct(shape, stored))
@@ -119,11 +125,13 @@ def _build(
         return trees.cast(functions.init(key), dtype)
 
     def logits(params: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Array:
-        return functions.logits(params, trees.cast(x, dtype), key)
+        out = functions.logits(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute), key)
+        return out if compute == dtype else trees.cast(out, dtype)
 
     def features(params: PyTree, x: Array) -> Array:
         assert functions.features is not None
-        z = functions.features(params, trees.cast(x, dtype))
+        z = functions.features(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute))
+        z = z if compute == dtype else trees.cast(z, dtype)
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))

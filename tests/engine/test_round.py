@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fljax import engine
 from fljax import local as training
 from fljax.algorithms import fedavg
-from fljax.engine.execution import Execution, Lanes, Sizes, map_lanes, resolve
+from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, census, initial_state, local_data
 from fljax.local import Local
@@ -26,7 +25,6 @@ from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
-SIZES = Sizes(rows=12, population=30, seeds=4, model=1000, evaluated=1000)
 
 
 def test_purposes_are_distinct_and_keep_their_numbers() -> None:
@@ -103,41 +101,6 @@ def test_who_is_not_available_keeps_its_last_ballot() -> None:
     assert int(info["polled"]) == 4
     changed = np.any(np.asarray(first.ballots.loss) != np.asarray(second.ballots.loss), axis=1)
     assert changed.tolist() == [True, True, False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("execution", "expected"),
-    [
-        (Execution("vmap", "vmap", "vmap"), Lanes(12, 4, 30)),
-        (Execution("scan", "scan", "scan"), Lanes(1, 1, 1)),
-        (Execution(5, 100, 7), Lanes(5, 4, 7)),
-        (Execution(), Lanes(12, 4, 30)),
-    ],
-)
-def test_names_become_numbers_of_lanes(execution: Execution, expected: Lanes) -> None:
-    assert resolve(execution, SIZES, "cpu") == expected
-
-
-def test_auto_keeps_to_the_budget() -> None:
-    large = SIZES._replace(model=400_000, evaluated=10 * 2**20)
-    lanes = resolve(Execution(), large, "cpu")
-    assert lanes == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
-    assert resolve(Execution(), large, "gpu").clients == 12
-    assert resolve(Execution(), SIZES._replace(model=2**40), "cpu") == Lanes(1, 1, 30)
-
-
-@pytest.mark.parametrize("field", Execution._fields)
-@pytest.mark.parametrize("value", ["fast", 0, -1, True, 1.5, None])
-def test_wrong_strategies(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"expected execution.{field} to be auto, vmap, scan or a positive number"):
-        resolve(Execution()._replace(**{field: value}), SIZES)
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 3, 5, 9])
-def test_map_lanes_maps(lanes: int) -> None:
-    xs = (jnp.arange(5.0), jnp.arange(10).reshape(5, 2))
-    found = map_lanes(lambda row: {"sum": row[0] + jnp.sum(row[1])}, xs, lanes)
-    np.testing.assert_array_equal(found["sum"], np.arange(5.0) + np.arange(10).reshape(5, 2).sum(axis=1))
 
 
 def test_standalone_equals_training_each_client_by_a_loop() -> None:

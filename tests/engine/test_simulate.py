@@ -80,7 +80,7 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
     once = _simulate(federation, evaluate_every=None)
     assert once.metrics.evaluated_round.values.tolist() == [0, 5]
     assert_close(result.state, once.state)
-    assert {"train", "compile", "evaluate"} == {
+    assert {"trial", "train", "compile", "evaluate"} == {
         str(name).removeprefix("seconds_") for name in result.metrics if str(name).startswith("seconds_")
     }
 
@@ -201,7 +201,7 @@ def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
         ({"seeds": (-1, 0)}, "expected seeds to be distinct"),
         ({"evaluate_every": 0}, "expected evaluate_every to be positive, got 0"),
         ({"plan": "fedavg"}, "expected an Algorithm or a Plan, got str"),
-        ({"execution": engine.Execution(clients=0)}, "expected execution.clients to be auto, vmap, scan"),
+        ({"execution": engine.Execution(clients=0)}, "expected execution.clients to be auto, trial"),
     ],
 )
 def test_wrong_arguments(federation: Federation, arguments: dict[str, Any], message: str) -> None:

@@ -42,6 +42,7 @@ SMALL = {
     "cnn": ((6, 6, 2), {"blocks": ((4,), (4,)), "dense": (5,), "groups": 2, "dropout": 0.5}),
     "cnn_a": ((28, 28, 1), {}),
     "cnn_b": ((32, 32, 3), {}),
+    "resnet18": ((32, 32, 3), {}),
 }
 
 
@@ -66,8 +67,12 @@ def test_contract(name):
         by_hand = z @ head["kernel"] + head["bias"][None]
         return params, task.logits(params, prepare(x)), by_hand, jax.value_and_grad(loss)(params)
 
-    # The large ones are traced only: they are the same module as cnn.
-    run = jax.jit(everything) if name not in ("cnn_a", "cnn_b") else functools.partial(jax.eval_shape, everything)
+    # The large ones are traced only.
+    run = (
+        jax.jit(everything)
+        if name not in ("cnn_a", "cnn_b", "resnet18")
+        else functools.partial(jax.eval_shape, everything)
+    )
     params, logits, by_hand, (value, gradient) = run(jax.random.key(0))
     assert logits.shape == (4, 3)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, value))} == {jnp.dtype(jnp.float32)}

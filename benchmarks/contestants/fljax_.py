@@ -1,0 +1,130 @@
+"""fljax through its public interface: ``fljax.simulate`` with an ``Execution``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from protocol import Driver, arguments, read, serve
+
+driver = Driver()
+options = arguments(clients="auto", devices="auto")
+
+import jax  # noqa: E402
+
+import fljax  # noqa: E402
+
+
+def _prepare_cores() -> None:
+    """Several host devices, before JAX starts, unless one is asked for."""
+    if options.devices == "1":
+        return
+    if hasattr(fljax, "use_cores"):
+        fljax.use_cores()
+    elif options.devices == "all" or "devices" in fljax.Execution._fields:
+        import os
+
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+_prepare_cores()
+
+import parts  # noqa: E402
+
+work = read(options.workload)
+meta = work.meta
+algorithm = parts.algorithm(meta, parts.task(meta))
+federation = parts.federation(meta, work.x, work.y, work.rows)
+jax.block_until_ready(federation)
+
+
+def _execution() -> fljax.Execution:
+    clients: Any = int(options.clients) if options.clients.isdigit() else options.clients
+    given: dict[str, Any] = {"clients": clients}
+    if options.devices != "auto":
+        devices = 1 if options.devices == "1" else "all"
+        if "devices" in fljax.Execution._fields:
+            given["devices"] = devices
+        elif devices != 1:
+            raise RuntimeError("this fljax has no Execution.devices")
+    return fljax.Execution(**given)
+
+
+class Run:
+    """A run that goes on from call to call."""
+
+    def __init__(self) -> None:
+        self.execution = _execution()
+        self.state: Any = None
+        self.notes: dict[str, Any] = {}
+
+    def go(self, rounds: int) -> float:
+        """Trains, and gives the seconds that training took (with evaluation where that is the workload)."""
+        evaluated = bool(meta["evaluated"])
+        result = fljax.simulate(
+            algorithm,
+            federation,
+            rounds=rounds,
+            seeds=[meta["seed"]],
+            initial=self.state,
+            execution=self.execution,
+            evaluate_every=1 if evaluated else None,
+        )
+        if result.diverged:
+            raise FloatingPointError(f"diverged: {result.diverged}")
+        self.state = result.state
+        chosen = [name for name in result.metrics if str(name).startswith("execution_")]
+        self.notes = {str(name): f"{float(result.metrics[name]):g}" for name in chosen}
+        seconds = float(result.metrics["seconds_train"])
+        return seconds + float(result.metrics["seconds_evaluate"]) if evaluated else seconds
+
+
+def draw(question: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of drawing all batches of so many rounds, alone, in one program; the best of five."""
+    import jax.numpy as jnp
+
+    from fljax import local as training
+    from fljax.types import Rows, Subset
+
+    index, size = jnp.zeros(meta["samples"], jnp.int32), jnp.asarray(meta["samples"], jnp.int32)
+    subset = Subset(federation.examples, Rows(index, size))
+
+    def rounds(keys: Any) -> Any:
+        one = lambda key: training.draw(key, subset, parts.local(meta)).position  # noqa: E731
+        # The sum keeps every round's batches alive without writing them all.
+        return jax.lax.map(lambda key: jnp.sum(jax.vmap(one)(jax.random.split(key, meta["cohort"]))), keys)
+
+    program = jax.jit(rounds)
+    keys = jax.random.split(jax.random.key(0), question["count"])
+    jax.block_until_ready(program(keys))
+    spent = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(program(keys))
+        spent.append(time.perf_counter() - began)
+    return {"seconds": min(spent)}
+
+
+run: Run | None = None
+
+
+def _run() -> Run:
+    global run
+    run = Run() if run is None else run
+    return run
+
+
+def _first_round() -> dict[str, Any]:
+    own = _run()
+    own.go(1)
+    return parts.model_of(own.state)
+
+
+serve(
+    driver,
+    ("fljax", "jax", "jaxlib", "flax", "optax"),
+    first_round=_first_round,
+    rounds=lambda count: _run().go(count),
+    notes=lambda: _run().notes,
+    draw=draw,
+)

@@ -1,0 +1,126 @@
+"""What every program that uses fljax here needs: a workload's task, federation and algorithm."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fljax
+from fljax import algorithms, models
+from fljax.types import ClientData, Examples, Rows
+
+
+def task(meta: dict[str, Any], dtype: Any = jnp.float32) -> fljax.Task:
+    """The model of a workload; pixels are read as ``x / 255``."""
+    options = {name: tuple(v) if isinstance(v, list) else v for name, v in meta["options"].items()}
+    return models.MODELS[meta["model"]](tuple(meta["shape"]), meta["classes"], dtype=dtype, **options)
+
+
+def local(meta: dict[str, Any]) -> fljax.Local:
+    """How clients train: plain SGD, one epoch or a number of steps."""
+    epochs = 1 if meta["steps"] is None else None
+    return fljax.Local(meta["learning_rate"], meta["batch"], steps=meta["steps"], epochs=epochs)
+
+
+def federation(meta: dict[str, Any], x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> fljax.Federation:
+    """Clients with equally many training rows; one test row each, so that evaluating them costs next to nothing.
+
+    Where all models are evaluated every client has the same test rows, and one unseen client stands for the reference
+    model.
+    """
+    clients = len(rows)
+    tested = meta["evaluated"] or 1
+
+    def table(index: np.ndarray) -> Rows:
+        return Rows(jnp.asarray(index, jnp.int32), jnp.full(len(index), index.shape[1], jnp.int32))
+
+    def population(index: np.ndarray) -> ClientData:
+        nothing = Rows(jnp.zeros((len(index), 1), jnp.int32), jnp.zeros(len(index), jnp.int32))
+        tests = np.broadcast_to(np.arange(len(y) - tested, len(y)), (len(index), tested))
+        return ClientData(jnp.arange(len(index), dtype=jnp.int32), table(index), nothing, table(tests))
+
+    unseen = population(rows[:1]) if meta["evaluated"] else None
+    assert clients == meta["clients"]
+    return fljax.Federation(Examples(jnp.asarray(x), jnp.asarray(y, jnp.int32)), population(rows), unseen)
+
+
+def algorithm(meta: dict[str, Any], task: fljax.Task) -> fljax.Algorithm:
+    """FedAvg, or a model per client where all models are evaluated."""
+    if meta["evaluated"]:
+        return model_per_client(task, local(meta))
+    everybody = meta["cohort"] == meta["clients"]
+    return algorithms.fedavg(task, local(meta), clients_per_round=None if everybody else meta["cohort"])
+
+
+class Models(NamedTuple):
+    """The server of ``model_per_client``: ``[N, ...]`` models and the reference model."""
+
+    models: Any
+    reference: Any
+
+
+class Update(NamedTuple):
+    """What a client sends."""
+
+    update: Any
+
+
+def subsets(key: Any, clients: int) -> jax.Array:
+    """``[N, N]``: each row averages a client's own update with those of a random half of the others."""
+    chosen = jax.random.uniform(key, (clients, clients)) < 0.5
+    chosen = (chosen | jnp.eye(clients, dtype=bool)).astype(jnp.float32)
+    return chosen / jnp.sum(chosen, axis=1, keepdims=True)
+
+
+def model_per_client(task: fljax.Task, local: fljax.Local) -> fljax.Algorithm:
+    """The shape of IAFL: every client trains a model of its own and is rewarded with a mean over random others."""
+    from fljax import aggregators, trees
+    from fljax import local as training
+    from fljax.algorithms.common import deploy_model, select_uniform
+
+    def init_server(key: Any, census: Any) -> Models:
+        model = task.init(key)
+        clients = census.train.shape[0]
+        return Models(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), model), model)
+
+    def send(server: Models, seat: Any) -> Any:
+        return trees.take(server.models, seat.id) if seat.known else server.reference
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Update, Any]:
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        return Update(trees.subtract(trained.params, down)), client
+
+    def aggregate(key: Any, round: Any, server: Models, up: Update, cohort: Any, held: Any) -> Any:
+        clients = cohort.id.shape[0]
+        by_id = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[cohort.id].set(leaf), up.update)
+        matrix = jnp.concatenate([subsets(key, clients), jnp.full((1, clients), 1 / clients)])
+        steps = aggregators.mix(matrix, by_id)
+        models = trees.add(server.models, jax.tree.map(lambda leaf: leaf[:-1], steps))
+        return Models(models, trees.add(server.reference, jax.tree.map(lambda leaf: leaf[-1], steps))), {}
+
+    return fljax.Algorithm(
+        task=task,
+        init_server=init_server,
+        send=send,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(None),
+        deploy=deploy_model,
+        predict=task.logits,
+    )
+
+
+def named(tree: Any) -> dict[str, np.ndarray]:
+    """A pytree of arrays as a dictionary by path, e.g. ``dense_0/kernel``."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def model_of(state: Any) -> dict[str, np.ndarray]:
+    """The model (or all models) in the state of a run with one seed."""
+    server = state.server
+    model = server.models if isinstance(server, Models) else server.model
+    return {name: leaf[0] for name, leaf in named(model).items()}

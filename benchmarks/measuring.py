@@ -1,0 +1,203 @@
+"""Warm-up, the check of equal work, and interleaved passes over all contestants of one workload."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from environments import plain
+from workers import CONTESTANTS, Contestant, Worker, WorkerError
+from workloads import CLASSES, LEARNING_RATE, SEED, Workload
+
+Say = Callable[[str], None]
+
+
+class Entrant(NamedTuple):
+    """A contestant that is ready to be measured."""
+
+    contestant: Contestant
+    worker: Worker
+    variant: str
+    rounds: int  # that fill one turn
+    first_round: float
+    error: float
+    tried: dict[str, float]  # client-steps/s of every variant in the warm-up
+
+
+def export(workload: Workload, scratch: Path) -> Path:
+    """Writes the workload's file, in a process of its own.
+
+    Raises:
+      WorkerError: if that fails, e.g. because fljax has no such model.
+    """
+    file = scratch / f"{workload.name}.npz"
+    numbers = {"classes": CLASSES, "learning_rate": LEARNING_RATE, "seed": SEED}
+    meta = json.dumps(workload._asdict() | numbers)
+    command = [sys.executable, str(CONTESTANTS / "export.py"), "--meta", meta, "--out", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise WorkerError(plain(lines[-1]))
+    return file
+
+
+def error_of(file: Path, found: Path) -> float:
+    """Relative error of the update after one round against the float64 answer."""
+    difference = size = 0.0
+    with np.load(file) as expected, np.load(found) as got:
+        for name in (name for name in expected.files if name.startswith("after:")):
+            own = name.removeprefix("after:")
+            update = expected[name] - expected[f"parameter:{own}"].astype(np.float64)
+            difference += float(np.sum((got[own].astype(np.float64) - expected[name]) ** 2))
+            size += float(np.sum(update**2))
+    return (difference / size) ** 0.5
+
+
+def enter(
+    contestant: Contestant, python: str, workload: Workload, file: Path, scratch: Path, seconds: float, say: Say
+) -> tuple[Entrant, dict[str, str]]:
+    """Warms up every variant alone and keeps the fastest, halted.
+
+    Raises:
+      WorkerError: if no variant works; the first reason.
+    """
+    best: Entrant | None = None
+    reasons: list[str] = []
+    tried: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    for number, variant in enumerate(contestant.variants):
+        named = " ".join(word.removeprefix("--") for word in variant)
+        log = scratch / f"{workload.name}-{contestant.script}-{contestant.name.replace(' ', '-')}-{number}.log"
+        worker = None
+        try:
+            worker = Worker(contestant, python, variant, file, log)
+            versions = worker.versions
+            found = log.with_suffix(".npz")
+            first = worker.ask("first_round", out=str(found))["seconds"]
+            error = error_of(file, found)
+            rounds, rate = _calibrate(worker, workload, seconds)
+        except (WorkerError, OSError, KeyError) as reason:
+            reasons.append(plain(str(reason)))
+            if worker is not None:
+                worker.close()
+            continue
+        except BaseException:  # this run is being ended: nothing may stay behind, least of all a halted process
+            for left in (worker, None if best is None else best.worker):
+                if left is not None:
+                    left.close()
+            raise
+        tried[named] = rate
+        entrant = Entrant(contestant, worker, named, rounds, first, error, tried)
+        worker.halt()
+        if best is not None and tried[best.variant] >= rate:
+            worker.close()
+        else:
+            if best is not None:
+                best.worker.close()
+            best = entrant
+    if best is None:
+        raise WorkerError(reasons[0])
+    note = f" ({best.variant})" if len(contestant.variants) > 1 else ""
+    say(f"  {contestant.name}{note}: {tried[best.variant]:,.0f} client-steps/s, error {best.error:.1e}")
+    return best, versions
+
+
+def _calibrate(worker: Worker, workload: Workload, seconds: float) -> tuple[int, float]:
+    """How many rounds fill a turn, and the rate seen on the way."""
+    spent = worker.ask("rounds", count=1)["seconds"]
+    spent = min(spent, worker.ask("rounds", count=1)["seconds"]) if spent < 2 * seconds else spent
+    rounds = 1
+    for _ in range(2):  # the second time with the overhead of a call spread over many rounds
+        wanted = max(1, round(rounds * seconds / max(spent, 1e-9)))
+        if wanted == rounds or (rounds > 1 and 0.5 < wanted / rounds < 2):
+            break
+        rounds = wanted
+        spent = worker.ask("rounds", count=rounds)["seconds"]
+        spent = worker.ask("rounds", count=rounds)["seconds"] if spent < 3 * seconds else spent
+    return rounds, workload.client_steps * rounds / spent
+
+
+def sgemm() -> float:
+    """GFLOP/s of a product of two 2048 x 2048 float32 matrices in NumPy, all cores; the best of three."""
+    generator = np.random.default_rng(0)
+    left, right = (generator.random((2048, 2048), np.float32) for _ in range(2))
+    best = 0.0
+    for _ in range(4):  # the first wakes the threads
+        began = time.perf_counter()
+        _ = left @ right
+        best = max(best, 2 * 2048**3 / (time.perf_counter() - began) / 1e9)
+    return best
+
+
+def passes(
+    entrants: list[Entrant], workload: Workload, count: int, say: Say
+) -> tuple[dict[str, list[float | None]], list[float], dict[str, str]]:
+    """Client-steps/s by contestant and pass, sgemm by pass, and the reasons of those that died on the way."""
+    rates: dict[str, list[float | None]] = {entrant.contestant.name: [] for entrant in entrants}
+    products: list[float] = []
+    lost: dict[str, str] = {}
+    order = random.Random(0)
+    for number in range(count):
+        products.append(sgemm())
+        for entrant in order.sample(entrants, len(entrants)):
+            name = entrant.contestant.name
+            if name in lost:
+                rates[name].append(None)
+                continue
+            entrant.worker.resume()
+            try:
+                spent = entrant.worker.ask("rounds", count=entrant.rounds)["seconds"]
+                rates[name].append(workload.client_steps * entrant.rounds / spent)
+            except WorkerError as reason:
+                lost[name] = str(reason)
+                rates[name].append(None)
+            entrant.worker.halt()
+        say(f"  pass {number + 1} of {count}: sgemm {products[-1]:.0f} GFLOP/s")
+    return rates, products, lost
+
+
+def ratio(one: list[float | None], other: list[float | None]) -> float | None:
+    """The median over passes of one rate by the other, pass by pass."""
+    pairs = [a / b for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    return statistics.median(pairs) if pairs else None
+
+
+def summarise(
+    entrant: Entrant, rates: list[float | None], products: list[float], workload: Workload, all_rates: dict[str, Any]
+) -> dict[str, Any]:
+    """What is kept of one contestant."""
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        return {"skipped": "it died in the first pass"}
+    entrant.worker.resume()
+    try:
+        memory = entrant.worker.ask("memory")
+    except WorkerError:
+        memory = {}
+    entrant.worker.halt()
+    flops = workload.flops_per_round / workload.client_steps / 1e9
+    shares = [rate * flops / p for rate, p in zip(rates, products, strict=True) if rate is not None]
+    median = statistics.median(known)
+    return {
+        "client_steps_per_second": {"median": median, "min": min(known), "max": max(known), "passes": rates},
+        "seconds_per_round": workload.client_steps / median,
+        "ratio_to": {name: ratio(rates, other) for name, other in all_rates.items()},
+        "gflops": median * flops,
+        "share_of_sgemm": statistics.median(shares),
+        "first_round_seconds": entrant.first_round,
+        "peak_mebibytes": memory["peak_bytes"] / 2**20 if memory else None,
+        "equal_work_error": entrant.error,
+        "equal_work": entrant.error <= workload.tolerance,
+        "variant": entrant.variant,
+        "tried": entrant.tried,
+        "rounds_per_turn": entrant.rounds,
+        "notes": memory.get("notes", {}),
+    }

@@ -1,0 +1,183 @@
+"""The workloads: numbers only, so that the driver needs neither JAX nor torch. ``export.py`` turns them into files."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Workload(NamedTuple):
+    """One thing to train.
+
+    Attributes:
+      name: as in the tables.
+      title: one line.
+      model: a name in ``fljax.models.MODELS``.
+      options: its hyper-parameters.
+      shape: of one example.
+      pixels: whether examples are stored as uint8 images.
+      clients: N.
+      cohort: clients that train in a round.
+      samples: training rows of each client.
+      distinct: rows in the data set; fewer than clients x samples where clients share rows.
+      batch: rows of a batch.
+      steps: None: one epoch over fresh permutations; otherwise so many batches, each drawn afresh.
+      multiplications: of one example's forward pass, layer by layer, the first layer first.
+      tolerance: of the relative error of the update after one round, against float64.
+      evaluated: rows of the common test set if all models are evaluated in every round.
+      passes: at most, where a round is long.
+    """
+
+    name: str
+    title: str
+    model: str
+    options: dict[str, Any]
+    shape: tuple[int, ...]
+    pixels: bool
+    clients: int
+    cohort: int
+    samples: int
+    distinct: int
+    batch: int
+    steps: int | None
+    multiplications: tuple[int, ...]
+    tolerance: float = 1e-4
+    evaluated: int = 0
+    passes: int = 100
+
+    @property
+    def steps_per_client(self) -> int:
+        """Local steps of one client in one round."""
+        return self.samples // self.batch if self.steps is None else self.steps
+
+    @property
+    def client_steps(self) -> int:
+        """Local steps of the whole cohort in one round."""
+        return self.cohort * self.steps_per_client
+
+    @property
+    def flops_per_client_step(self) -> float:
+        """``2 b (3 M - M_1)``: a forward pass of M multiply-adds per example, and a backward pass of twice as many,
+        less the input gradient of the first layer (M_1), which nobody needs. Activations, pooling, normalisation and
+        the update are not counted."""
+        return 2.0 * self.batch * (3 * sum(self.multiplications) - self.multiplications[0])
+
+    @property
+    def flops_per_round(self) -> float:
+        """Training, and where all models are evaluated, the forward passes of that."""
+        tested = (self.clients + 1) * self.evaluated * 2.0 * sum(self.multiplications) if self.evaluated else 0.0
+        return self.client_steps * self.flops_per_client_step + tested
+
+
+CLASSES = 10
+LEARNING_RATE = 0.05
+SEED = 0
+
+
+def _resnet18() -> tuple[int, ...]:
+    """A 3x3 stem, four stages of two blocks (64 to 512 channels, 32x32 to 4x4), a dense head."""
+    layers = [32 * 32 * 9 * 3 * 64]
+    size, channels = 32, 64
+    for stage, width in enumerate((64, 128, 256, 512)):
+        size = size if stage == 0 else size // 2
+        for block in range(2):
+            layers += [size * size * 9 * channels * width, size * size * 9 * width * width]
+            if block == 0 and stage > 0:
+                layers.append(size * size * channels * width)
+            channels = width
+    return (*layers, 512 * CLASSES)
+
+
+_MLP: dict[str, Any] = {
+    "model": "mlp",
+    "options": {"hidden": [64, 30], "dropout": 0.0},
+    "shape": (28, 28),
+    "pixels": True,
+    "samples": 600,
+    "distinct": 60_000,
+    "batch": 30,
+    "steps": None,
+    "multiplications": (784 * 64, 64 * 30, 30 * CLASSES),
+}
+_MLP_IN_STEPS: dict[str, Any] = _MLP | {"batch": 32, "steps": 30}
+_LENET_28 = (24 * 24 * 25 * 6, 8 * 8 * 150 * 16, 256 * 120, 120 * 84, 84 * CLASSES)
+_LENET_32 = (28 * 28 * 75 * 6, 10 * 10 * 150 * 16, 400 * 120, 120 * 84, 84 * CLASSES)
+
+_ALL = (
+    Workload("W1a", "MLP 784-64-30-10, 100 of 100 clients, 20 steps of 30", clients=100, cohort=100, **_MLP),
+    Workload("W1b", "MLP 784-64-30-10, 10 of 100 clients, 20 steps of 30", clients=100, cohort=10, **_MLP),
+    Workload(
+        "W2",
+        "CNN (LeNet) on 32x32x3, 10 of 100 clients, 10 steps of 50",
+        model="cnn_b",
+        options={},
+        shape=(32, 32, 3),
+        pixels=True,
+        clients=100,
+        cohort=10,
+        samples=500,
+        distinct=50_000,
+        batch=50,
+        steps=None,
+        multiplications=_LENET_32,
+        tolerance=5e-3,  # ReLU and max-pool have kinks: a tie that float32 breaks the other way changes the gradient
+    ),
+    Workload(
+        "W3",
+        "logistic regression 60-10, 100 of 100 clients, 5 steps of 20",
+        model="logistic_regression",
+        options={},
+        shape=(60,),
+        pixels=False,
+        clients=100,
+        cohort=100,
+        samples=100,
+        distinct=10_000,
+        batch=20,
+        steps=None,
+        multiplications=(60 * CLASSES,),
+    ),
+    Workload(
+        "W4",
+        "ResNet18 with GroupNorm on 32x32x3, 10 of 10 clients, 2 steps of 32",
+        model="resnet18",
+        options={},
+        shape=(32, 32, 3),
+        pixels=True,
+        clients=10,
+        cohort=10,
+        samples=64,
+        distinct=640,
+        batch=32,
+        steps=None,
+        multiplications=_resnet18(),
+        tolerance=5e-3,  # as W2
+        passes=2,
+    ),
+    Workload("W5", "MLP 784-64-30-10, 1,000 of 1,000 clients, 20 steps of 30", clients=1000, cohort=1000, **_MLP),
+    Workload(
+        "W6",
+        "a model per client (as IAFL): 50 of 50 clients, LeNet on 28x28, all 51 models tested on 2,000 rows",
+        model="cnn_a",
+        options={},
+        shape=(28, 28, 1),
+        pixels=True,
+        clients=50,
+        cohort=50,
+        samples=600,
+        distinct=32_000,
+        batch=50,
+        steps=None,
+        multiplications=_LENET_28,
+        tolerance=5e-3,  # as W2
+        evaluated=2_000,
+        passes=3,
+    ),
+    Workload(
+        "W7",
+        "W1b in steps mode: 30 steps of 32 drawn at random",
+        clients=100,
+        cohort=10,
+        **_MLP_IN_STEPS,
+    ),
+)
+WORKLOADS = {workload.name: workload for workload in _ALL}

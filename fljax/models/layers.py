@@ -1,0 +1,32 @@
+"""Parameters of layers that compute in the layout of ``planes``, under the names that flax gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import flax.linen as nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
+
+class Convolution(nn.Module):
+    """Kernel ``[size, size, channels, width]`` and bias ``[width]``, named and drawn as those of ``nn.Conv``."""
+
+    width: int
+    size: int
+
+    @nn.compact
+    def __call__(self, channels: int) -> tuple[Array, Array]:
+        shape = (self.size, self.size, channels, self.width)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        return kernel, self.param("bias", nn.initializers.zeros_init(), (self.width,))
+
+
+class GroupNorm(nn.Module):
+    """Scale and bias ``[width]``, named and drawn as those of ``nn.GroupNorm``."""
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array, Array]:
+        scale = self.param("scale", nn.initializers.ones_init(), (width,))
+        return scale, self.param("bias", nn.initializers.zeros_init(), (width,))

@@ -1,0 +1,55 @@
+"""The matrix product of dense layers, whose weight gradient is as fast as its value.
+
+Any flax module can use it: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax import lax
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+def dot_general(
+    lhs: Float[Array, "*b k"],
+    rhs: Float[Array, "k m"],
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    **rest: Any,
+) -> Float[Array, "*b m"]:
+    """``lax.dot_general`` (same arguments, same values and derivatives), for the products of dense layers.
+
+    A batch ``[b, k]`` times weights ``[k, m]`` on a CPU gets a weight gradient that first transposes the batch:
+    XLA's fast product does not take a transposed left side, and 784 x 30 times 30 x 64 took 2.5 times as long as the
+    forward product of as many operations. Every other call is handed to ``lax.dot_general`` as it is.
+    """
+    rest = {name: value for name, value in rest.items() if value is not None}
+    plain = (((lhs.ndim - 1,), (0,)), ((), ()))
+    dense = jax.tree.map(int, dimension_numbers) == plain and lhs.ndim == rhs.ndim == 2
+    if rest or not dense or preferred_element_type is not None or jax.default_backend() != "cpu":
+        return lax.dot_general(
+            lhs, rhs, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type, **rest
+        )
+    return _product(precision)(lhs, rhs)
+
+
+def _product(precision: Any) -> Any:
+    @jax.custom_jvp
+    def product(x: Array, w: Array) -> Array:
+        return lax.dot(x, w, precision=precision)
+
+    @product.defjvp
+    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        (x, w), (dx, dw) = primals, tangents
+        # The derivative is stated in terms of the transposed batch; its transpose, the weight gradient
+        # ``x^T dy``, then reads that as an ordinary left side. The barrier keeps XLA from undoing it.
+        turned = lax.optimization_barrier(x.T)
+        change = lax.dot_general(turned, dw, (((0,), (0,)), ((), ())), precision=precision)
+        return product(x, w), product(dx, w) + change
+
+    return product

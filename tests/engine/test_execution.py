@@ -1,0 +1,257 @@
+"""Strategies: what names mean, mapping over lanes and devices, estimates of memory, and what is compiled."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import engine, models
+from fljax.algorithms import fedavg
+from fljax.engine import program
+from fljax.engine.compilation import fastest
+from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve
+from fljax.engine.lanes import map_lanes, on_devices
+from fljax.engine.memory import made_bytes, peak_bytes, steps_differ
+from fljax.local import Local
+from fljax.types import ClientData, Examples, Federation, Rows
+from tests.laws.compare import assert_close
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+SIZES = Sizes(rows=12, population=30, seeds=4, model=1000, evaluated=1000)
+
+
+@pytest.mark.parametrize(
+    ("execution", "expected"),
+    [
+        (Execution("vmap", "vmap", "vmap", 1), Lanes(12, 4, 30)),
+        (Execution("vmap", "vmap", "vmap"), Lanes(6, 4, 15, 2)),
+        (Execution("scan", "scan", "scan", 2), Lanes(1, 1, 1, 2)),
+        (Execution(5, 100, 7, 1), Lanes(5, 4, 7)),
+        (Execution(devices=1), Lanes(12, 4, 30)),
+        (Execution("trial", devices=1), Lanes(12, 4, 30)),
+    ],
+)
+def test_names_become_numbers(execution: Execution, expected: Lanes) -> None:
+    assert resolve(execution, SIZES, "cpu") == expected
+
+
+def test_auto_keeps_to_the_budget() -> None:
+    one = Execution(devices=1)
+    large = SIZES._replace(model=CACHE // 9, evaluated=10 * 2**20)
+    assert resolve(one, large, "cpu") == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
+    assert resolve(one, large, "gpu").clients == 12
+    assert resolve(one, large._replace(lane=2**30), "gpu").clients == 4
+    assert resolve(one, SIZES._replace(model=2**40), "cpu") == Lanes(1, 1, 30)
+
+
+def test_auto_wastes_little_where_steps_differ() -> None:
+    alike = SIZES._replace(rows=100, samples=(50,) * 100)
+    assert resolve(Execution(devices=1), alike, "cpu").clients > 12
+    sizes = np.sort(np.random.default_rng(0).dirichlet(np.full(100, 0.5)) * 10_000).astype(int)[::-1]
+    skewed = alike._replace(samples=tuple(sizes.tolist()))
+    for backend in ("cpu", "gpu"):
+        lanes = resolve(Execution(devices=1), skewed, backend).clients
+        waste = sum(sizes[::lanes]) * lanes / sum(sizes)
+        assert waste < (1.3 if backend == "cpu" else 3)
+
+
+@pytest.mark.parametrize("field", ["clients", "seeds", "evaluation"])
+@pytest.mark.parametrize("value", ["fast", 0, -1, True, 1.5, None])
+def test_wrong_strategies(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"expected execution.{field} to be auto, .*vmap, scan or a positive number"):
+        resolve(Execution()._replace(**{field: value}), SIZES)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "at most the 2 that JAX sees, got 3"),
+        (0, "positive"),
+        ("both", "positive number"),
+        (True, "positive"),
+    ],
+)
+def test_wrong_devices(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(Execution(devices=value), SIZES)
+
+
+def test_no_more_devices_than_rows() -> None:
+    assert resolve(Execution(), SIZES._replace(rows=1), "cpu").devices == 1
+
+
+def _double_and_sum(row: Any) -> Any:
+    return {"sum": row[0] + jnp.sum(row[1]), "twice": 2 * row[1]}
+
+
+@pytest.mark.parametrize(
+    ("count", "lanes", "devices", "costly"),
+    list(itertools.product((1, 2, 5, 7, 12), (1, 2, 5, 20), (1, 2), (False, True))),
+)
+def test_map_lanes_maps(count: int, lanes: int, devices: int, costly: bool) -> None:
+    """For all ways, cohorts that divide and that do not, with rows that cost nothing among those that differ."""
+    first, second = jnp.arange(float(count)), jnp.arange(2 * count).reshape(count, 2)
+    cost = jnp.asarray(np.random.default_rng(count).integers(0, 4, count)) if costly else None
+    run = on_devices(lambda xs, cost: map_lanes(_double_and_sum, xs, lanes, devices, cost), devices)
+    found = jax.jit(run)((first, second), cost)
+    free = np.zeros(count, bool) if cost is None else np.asarray(cost) == 0
+    np.testing.assert_array_equal(
+        np.where(free, 0, found["sum"]), np.where(free, 0, np.arange(count) + np.asarray(second).sum(axis=1))
+    )
+    np.testing.assert_array_equal(np.where(free[:, None], 0, found["twice"]), np.where(free[:, None], 0, 2 * second))
+
+
+def test_a_row_that_costs_nothing_is_not_computed() -> None:
+    calls: list[int] = []
+
+    def told(x: Any) -> Any:
+        jax.debug.callback(lambda x: calls.append(int(x)), x)
+        return x
+
+    for lanes, computed in ((1, {1, 3}), (2, {1, 3})):
+        calls.clear()
+        found = jax.jit(lambda x, c, lanes=lanes: map_lanes(told, x, lanes, 1, c))(
+            jnp.arange(4), jnp.asarray([0, 2, 0, 1])
+        )
+        jax.effects_barrier()
+        assert set(calls) == computed
+        assert np.asarray(found)[[1, 3]].tolist() == [1, 3]
+
+
+def test_devices_get_like_sums() -> None:
+    """Rows in order of cost are dealt to and fro."""
+    cost = jnp.asarray([1, 9, 2, 8, 3, 7, 4, 6])
+    where = lambda x: jnp.asarray(jax.lax.axis_index("clients"))  # noqa: E731
+    found = np.asarray(jax.jit(on_devices(lambda c: map_lanes(where, c, 1, 2, c), 2))(cost))
+    sums = [int(np.asarray(cost)[found == device].sum()) for device in (0, 1)]
+    assert sums == [20, 20]
+
+
+def _runs(execution: Execution, local: Local, rows: int) -> Any:
+    plan = engine.Plan(fedavg, {"task": TASK, "local": local, "clients_per_round": rows})
+    return engine.simulate(plan, tiny_federation(), rounds=3, seeds=(1, 2), execution=execution)
+
+
+@pytest.mark.parametrize(
+    ("local", "rows"), [(LOCAL, 3), (LOCAL._replace(steps=None, epochs=2), 5)], ids=["steps", "epochs of ragged"]
+)
+def test_every_strategy_gives_the_same(local: Local, rows: int) -> None:
+    """Cohorts of three and five do not divide by two devices, nor by chunks of two."""
+    expected = _runs(Execution("vmap", devices=1), local, rows).state
+    strategies: list[tuple[Any, Any]] = [("scan", 1), (2, 2), ("vmap", 2), ("auto", "all")]
+    for clients, devices in strategies:
+        assert_close(expected, _runs(Execution(clients, devices=devices), local, rows).state)
+
+
+def test_devices_do_not_change_a_bit() -> None:
+    """One client at a time is the same computation wherever it runs."""
+    one, two = (_runs(Execution("scan", devices=n), LOCAL, 5).state for n in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+def test_a_trial_takes_one_of_the_neighbours() -> None:
+    assert [each.clients for each in neighbours(Lanes(4, 1, 1, 2), SIZES)] == [1, 4, 6]
+    result = _runs(Execution("trial"), LOCAL, 5)
+    assert int(result.metrics["execution_clients"]) in (1, 2, 3)
+    assert float(result.metrics["seconds_trial"]) > 0
+    spec, inputs = program.split(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
+    assert fastest(spec, [Lanes(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Lanes(1, 1, 5)
+
+
+@contextmanager
+def _compilations() -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen  # afterwards it listens on, for nobody: the public interface takes no single listener back
+
+
+def test_one_compilation_serves_seeds_rounds_and_values() -> None:
+    def run(rate: float, seeds: tuple[int, ...], rounds: int) -> None:
+        local = LOCAL._replace(learning_rate=rate)
+        plan = engine.Plan(fedavg, {"task": TASK, "local": local, "clients_per_round": 4})
+        engine.simulate(plan, tiny_federation(), rounds=rounds, seeds=seeds, evaluate_every=3)
+
+    run(0.1, (0, 1), 6)
+    with _compilations() as seen:
+        run(0.1, (0, 1), 6)
+        run(0.3, (7, 9), 8)
+        run(0.2, (3, 4), 3)
+    assert seen == []
+
+
+def test_peak_of_a_chain_and_of_what_is_kept() -> None:
+    x = jnp.zeros((256, 256), jnp.float32)
+    size = x.size * 4
+    chain = jax.make_jaxpr(lambda x: jnp.tanh(x @ x) @ x)(x).jaxpr
+    assert peak_bytes(chain) == 3 * size  # x, the first product, the second; tanh is fused into the second
+    assert made_bytes(chain) == 2 * size
+    looped = jax.make_jaxpr(lambda x: jax.lax.fori_loop(0, 9, lambda i, c: c @ x, x))(x).jaxpr
+    assert peak_bytes(looped, frozenset({0})) == 2 * size + 4  # x, what becomes of it, the counter
+    assert not steps_differ(looped)
+    counted = jax.make_jaxpr(lambda x, n: jax.lax.fori_loop(0, n, lambda i, c: c @ x, x))(x, 3).jaxpr
+    assert steps_differ(counted)
+
+
+WORKLOADS = {
+    "wide multilayer perceptron, one at a time": ((28, 28), np.uint8, 1, lambda: models.mlp((28, 28), 10)),
+    "logistic regression, all at once": ((60,), np.float32, 20, lambda: models.logistic_regression((60,), 10)),
+    "convolutions, two at a time": ((16, 16, 3), np.uint8, 2, lambda: models.cnn((16, 16, 3), 10)),
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_estimate_of_memory_is_near_that_of_xla(name: str) -> None:
+    shape, dtype, lanes, task = WORKLOADS[name]
+    random = np.random.default_rng(0)
+    x = (200 * random.random((2000, *shape))).astype(dtype)
+    owned = Rows(jnp.arange(2000, dtype=jnp.int32).reshape(20, 100), jnp.full(20, 100, jnp.int32))
+    few = Rows(owned.index[:, :2], jnp.full(20, 2, jnp.int32))
+    data = Federation(
+        Examples(jnp.asarray(x), jnp.asarray(random.integers(0, 10, 2000), jnp.int32)),
+        ClientData(jnp.arange(20, dtype=jnp.int32), owned, few, few),
+    )
+    algorithm = fedavg(task(), Local(0.05, batch_size=20, epochs=1), clients_per_round=20)
+    spec, inputs = program.split(algorithm, data)
+    chosen = Lanes(lanes, 1, 1)
+    state = program.start.trace(spec, chosen, inputs, jnp.zeros(1, jnp.uint32)).out_info
+    # Not the quick programs of the other tests, which XLA does not fuse.
+    static = ("spec", "lanes", "capacity")
+    function: Any = program.run_rounds
+    compiled = jax.jit(function.__wrapped__, static_argnames=static, donate_argnames="state")
+    traced = compiled.trace(spec, chosen, 5, inputs, state, jnp.int32(0), jnp.int32(0))
+    first = len(jax.tree.leaves(inputs))
+    donated = frozenset(range(first, first + len(jax.tree.leaves(state))))
+    estimate = peak_bytes(traced.jaxpr.jaxpr, donated)
+    found = traced.lower().compile().memory_analysis()
+    assert found is not None
+    own = found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
+    real = found.argument_size_in_bytes + own
+    assert 0.8 < estimate / real < 1.2, (estimate, real, found.argument_size_in_bytes)
+
+
+def test_use_cores_comes_before_jax_starts() -> None:
+    jax.devices()
+    assert engine.use_cores(2) == 2
+    with pytest.raises(RuntimeError, match="to be called before JAX starts, got a JAX that runs with 2 CPU"):
+        engine.use_cores(3)
+    with pytest.raises(ValueError, match="expected a positive number of cores, got 0"):
+        engine.use_cores(0)
+    code = "import fljax; n = fljax.use_cores(3); import jax; print(n, jax.device_count('cpu'), fljax.use_cores(3))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["3", "3", "3"], found.stderr
