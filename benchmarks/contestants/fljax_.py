@@ -10,25 +10,12 @@ from protocol import Driver, arguments, read, serve
 driver = Driver()
 options = arguments(clients="auto", devices="auto")
 
-import jax  # noqa: E402
-
 import fljax  # noqa: E402
 
+if options.devices != "1":
+    fljax.use_cores()
 
-def _prepare_cores() -> None:
-    """Several host devices, before JAX starts, unless one is asked for."""
-    if options.devices == "1":
-        return
-    if hasattr(fljax, "use_cores"):
-        fljax.use_cores()
-    elif options.devices == "all" or "devices" in fljax.Execution._fields:
-        import os
-
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-
-
-_prepare_cores()
-
+import jax  # noqa: E402
 import parts  # noqa: E402
 
 work = read(options.workload)
@@ -40,14 +27,7 @@ jax.block_until_ready(federation)
 
 def _execution() -> fljax.Execution:
     clients: Any = int(options.clients) if options.clients.isdigit() else options.clients
-    given: dict[str, Any] = {"clients": clients}
-    if options.devices != "auto":
-        devices = 1 if options.devices == "1" else "all"
-        if "devices" in fljax.Execution._fields:
-            given["devices"] = devices
-        elif devices != 1:
-            raise RuntimeError("this fljax has no Execution.devices")
-    return fljax.Execution(**given)
+    return fljax.Execution(clients=clients, devices=1 if options.devices == "1" else "all")
 
 
 class Run:
