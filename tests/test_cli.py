@@ -199,16 +199,35 @@ def test_compilation_cache(monkeypatch):
 
     changed = {}
     monkeypatch.setattr(jax.config, "update", lambda name, value: changed.update({name: value}))
-    monkeypatch.setattr(jax.config, "read", lambda name: None)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     start_jax()
     assert "jax_compilation_cache_dir" not in changed
+    assert changed["jax_enable_compilation_cache"] is False
     monkeypatch.delenv("FLJAX_COMPILATION_CACHE")
     start_jax(cache=False)
     assert "jax_compilation_cache_dir" not in changed
     start_jax()
     assert changed["jax_compilation_cache_max_size"] > 0
     assert changed["jax_compilation_cache_dir"].endswith(os.path.join(".cache", "fljax", "xla"))
+
+
+def test_compilation_cache_is_filled(tmp_path):
+    """As the command starts it, in a process where JAX has not."""
+    code = (
+        "from fljax.cli.environment import start_jax\n"
+        "start_jax()\n"
+        "import jax\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "jax.jit(lambda x: x + 1)(1.0).block_until_ready()\n"
+        "print(jax.device_count())"
+    )
+    drop = ("JAX_COMPILATION_CACHE_DIR", "FLJAX_COMPILATION_CACHE", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in drop} | {"HOME": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) == len(os.sched_getaffinity(0))
+    assert any((tmp_path / ".cache" / "fljax" / "xla").iterdir())
 
 
 def test_help_imports_nothing_heavy():

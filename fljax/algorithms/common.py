@@ -55,7 +55,7 @@ def sample_uniform(
     """``min(rows, number available)`` clients without replacement: ids, and which rows are filled."""
     score = jax.random.uniform(key, available.shape)
     # Not a sort: of a million clients that alone would take half a second. Ties go to the lower id.
-    _, id = jax.lax.top_k(jnp.where(available, -score, -jnp.inf), rows)
+    _, id = jax.lax.top_k(jnp.where(available, -score, -jnp.inf), min(rows, available.shape[0]))
     id = id.astype(jnp.int32)
     return id, available[id]
 

@@ -18,17 +18,20 @@ CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; those not used for longes
 def start_jax(cache: bool = True) -> None:
     """Before JAX starts: the cores become devices, and compiled programs are kept between runs.
 
-    FLJAX_COMPILATION_CACHE may name another folder than ~/.cache/fljax/xla, or be "off". Where JAX itself has been
-    told of a cache, that one is used.
+    FLJAX_COMPILATION_CACHE may name another folder than ~/.cache/fljax/xla, or be "off". Where JAX itself is told
+    of one by JAX_COMPILATION_CACHE_DIR, that one is used.
     """
     import jax
 
-    from fljax.engine import use_cores
+    from fljax.engine.cores import PATIENT, use_cores
 
     with contextlib.suppress(RuntimeError):  # called from a process in which JAX runs already
-        use_cores()
+        use_cores(None if PATIENT else 1)
     chosen = os.environ.get("FLJAX_COMPILATION_CACHE", "")
-    if not cache or chosen.lower() == "off" or (jax.config.read("jax_compilation_cache_dir") and not chosen):
+    if not cache or chosen.lower() == "off":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR") and not chosen:
         return
     folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -32,10 +32,11 @@ def compile_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: 
     state = jax.tree.map(place, start.out_info)
     zero = jnp.int32(0)
     with ThreadPoolExecutor(3) as pool:
-        # The largest first, so that the others are traced while it compiles.
+        # The largest first, so that the others are traced while it compiles. Only compiling leaves this thread: what
+        # traces reads settings of the thread, such as a context with double precision.
         rounds = program.run_rounds.trace(spec, lanes, capacity, inputs, state, zero, zero)
         jobs = [pool.submit(rounds.lower().compile), pool.submit(start.lower().compile)]
-        jobs.append(pool.submit(program.evaluate.lower(spec, lanes, inputs, state, zero).compile))
+        jobs.append(pool.submit(program.evaluate.trace(spec, lanes, inputs, state, zero).lower().compile))
         for job in jobs:
             job.result()
     first = len(jax.tree.leaves(inputs))
@@ -43,15 +44,22 @@ def compile_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: 
 
 
 def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, seeds: Array) -> Lanes:
-    """Which of ``tried`` runs a round soonest: the better of two timed rounds each, after compiling."""
+    """Which of ``tried`` runs a round soonest: the better of two timed rounds each, after compiling.
+
+    One that runs out of memory is left out, unless it is one client at a time.
+    """
     seconds: dict[Lanes, float] = {}
     for lanes in tried:
-        state: Any = program.start(spec, lanes, inputs, seeds)
-        state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(0), jnp.int32(1))
-        for place in (1, 2):
-            jax.block_until_ready(state)
-            began = time.perf_counter()
-            state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(place), jnp.int32(1))
-            jax.block_until_ready(state)
-            seconds[lanes] = min(time.perf_counter() - began, seconds.get(lanes, float("inf")))
+        state: Any = program.start(spec, tried[0], inputs, seeds)
+        try:
+            state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(0), jnp.int32(1))
+            for place in (1, 2):
+                jax.block_until_ready(state)
+                began = time.perf_counter()
+                state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(place), jnp.int32(1))
+                jax.block_until_ready(state)
+                seconds[lanes] = min(time.perf_counter() - began, seconds.get(lanes, float("inf")))
+        except jax.errors.JaxRuntimeError:  # more side by side than memory holds: the others remain
+            if lanes.clients == 1:
+                raise
     return min(seconds, key=lambda lanes: seconds[lanes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -88,7 +88,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     each = -(-sizes.population // devices)
     return Lanes(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
-        _lanes("seeds", execution.seeds, sizes.seeds, fitting // sizes.rows),
+        _lanes("seeds", execution.seeds, sizes.seeds, fitting // rows),
         _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
         devices,
     )
@@ -115,8 +115,11 @@ def _devices(asked: Devices, sizes: Sizes) -> int:
 
 
 def _memory() -> int:
-    free = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
-    return int(FILLED * min(free))
+    def free(device: Any) -> int:
+        told = device.memory_stats() or {}
+        return told.get("bytes_limit", ACCELERATOR) - told.get("bytes_in_use", 0)
+
+    return int(FILLED * min(map(free, jax.local_devices())))
 
 
 def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:

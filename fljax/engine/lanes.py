@@ -64,13 +64,15 @@ def map_lanes(
       devices: over how many the rows are spread; above 1 only inside ``on_devices``.
       cost: ``[count]``, what each row costs (its samples, say). Rows of like cost then share a chunk and devices get
         like sums, since a chunk takes as many steps as its longest row; a chunk in which all rows cost nothing is
-        not computed, and its results are zeros. None: all alike.
+        not computed (unless seeds are batched), and its results are zeros. None: all alike.
 
     Returns:
       Results in the order of ``xs``; where the rows do not divide into chunks, padding costs nothing.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
-    lanes = min(lanes, -(-count // devices))
+    lanes = max(1, min(lanes, -(-count // devices)))
+    if count == 0:
+        return jax.vmap(function)(xs)
     if devices == 1 and (cost is None or lanes == 1):
         return _in_turn(function, xs, lanes, cost)
     chunks = -(-count // (lanes * devices))

@@ -25,7 +25,9 @@ _FUSED = frozenset(_FUSED_NAMES.split())
 # Whoever reads them reads the original.
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze", "transpose"})
 _IN_PLACE = frozenset({"while", "scan", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"})
-_CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"})
+_CALLS = frozenset(
+    {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "shard_map"}
+)
 
 
 def peak_bytes(jaxpr: Any, donated: frozenset[int] = frozenset()) -> int:
@@ -52,12 +54,13 @@ def steps_differ(jaxpr: Any) -> bool:
 
 def _peak(jaxpr: Any, own: set[Any]) -> int:
     """As ``peak_bytes``, of what the program makes itself and of its arguments in ``own``."""
-    equations = list(_flat(jaxpr, {}))
+    names: dict[Any, Any] = {}
+    equations = list(_flat(jaxpr, names))
     readers: dict[Any, list[str]] = {}
     for eqn, read, _ in equations:
         for v in read:
             readers.setdefault(v, []).append(eqn.primitive.name)
-    results = {v for v in map(_plain, jaxpr.outvars) if v is not None}
+    results = {names.get(v, v) for v in map(_plain, jaxpr.outvars) if v is not None} - {None}
     roots: dict[Any, set[Any]] = {}  # arrays that are really read where a fused value is
     last: dict[Any, int] = {}
     for place, (eqn, read, made) in enumerate(equations):
@@ -91,6 +94,13 @@ def _peak(jaxpr: Any, own: set[Any]) -> int:
     return most
 
 
+class _Array:
+    """One array that a program makes; the same only as itself."""
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+
 def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], list[Any]]]:
     """(equation, what it reads, what it makes), with plain calls opened."""
 
@@ -103,13 +113,15 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
         if eqn.primitive.name in _CALLS and len(inner) == 1 and len(inner[0].invars) == len(eqn.invars):
             body = inner[0]
             mine = {v: look(atom) for v, atom in zip(body.invars, eqn.invars, strict=True)}
-            yield from ((e, r, m) for e, r, m in _flat(body, mine))
+            yield from _flat(body, mine)
             for v, atom in zip(eqn.outvars, body.outvars, strict=True):
                 plain = _plain(atom)
                 names[v] = None if plain is None else mine.get(plain, plain)
             continue
         read = [v for v in map(look, eqn.invars) if v is not None]
-        yield eqn, read, list(eqn.outvars)
+        # JAX keeps one jaxpr for all calls of a function on like arguments: each call makes arrays of its own.
+        names |= {v: _Array(v.aval) for v in eqn.outvars}
+        yield eqn, read, [names[v] for v in eqn.outvars]
 
 
 def _inner(eqn: Any) -> Iterator[Any]:

@@ -132,7 +132,9 @@ def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all seeds before round 0."""
 
     def run(inputs: Inputs, seeds: Array) -> State:
-        return map_seeds(spec, lanes, inputs, seeds, initial_state)
+        states = map_seeds(spec, lanes, inputs, seeds, initial_state)
+        # What stems from Python's numbers is given its dtype for good, as every later state has it.
+        return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
 
     return on_devices(run, lanes.devices)(inputs, seeds)
 
@@ -143,8 +145,8 @@ def run_rounds(
 ) -> tuple[State, dict[str, Array]]:
     """``count`` rounds from round ``first`` for all seeds, in one program without a host round trip.
 
-    ``count`` is traced: blocks of any length up to ``capacity`` share one compilation, and a call with 0 compiles
-    without computing. Records are ``[seeds, capacity, ...]``, of which the first ``count`` are filled.
+    ``count`` is traced: blocks of any length up to ``capacity`` share one compilation. Records are
+    ``[seeds, capacity, ...]``, of which the first ``count`` are filled.
     """
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, dict[str, Array]]:

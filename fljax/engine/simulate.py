@@ -178,7 +178,8 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     rounds = np.unique(np.asarray(initial.round))
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), initial)
+    # Through the host, since it may lie on other devices than this run uses.
+    return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
 
 
 def _evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, done: int) -> dict[str, np.ndarray]:

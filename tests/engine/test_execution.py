@@ -17,13 +17,14 @@ import pytest
 from fljax import engine, models
 from fljax.algorithms import fedavg
 from fljax.engine import program
-from fljax.engine.compilation import fastest
+from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve
-from fljax.engine.lanes import map_lanes, on_devices
+from fljax.engine.lanes import map_lanes, on_devices, replicated
 from fljax.engine.memory import made_bytes, peak_bytes, steps_differ
 from fljax.local import Local
 from fljax.types import ClientData, Examples, Federation, Rows
 from tests.laws.compare import assert_close
+from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -195,6 +196,79 @@ def test_one_compilation_serves_seeds_rounds_and_values() -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
+    local = LOCAL._replace(batch_size=2 + devices)
+    spec, inputs = program.split(fedavg(TASK, local, clients_per_round=4), tiny_federation())
+    lanes, seeds = Lanes(1, 1, 5, devices), jnp.asarray([3], jnp.uint32)
+    inputs = replicated(inputs, devices)
+    zero, one = jnp.int32(0), jnp.int32(1)
+    compile_all(spec, lanes, 2, inputs, seeds)
+    with _compilations() as seen:
+        state = program.start(spec, lanes, inputs, seeds)
+        state, _ = program.run_rounds(spec, lanes, 2, inputs, state, zero, one)
+        program.evaluate(spec, lanes, inputs, state, one)
+    assert seen == []
+
+
+def test_a_run_goes_on_with_another_number_of_devices() -> None:
+    plan = fedavg(TASK, LOCAL, clients_per_round=5)
+    run = lambda rounds, devices, initial=None: engine.simulate(  # noqa: E731
+        plan, tiny_federation(), rounds=rounds, initial=initial, execution=Execution("scan", devices=devices)
+    )
+    whole = run(4, 1).state
+    for first, second in ((1, 2), (2, 1)):
+        found = run(2, second, run(2, first).state).state
+        assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(found), strict=True))
+
+
+def test_double_precision_in_a_context() -> None:
+    with enable_x64(True):
+        task = logistic_regression(jnp.float64)
+        data = tiny_federation(dtype=jnp.float64)
+        result = engine.simulate(fedavg(task, LOCAL, clients_per_round=3), data, rounds=2)
+        assert {leaf.dtype for leaf in jax.tree.leaves(result.deployed(0))} == {np.dtype("float64")}
+
+
+@pytest.mark.parametrize(("lanes", "devices"), [(1, 1), (3, 1), (2, 2)])
+def test_nobody_is_mapped_to_nothing(lanes: int, devices: int) -> None:
+    run = on_devices(lambda xs: map_lanes(lambda x: 2 * x, xs, lanes, devices), devices)
+    assert jax.jit(run)(jnp.zeros((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.slow
+def test_a_device_may_wait_for_long() -> None:
+    """XLA's own patience ends after a minute, and the process with it."""
+    code = """
+import fljax
+fljax.use_cores(2)
+import time, jax, jax.numpy as jnp, numpy as np
+from fljax.engine.lanes import map_lanes, on_devices
+def slow(x):
+    time.sleep(90 * (x == 0))
+    return np.float32(x)
+one = lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), x)
+print(jax.jit(on_devices(lambda xs: map_lanes(one, xs, 1, 2), 2))(jnp.arange(2.0)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["[0.", "1.]"], found.stderr
+
+
+def test_repeated_layers_hold_no_more() -> None:
+    """JAX keeps one jaxpr for all calls of ``relu`` on like arguments; their results are nevertheless different."""
+    x = jnp.zeros((64, 64))
+
+    def deep(layers: int) -> int:
+        def network(x: Any) -> Any:
+            for _ in range(layers):
+                x = jax.nn.relu(x @ x)
+            return x
+
+        return made_bytes(jax.make_jaxpr(network)(x).jaxpr)
+
+    assert deep(2) == deep(10)
+
+
 def test_peak_of_a_chain_and_of_what_is_kept() -> None:
     x = jnp.zeros((256, 256), jnp.float32)
     size = x.size * 4
@@ -215,8 +289,10 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_the_estimate_of_memory_is_near_that_of_xla(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "devices"), [*((name, 1) for name in WORKLOADS), ("logistic regression, all at once", 2)]
+)
+def test_the_estimate_of_memory_is_near_that_of_xla(name: str, devices: int) -> None:
     shape, dtype, lanes, task = WORKLOADS[name]
     random = np.random.default_rng(0)
     x = (200 * random.random((2000, *shape))).astype(dtype)
@@ -228,7 +304,7 @@ def test_the_estimate_of_memory_is_near_that_of_xla(name: str) -> None:
     )
     algorithm = fedavg(task(), Local(0.05, batch_size=20, epochs=1), clients_per_round=20)
     spec, inputs = program.split(algorithm, data)
-    chosen = Lanes(lanes, 1, 1)
+    chosen = Lanes(lanes, 1, 1, devices)
     state = program.start.trace(spec, chosen, inputs, jnp.zeros(1, jnp.uint32)).out_info
     # Not the quick programs of the other tests, which XLA does not fuse.
     static = ("spec", "lanes", "capacity")
