@@ -8,7 +8,7 @@ import os
 import jax
 
 # XLA ends the process when one device waits for another longer than a minute, as it may where one device's clients
-# are much larger. From this version on the time can be changed; earlier ones do not know the flags, and would not start with them.
+# are much larger. From this version on the time can be changed; earlier ones do not know the flags and would not start.
 PATIENT = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) >= (0, 10)
 _WAITING = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 3600,
