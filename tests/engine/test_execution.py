@@ -19,7 +19,7 @@ from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve
-from fljax.engine.lanes import map_lanes, on_devices, replicated
+from fljax.engine.lanes import _deal, map_lanes, on_devices, replicated
 from fljax.engine.memory import made_bytes, peak_bytes, steps_differ
 from fljax.local import Local
 from fljax.types import ClientData, Examples, Federation, Rows
@@ -132,11 +132,9 @@ def test_a_row_that_costs_nothing_is_not_computed() -> None:
 
 def test_devices_get_like_sums() -> None:
     """Rows in order of cost are dealt to and fro."""
-    cost = jnp.asarray([1, 9, 2, 8, 3, 7, 4, 6])
-    where = lambda x: jnp.asarray(jax.lax.axis_index("clients"))  # noqa: E731
-    found = np.asarray(jax.jit(on_devices(lambda c: map_lanes(where, c, 1, 2, c), 2))(cost))
-    sums = [int(np.asarray(cost)[found == device].sum()) for device in (0, 1)]
-    assert sums == [20, 20]
+    cost = np.asarray([9, 8, 7, 6, 4, 3, 2, 1])
+    assert cost[_deal(4, 2, 1)].sum(axis=(1, 2)).tolist() == [20, 20]
+    assert sorted(_deal(2, 2, 2).ravel().tolist()) == list(range(8))
 
 
 def _runs(execution: Execution, local: Local, rows: int) -> Any:
