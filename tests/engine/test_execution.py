@@ -18,6 +18,7 @@ from fljax import engine, models
 from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
+from fljax.engine.cores import PATIENT
 from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve
 from fljax.engine.lanes import _deal, map_lanes, on_devices, replicated
 from fljax.engine.memory import made_bytes, peak_bytes, steps_differ
@@ -316,7 +317,9 @@ def test_the_estimate_of_memory_is_near_that_of_xla(name: str, devices: int) -> 
     assert found is not None
     own = found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
     real = found.argument_size_in_bytes + own
-    assert 0.8 < estimate / real < 1.2, (estimate, real, found.argument_size_in_bytes)
+    # Earlier releases of XLA keep fewer copies.
+    bound = 0.2 if PATIENT else 0.6
+    assert 1 - bound < estimate / real < 1 + bound, (estimate, real, found.argument_size_in_bytes)
 
 
 def test_use_cores_comes_before_jax_starts() -> None:
