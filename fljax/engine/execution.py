@@ -12,9 +12,10 @@ Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan"] | int
 Devices = Literal["all"] | int
 
-# What ``auto`` decides by, measured with benchmarks/throughput.py on 2 cores (2026-11-21). On a CPU a client's model
-# with its gradient and update should stay in the first caches: an MLP of 52,000 parameters trains 15 % more steps a
-# second alone than five at a time, a logistic regression of 610 parameters 40 % more in tens than alone.
+# What ``auto`` decides by, from timings on 2 cores (2026-11-21). On a CPU a client's model with its gradient and update
+# should stay in the first caches. An MLP of 52,000 parameters made 9,900 client-steps a second one client at a time and
+# 9,300 five at a time (but 6 % more all at once in one run of benchmarks/results); a logistic regression of 610
+# parameters made 110,000 alone, 194,000 in tens and 199,000 in fifties.
 CACHE = 256 * 2**10
 # Share of an accelerator's free memory that clients side by side may fill, and what is taken where it does not tell.
 FILLED = 0.5
