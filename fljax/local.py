@@ -7,6 +7,7 @@ unpadded computation, because batch positions are drawn in ``[0, size)`` and mas
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
     Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
+
+
+# Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
+SHORTEST = 192
 
 
 class Local(NamedTuple):
@@ -136,8 +141,37 @@ def shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Ar
 
     Positions are sorted by 20 random bits, equal ones by position. Where a position fits into the other 12 bits of the
     word the two are sorted as one: a CPU sorts whole numbers five times faster than numbers with an index. The result
-    does not depend on ``capacity``.
+    does not depend on ``capacity``, so that clients far smaller than that are sorted in a shorter array: one for all
+    that ``vmap`` puts side by side.
     """
+    widths = [capacity]
+    while widths[0] >= 4 * SHORTEST:
+        widths.insert(0, -(-widths[0] // 4))
+    size = jnp.asarray(size)
+    if len(widths) == 1:
+        return _shuffled(key, size, capacity)
+
+    @jax.custom_batching.custom_vmap
+    def rows(keys: Array, sizes: Array) -> Array:  # [n], [n] -> [n, capacity]
+        def within(width: int) -> Array:
+            found = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
+            return jnp.pad(found, ((0, 0), (0, capacity - width)))
+
+        longer = sum((jnp.max(sizes) > width).astype(jnp.int32) for width in widths[:-1])
+        return jax.lax.switch(longer, [functools.partial(within, width) for width in widths])
+
+    @rows.def_vmap
+    def _(axis_size: int, batched: list[bool], *arguments: Array) -> tuple[Array, bool]:
+        # One switch for all, by the largest; a vmapped switch would compute every branch.
+        every = [
+            x if own else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, own in zip(arguments, batched, strict=True)
+        ]
+        return rows(*(x.reshape(-1) for x in every)).reshape(axis_size, -1, capacity), True
+
+    return rows(key[None], size[None])[0]
+
+
+def _shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
     order = jnp.arange(capacity, dtype=jnp.uint32)
     low, last = jnp.uint32(2**12 - 1), jnp.uint32(2**32 - 1)
     score = jax.random.bits(key, (capacity,), jnp.uint32) & ~low

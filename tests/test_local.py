@@ -108,6 +108,24 @@ def test_every_row_once_per_epoch(size, passes):
         assert [len(batch) for batch in part] == [4] * (size // 4) + ([size % 4] if size % 4 else [])
 
 
+@pytest.mark.parametrize("capacity", [4 * local.SHORTEST, 5000])
+def test_a_permutation_does_not_depend_on_its_room(capacity):
+    """Whatever array it is sorted in, alone, side by side, and for several epochs."""
+    sizes = [0, 1, local.SHORTEST, local.SHORTEST + 1, capacity - 1, capacity]
+    keys = jax.random.split(KEY, (len(sizes), 2))
+    alone = jax.jit(functools.partial(local.shuffled, capacity=capacity))
+    each = jax.vmap(jax.vmap(functools.partial(local.shuffled, capacity=capacity), (0, None)))
+    for few in (slice(0, 3), slice(0, 6)):
+        together = jax.jit(each)(keys[few], jnp.asarray(sizes[few]))
+        for client, size in enumerate(sizes[few]):
+            tight = functools.partial(local.shuffled, capacity=max(size, 1))  # below 4 x SHORTEST: a plain sort
+            for epoch in range(2):
+                found = np.asarray(together[client, epoch, :size])
+                np.testing.assert_array_equal(found, alone(keys[client, epoch], size)[:size])
+                np.testing.assert_array_equal(found, tight(keys[client, epoch], jnp.asarray(size))[:size])
+                assert sorted(found) == list(range(size))
+
+
 def test_epochs_are_fresh_permutations():
     rows = real_rows(*batches(8, CAPACITY, EPOCHS))
     assert rows[:2] != rows[2:]

@@ -27,15 +27,16 @@ def compile_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: 
       An estimate of the bytes that rounds hold at once on each device, data and state included.
     """
     everywhere = sharding(lanes.devices)
-    start = program.start.trace(spec, lanes, inputs, seeds)
     place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
-    state = jax.tree.map(place, start.out_info)
     zero = jnp.int32(0)
     with ThreadPoolExecutor(3) as pool:
-        # The largest first, so that the others are traced while it compiles. Only compiling leaves this thread: what
-        # traces reads settings of the thread, such as a context with double precision.
+        # Each compiles while the next is traced. Only compiling leaves this thread: what traces reads settings of the
+        # thread, such as a context with double precision.
+        start = program.start.trace(spec, lanes, inputs, seeds)
+        jobs = [pool.submit(start.lower().compile)]
+        state = jax.tree.map(place, start.out_info)
         rounds = program.run_rounds.trace(spec, lanes, capacity, inputs, state, zero, zero)
-        jobs = [pool.submit(rounds.lower().compile), pool.submit(start.lower().compile)]
+        jobs.append(pool.submit(rounds.lower().compile))
         jobs.append(pool.submit(program.evaluate.trace(spec, lanes, inputs, state, zero).lower().compile))
         for job in jobs:
             job.result()

@@ -15,7 +15,8 @@ Devices = Literal["all"] | int
 # What ``auto`` decides by, from timings on 2 cores (2026-11-21). On a CPU a client's model with its gradient and update
 # should stay in the first caches. An MLP of 52,000 parameters made 9,900 client-steps a second one client at a time and
 # 9,300 five at a time (but 6 % more all at once in one run of benchmarks/results); a logistic regression of 610
-# parameters made 110,000 alone, 194,000 in tens and 199,000 in fifties.
+# parameters made 110,000 alone, 194,000 in tens and 199,000 in fifties; of clients of very different size four or five
+# were best.
 CACHE = 256 * 2**10
 # Share of an accelerator's free memory that clients side by side may fill, and what is taken where it does not tell.
 FILLED = 0.5
@@ -23,7 +24,7 @@ ACCELERATOR = 8 * 2**30
 # Prepared examples that are evaluated at a time.
 EVALUATION = {"cpu": 128 * 2**20, "accelerator": 1024 * 2**20}
 # A client alone costs 1 + this times its share of many side by side.
-ALONE = {"cpu": 0.5, "accelerator": 100.0}
+ALONE = {"cpu": 1.0, "accelerator": 100.0}
 
 
 class Execution(NamedTuple):

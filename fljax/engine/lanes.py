@@ -54,6 +54,8 @@ def map_lanes(
     lanes: int,
     devices: int = 1,
     cost: Int[Array, " count"] | None = None,
+    *,
+    skip: bool = True,
 ) -> PyTree:
     """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device.
 
@@ -63,57 +65,77 @@ def map_lanes(
       lanes: 1 is a scan, all of them one ``vmap``; in between: chunks.
       devices: over how many the rows are spread; above 1 only inside ``on_devices``.
       cost: ``[count]``, what each row costs (its samples, say). Rows of like cost then share a chunk and devices get
-        like sums, since a chunk takes as many steps as its longest row; a chunk in which all rows cost nothing is
-        not computed (unless seeds are batched), and its results are zeros. None: all alike.
+        like sums, since a chunk takes as many steps as its longest row. None: all alike.
+      skip: whether chunks in which all rows cost nothing are left out, their results being zeros. Under ``vmap`` such
+        a loop would copy all results in every turn, so that there it is better False.
 
     Returns:
       Results in the order of ``xs``; where the rows do not divide into chunks, padding costs nothing.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
     lanes = max(1, min(lanes, -(-count // devices)))
-    if count == 0:
-        return jax.vmap(function)(xs)
-    if devices == 1 and (cost is None or lanes == 1):
-        return _in_turn(function, xs, lanes, cost)
-    chunks = -(-count // (lanes * devices))
-    order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
-    place = _deal(chunks, devices, lanes)  # [devices, chunks, lanes]: which row, counted in order of cost
-    mine = jnp.asarray(place)[jax.lax.axis_index(AXIS)] if devices > 1 else jnp.asarray(place[0])
-    row = order[jnp.minimum(mine, count - 1)].reshape(-1)
-    worth = jnp.ones(count, jnp.int32) if cost is None else cost
-    worth = jnp.where(mine.reshape(-1) < count, worth[row], 0)
-    found = _in_turn(function, trees.take(xs, row), lanes, worth)
-    if devices > 1:
-        found = jax.lax.all_gather(found, AXIS, tiled=True)
-    back = np.argsort(place.reshape(-1))[:count]
-    back = jnp.asarray(back) if cost is None else jnp.asarray(back)[jnp.argsort(order)]
-    return trees.take(found, back)
-
-
-def _in_turn(function: Callable[[Any], Any], xs: PyTree, lanes: int, cost: Array | None) -> PyTree:
-    """Chunks one after another; those that cost nothing are skipped."""
-    count = jax.tree.leaves(xs)[0].shape[0]
-    if cost is None:
-        if lanes >= count and count > 1:
+    if count == 0 or (devices == 1 and (cost is None or lanes >= count)):
+        if lanes >= count != 1:
             return jax.vmap(function)(xs)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
-    whole, worth = function if lanes == 1 else jax.vmap(function), cost
-    if lanes > 1:
-        xs = jax.tree.map(lambda leaf: leaf.reshape(-1, lanes, *leaf.shape[1:]), xs)
-        worth = jnp.max(cost.reshape(-1, lanes), axis=1)
+    chunks = -(-count // (lanes * devices))
+    order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
+    padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: nobody
+    row = padded.reshape(-1, lanes)
+    turns: Any = chunks
+    if cost is not None:
+        longest = jnp.max(jnp.append(cost, 0)[row], axis=1)
+        row = row[_deal(longest, devices)] if devices > 1 else row[None]
+        if skip:
+            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)[jax.lax.axis_index(AXIS)]
+            turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
+    row = row.reshape(devices, chunks, lanes)
+    if devices == 1:
+        return _in_turn(function, xs, row[0], row[0], count, turns)
+    place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
+    found = _in_turn(function, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns)
+    found = jax.lax.all_gather(found, AXIS, tiled=True)
+    return trees.take(found, jnp.argsort(row.reshape(-1))[:count])
 
-    def one(row: tuple[PyTree, Array]) -> PyTree:
-        x, worth = row
-        nothing = lambda x: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(whole, x))  # noqa: E731
-        return jax.lax.cond(worth > 0, whole, nothing, x)
 
-    found = jax.lax.map(one, (xs, worth))
-    return found if lanes == 1 else jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+def _in_turn(
+    function: Callable[[Any], Any], xs: PyTree, row: Array, place: Array, size: int, turns: int | Array
+) -> PyTree:
+    """The first ``turns`` chunks one after another: ``row [chunks, lanes]`` of ``xs`` go to ``place`` of ``size``.
+
+    Rows beyond the end repeat the last one; what is computed for them is written nowhere that is read.
+    """
+    lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
+
+    def read(turn: Array) -> PyTree:
+        index = jnp.minimum(row[turn], count - 1)
+        return trees.take(xs, index[0] if lanes == 1 else index)
+
+    whole = jax.jit(function if lanes == 1 else jax.vmap(function))  # so that it is traced once for shapes and loop
+    shapes = jax.eval_shape(lambda: whole(read(jnp.zeros((), jnp.int32))))
+    cut = 0 if lanes == 1 else 1
+    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[cut:]), leaf.dtype), shapes)
+
+    def one(turn: Array, found: PyTree) -> PyTree:
+        where = place[turn, 0] if lanes == 1 else place[turn]
+        return jax.tree.map(lambda all, new: all.at[where].set(new, mode="drop"), found, whole(read(turn)))
+
+    return jax.lax.fori_loop(0, turns, one, empty)
 
 
-def _deal(chunks: int, devices: int, lanes: int) -> np.ndarray:
-    """``[devices, chunks, lanes]``: rows in order of cost, dealt to and fro, so that sums of costs come out alike."""
-    chunk = np.arange(chunks)[None, :] * devices
-    device = np.arange(devices)[:, None]
-    dealt = chunk + np.where(np.arange(chunks)[None, :] % 2 == 0, device, devices - 1 - device)
-    return dealt[:, :, None] * lanes + np.arange(lanes)
+def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:
+    """Which chunks each device takes, in turn: the next dearest goes to the device with the least to do so far.
+
+    All get the same number of chunks, so that a device with a very long one gets the cheap ones of the end.
+    """
+    share = cost.shape[0] // devices
+
+    def one(loads: tuple[Array, Array], cost: Array) -> tuple[tuple[Array, Array], Array]:
+        load, taken = loads
+        device = jnp.argmin(jnp.where(taken < share, load, jnp.inf))
+        place = device * share + taken[device]
+        return (load.at[device].add(cost), taken.at[device].add(1)), place
+
+    none = jnp.zeros(devices, jnp.float32), jnp.zeros(devices, jnp.int32)
+    _, place = jax.lax.scan(one, none, cost.astype(jnp.float32))
+    return jnp.argsort(place).reshape(devices, share)

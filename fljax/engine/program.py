@@ -151,7 +151,8 @@ def run_rounds(
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, dict[str, Array]]:
         def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
-            step = lambda state, round: one_round(algorithm, data, lanes, state, round)  # noqa: E731
+            # Under jit, so that it is traced once for its shapes and for the loop.
+            step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round))
             shapes = jax.eval_shape(step, state, first)[1]
             records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 

@@ -125,4 +125,5 @@ def _population(
         loss, accuracy = training.judged(*training.evaluate(solo.task, predict, own.test), counts)
         return threshold, loss, accuracy, trained if keep_models else None
 
-    return map_lanes(one, (clients, purpose), lanes.clients, lanes.devices, jnp.maximum(clients.train.size, 1))
+    cost = jnp.maximum(clients.train.size, 1)
+    return map_lanes(one, (clients, purpose), lanes.clients, lanes.devices, cost, skip=False)

@@ -132,10 +132,14 @@ def test_a_row_that_costs_nothing_is_not_computed() -> None:
 
 
 def test_devices_get_like_sums() -> None:
-    """Rows in order of cost are dealt to and fro."""
-    cost = np.asarray([9, 8, 7, 6, 4, 3, 2, 1])
-    assert cost[_deal(4, 2, 1)].sum(axis=(1, 2)).tolist() == [20, 20]
-    assert sorted(_deal(2, 2, 2).ravel().tolist()) == list(range(8))
+    """Chunks in order of cost go where least is to be done; each device takes as many."""
+    cost = jnp.asarray([9, 8, 7, 6, 4, 3, 2, 1])
+    assert cost[_deal(cost, 2)].sum(axis=1).tolist() == [20, 20]
+    skewed = jnp.asarray([50, 20, 15, 10, 5, 1, 1, 0])
+    dealt = np.asarray(_deal(skewed, 2))
+    assert skewed[dealt].sum(axis=1).tolist() == [52, 50]
+    assert np.all(np.diff(dealt, axis=1) > 0)  # the dearest first
+    assert sorted(dealt.ravel().tolist()) == list(range(8))
 
 
 def _runs(execution: Execution, local: Local, rows: int) -> Any:
