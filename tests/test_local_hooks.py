@@ -200,6 +200,23 @@ def test_evaluate_is_a_masked_mean(capacity):
     np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [local.AT_ONCE, local.AT_ONCE + 1, 3 * local.AT_ONCE - 1])
+def test_many_rows_are_evaluated_in_parts(size):
+    task, data = logistic_task(), examples()
+    params, index = task.init(KEY), np.arange(size) % len(data.y)
+    seen = []
+
+    def predict(x):
+        seen.append(x.shape[0])
+        return task.logits(params, x)
+
+    loss, accuracy = local.evaluate(task, predict, subset(index.tolist(), size + 5))
+    assert max(seen) <= local.AT_ONCE
+    logits = task.logits(params, data.x[index])
+    np.testing.assert_allclose(loss, task.loss(logits, data.y[index]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
+
+
 def test_evaluate_without_rows_is_nan():
     task = logistic_task()
     params = task.init(KEY)

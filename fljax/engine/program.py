@@ -16,6 +16,7 @@ from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices
 from fljax.engine.memory import made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
+from fljax.local import AT_ONCE
 from fljax.types import Algorithm, Federation, Seat
 
 if TYPE_CHECKING:
@@ -260,8 +261,8 @@ def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:
-    """Bytes of ``rows`` prepared examples."""
-    return int(np.prod(federation.examples.x.shape[1:])) * 4 * rows
+    """Bytes of ``rows`` prepared examples, as far as they are evaluated at once."""
+    return int(np.prod(federation.examples.x.shape[1:])) * 4 * min(rows, AT_ONCE)
 
 
 def samples(federation: Federation) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def simulate(
     lanes = resolve(execution, shapes.sizes)
     capacity = max(1, min(rounds, evaluate_every or rounds))
     numbers = jnp.asarray(seeds, jnp.uint32)
-    inputs = replicated(inputs, lanes.devices)
+    given, inputs = inputs, replicated(inputs, lanes.devices)
     if execution.clients == "trial":
         lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
@@ -126,7 +126,7 @@ def simulate(
         answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
         if any(answers):
             break
-    return _result(spec, inputs, lanes, shapes, seeds, first, evaluations, records, reference, state, clock, memory)
+    return _result(spec, given, lanes, shapes, seeds, first, evaluations, records, reference, state, clock, memory)
 
 
 class _Clock:
@@ -223,7 +223,9 @@ def _result(
             raise ValueError(
                 f"expected a client below {count} and a position of a seed below {len(seeds)}, got {client}, {seed}"
             )
-        return program.deployed(spec, inputs, state, jnp.int32(seed), jnp.int32(client), not unseen, x)
+        # The copies of the data on other devices are not kept for this: what was given serves, with one copy of the state.
+        at = state if lanes.devices == 1 else jax.device_put(state, jax.local_devices()[0])
+        return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
     def predict(client: int, x: Array, *, seed: int = 0, unseen: bool = False) -> Array:
         return deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))

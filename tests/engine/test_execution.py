@@ -50,7 +50,7 @@ def test_names_become_numbers(execution: Execution, expected: Lanes) -> None:
 
 def test_auto_keeps_to_the_budget() -> None:
     one = Execution(devices=1)
-    large = SIZES._replace(model=CACHE // 9, evaluated=10 * 2**20)
+    large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
     assert resolve(one, large, "cpu") == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=2**30), "gpu").clients == 4
