@@ -223,7 +223,7 @@ def _result(
             raise ValueError(
                 f"expected a client below {count} and a position of a seed below {len(seeds)}, got {client}, {seed}"
             )
-        # The copies of the data on other devices are not kept for this: what was given serves, with one copy of the state.
+        # What was given serves, with one copy of the state, so that no copies of the data on other devices are kept.
         at = state if lanes.devices == 1 else jax.device_put(state, jax.local_devices()[0])
         return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 

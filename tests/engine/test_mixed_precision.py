@@ -16,9 +16,9 @@ from fljax.algorithms import fedavg
 
 @pytest.mark.parametrize("model", [models.mlp, models.cnn], ids=["multilayer perceptron", "convolutions"])
 def test_accuracy_survives_half_precision(model: Any) -> None:
-    """FedAvg on digits learns as much: clients' accuracies within two points on average, and the weights stay float32."""
+    """FedAvg on digits learns as much, to two points of mean accuracy, and the weights stay float32."""
     digits = data.load("digits")
-    federation = data.federate(digits, "dirichlet", clients=10, alpha=1.0)
+    federation = data.federate(digits, "dirichlet", clients=10, beta=1.0)
     local = fljax.Local(0.1, 16, steps=20)
     accuracy = {}
     for dtype in (None, "bfloat16"):
