@@ -12,6 +12,7 @@ import numpy as np
 
 from fljax import trees
 from fljax.engine import evaluate as evaluation
+from fljax.engine import jit
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices
 from fljax.engine.memory import made_bytes, steps_differ
@@ -128,7 +129,7 @@ def map_seeds(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: C
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: four times faster to compile like this.
-@functools.partial(jax.jit, static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
+@jit.program(static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all seeds before round 0."""
 
@@ -140,7 +141,7 @@ def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     return on_devices(run, lanes.devices)(inputs, seeds)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "lanes", "capacity"), donate_argnames=("state",))
+@jit.program(static_argnames=("spec", "lanes", "capacity"), donate_argnames=("state",))
 def run_rounds(
     spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, dict[str, Array]]:
@@ -169,7 +170,7 @@ def run_rounds(
     return on_devices(run, lanes.devices)(inputs, state, first, count)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "lanes"))
+@jit.program(static_argnames=("spec", "lanes"))
 def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
     """Test loss and accuracy of all clients of all seeds: ``[seeds, N]`` and ``[seeds, U]``."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from fljax import trees
 from fljax.engine.execution import Lanes
@@ -46,9 +45,11 @@ def by_id(federation: Federation) -> Federation:
 
     Takes one federation or several stacked ones.
     """
-    ids = federation.clients.id
-    if not isinstance(ids, Tracer) and bool(np.all(np.diff(np.asarray(ids), axis=-1) > 0)):
-        return federation
+    try:
+        if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
+            return federation
+    except jax.errors.TracerArrayConversionError:  # inside a compiled program nobody knows
+        pass
     order = jnp.argsort(federation.clients.id, axis=-1)
 
     def sort(leaf: Array) -> Array:

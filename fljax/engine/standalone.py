@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from fljax import local as training
 from fljax import trees
+from fljax.engine import jit
 from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes, on_devices, replicated
@@ -73,7 +73,7 @@ def standalone(
     return jax.tree.map(np.asarray, found)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "lanes", "keep_models"))
+@jit.program(static_argnames=("spec", "lanes", "keep_models"))
 def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
     def one_seed(solo: Any, data: Federation, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
