@@ -38,6 +38,11 @@ def best_fljax(contestants: dict[str, Any]) -> str | None:
     return max(rates, key=rates.__getitem__) if rates else None
 
 
+def _number(rate: float) -> str:
+    """Whole from 10 on, below with as many decimals as tell."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+
+
 def _cells(name: str, each: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """One row, or a row with a reason."""
     if "skipped" in each:
@@ -46,8 +51,8 @@ def _cells(name: str, each: dict[str, Any], found: dict[str, Any]) -> list[str]:
     times = found["contestants"][best]["ratio_to"].get(name) if best is not None else None
     error = each["equal_work_error"]
     return [
-        f"{rate['median']:,.0f}",
-        f"{rate['min']:,.0f} to {rate['max']:,.0f}",
+        _number(rate["median"]),
+        f"{_number(rate['min'])} to {_number(rate['max'])}",
         "-" if times is None else "1 (best)" if name == best else f"{times:.2f} x",
         f"{1000 * each['seconds_per_round']:,.1f}",
         f"{each['gflops']:.1f}",
@@ -161,7 +166,7 @@ def _panel(axes: Axes, workload: str, found: dict[str, Any]) -> None:
     axes.set_xlim(low / 2, high * (high / low) ** 0.25 * 2)
     for place, (name, rate) in zip(places, bars, strict=True):
         weight = "bold" if name == "fljax" else "normal"
-        axes.text(rate * 1.06, place, f"{rate:,.0f}", va="center", fontsize=9, color=INK, fontweight=weight)
+        axes.text(rate * 1.06, place, _number(rate), va="center", fontsize=9, color=INK, fontweight=weight)
     axes.set_yticks(places, names, fontsize=10, color=INK)
     for label in axes.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() == "fljax" else "normal")

@@ -20,7 +20,7 @@ import environments
 import tables
 from measuring import Entrant, enter, export, passes, summarise
 from rich.console import Console
-from workers import FAMILIES, LINE_UP, Contestant, WorkerError
+from workers import FAMILIES, LINE_UP, STRATEGIES, Contestant, WorkerError
 from workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,6 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="fljax beside its peers, interleaved in one run.")
     parser.add_argument("--workloads", default="W1b,W1a,W2,W3,W4,W5,W6,W7", help="comma-separated")
     parser.add_argument("--contestants", default=",".join(FAMILIES), help="comma-separated families")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of fljax; comma-separated")
     parser.add_argument("--make-environments", action="store_true", help="make the peers' virtual environments first")
     parser.add_argument("--environments", type=Path, default=environments.FOLDER, metavar="DIR", help="where they are")
     parser.add_argument("--passes", type=int, default=5, help="interleaved passes per workload")
@@ -61,18 +62,21 @@ def main() -> None:
         return
     chosen = _names(options.workloads, tuple(WORKLOADS), "workload")
     families = _names(options.contestants, FAMILIES, "family of contestants")
+    strategies = _names(options.strategies, STRATEGIES, "strategy")
+    left_out = {f"fljax, {strategy}" for strategy in STRATEGIES} - {f"fljax, {strategy}" for strategy in strategies}
     out = options.out or RESULTS / f"{datetime.date.today()}-throughput.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": "python benchmarks/throughput.py "
         f"--workloads {','.join(chosen)} --contestants {','.join(families)} "
-        f"--passes {options.passes} --seconds {options.seconds}",
+        + (f'--strategies "{",".join(strategies)}" ' if left_out else "")
+        + f"--passes {options.passes} --seconds {options.seconds}",
         "hardware": hardware(),
         "versions": {},
         "workloads": {},
     }
-    line_up = [contestant for contestant in LINE_UP if contestant.family in families]
+    line_up = [entry for entry in LINE_UP if entry.family in families and entry.name not in left_out]
     missing = _missing(line_up, options.environments, options.make_environments)
     with tempfile.TemporaryDirectory(prefix="fljax-throughput-") as scratch:
         for name in chosen:

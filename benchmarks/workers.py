@@ -81,6 +81,7 @@ LINE_UP = (
     Contestant("Flower", "flower", "flower", "flower_.py", ((),), _PLAIN, halts=False),
 )
 FAMILIES = tuple(dict.fromkeys(contestant.family for contestant in LINE_UP))
+STRATEGIES = tuple(entry.name.removeprefix("fljax, ") for entry in LINE_UP if entry.family == "fljax")
 
 
 class WorkerError(RuntimeError):
