@@ -321,9 +321,9 @@ def test_the_estimate_of_memory_is_near_that_of_xla(name: str, devices: int) -> 
     assert found is not None
     own = found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
     real = found.argument_size_in_bytes + own
-    # Earlier releases of XLA keep fewer copies.
-    bound = 0.2 if PATIENT else 0.6
-    assert 1 - bound < estimate / real < 1 + bound, (estimate, real, found.argument_size_in_bytes)
+    # Earlier releases of XLA keep fewer copies: there the estimate is only not to be off by more than a factor.
+    low, high = (0.8, 1.2) if PATIENT else (0.5, 2)
+    assert low < estimate / real < high, (estimate, real, found.argument_size_in_bytes)
 
 
 def test_use_cores_comes_before_jax_starts() -> None:
