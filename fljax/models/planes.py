@@ -125,26 +125,30 @@ def whole(x: Float[Array, "4 c h w b"]) -> Float[Array, "c h2 w2 b"]:
 
 
 def group_norm(
-    x: Float[Array, "c h w b"],
+    x: Float[Array, "*c_h w b"],
     scale: Float[Array, " c"],
     bias: Float[Array, " c"],
     groups: int,
     epsilon: float = 1e-6,
-) -> Float[Array, "c h w b"]:
+    *,
+    axis: int = 0,
+) -> Float[Array, "*c_h w b"]:
     """flax's ``nn.GroupNorm``: mean 0 and variance 1 within each image and group of channels, then scaled and shifted.
 
-    Statistics are of float32 at least.
+    Channels are ``axis`` 0 (``[c, h, w, b]``) or 1 (``[h, c, w, b]``). Statistics are of float32 at least.
     """
-    c, h, w, b = x.shape
-    grouped = x.reshape(groups, c // groups, h, w, b)
+    *outer, c = x.shape[: axis + 1]
+    grouped = x.reshape(*outer, groups, c // groups, *x.shape[axis + 1 :])
     wide = grouped.astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype)
-    mean = wide.mean((1, 2, 3))
-    variance = jnp.maximum((wide * wide).mean((1, 2, 3)) - mean * mean, 0)
+    others = tuple(i for i in range(wide.ndim - 1) if i != axis)
+    mean = wide.mean(others)
+    variance = jnp.maximum((wide * wide).mean(others) - mean * mean, 0)
     # One factor and one shift per channel and image: the image itself is read twice and written once.
     rate = lax.rsqrt(variance + epsilon)
     factor = scale.astype(wide.dtype).reshape(groups, -1, 1) * rate[:, None]
     shift = bias.astype(wide.dtype).reshape(groups, -1, 1) - mean[:, None] * factor
-    y = wide * factor[:, :, None, None] + shift[:, :, None, None]
+    among = (*range(axis), *range(axis + 2, wide.ndim - 1))
+    y = wide * jnp.expand_dims(factor, among) + jnp.expand_dims(shift, among)
     return y.astype(x.dtype).reshape(x.shape)
 
 
@@ -202,8 +206,8 @@ def output_size(
 ) -> tuple[int, ...]:
     """Height and width of the output; raises ValueError if the padded image is smaller than the kernel."""
     reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
-    pads = _pads(size, reach, strides, padding)
-    sizes = [n + low + high for n, (low, high) in zip(size, pads, strict=True)]
+    around = pads(size, kernel, strides, padding, dilation)
+    sizes = [n + low + high for n, (low, high) in zip(size, around, strict=True)]
     for need, have in zip(reach, sizes, strict=True):
         if have < need:
             raise ValueError(f"expected at least {need} pixels, got {have}")
@@ -216,19 +220,55 @@ def worth_squares(kernel: Sequence[int]) -> bool:
     return jax.default_backend() == "cpu" and o <= 16 and min(kh, kw) >= 3
 
 
-def _pads(size: Sequence[int], reach: Sequence[int], strides: Sequence[int], padding: str | Pairs) -> Pairs:
-    return lax.padtype_to_pads(size, reach, strides, padding) if isinstance(padding, str) else padding
+def pads(
+    size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], padding: str | Pairs, dilation: Sequence[int]
+) -> Pairs:
+    """``(low, high)`` for height and width, whatever ``padding`` says them by."""
+    if not isinstance(padding, str):
+        return padding
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
+    return lax.padtype_to_pads(size, reach, strides, padding)
+
+
+def product(
+    matrix: Float[Array, "o k"],
+    turned: Float[Array, "k o"],
+    patches: Float[Array, "k n"],
+    *,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "o n"]:
+    """``matrix x patches``; ``turned`` is the same matrix transposed, in memory, which the gradient of ``patches`` reads.
+
+    XLA's fast product on CPUs takes no transposed left side (see ``models.product``).
+    """
+
+    def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
+        numbers = (((contracted,), (0,)), ((), ()))
+        return lax.dot_general(
+            left, right, numbers, precision=precision, preferred_element_type=preferred_element_type
+        )
+
+    @jax.custom_jvp
+    def apply(matrix: Array, turned: Array, patches: Array) -> Array:
+        return multiply(matrix, patches)
+
+    @apply.defjvp
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+        (matrix, turned, patches), (change, _, moved) = primals, tangents
+        return apply(matrix, turned, patches), multiply(change, patches) + multiply(turned, moved, 0)
+
+    return apply(matrix, turned, patches)
 
 
 def _padded(
     x: Array, kernel: Sequence[int], strides: Sequence[int], padding: str | Pairs, dilation: Sequence[int]
 ) -> Array:
     output_size(x.shape[1:3], kernel, strides, padding, dilation)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
-    pads = _pads(x.shape[1:3], reach, strides, padding)
-    if all(low == high == 0 for low, high in pads):
+    around = pads(x.shape[1:3], kernel, strides, padding, dilation)
+    if all(low == high == 0 for low, high in around):
         return x
-    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)])
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((low, high, 0) for low, high in around), (0, 0, 0)])
 
 
 def _product(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import flax.linen as nn
 
-from fljax.models import planes
+from fljax.models import lines, planes
 from fljax.models.layers import Convolution, GroupNorm
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ class Normalised(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel, bias = Convolution(self.width, self.size, name="conv")(x.shape[0])
+        kernel, bias = Convolution(self.width, self.size, name="conv")(x.shape[1])
         around = self.size // 2
-        x = planes.convolve(x, kernel, (self.stride, self.stride), [(around, around)] * 2)
+        x = lines.convolve(x, kernel, (self.stride, self.stride), [(around, around)] * 2)
         scale, shift = GroupNorm(name="norm")(self.width)
-        return planes.group_norm(x + bias[:, None, None, None], scale, shift, self.width // CHANNELS_PER_GROUP)
+        return planes.group_norm(x + bias[None, :, None, None], scale, shift, self.width // CHANNELS_PER_GROUP, axis=1)
 
 
 class Residual(nn.Module):
@@ -42,7 +42,7 @@ class Residual(nn.Module):
     def __call__(self, x: Array) -> Array:
         y = nn.relu(Normalised(self.width, 3, self.stride, name="first")(x))
         y = Normalised(self.width, name="second")(y)
-        if self.stride != 1 or x.shape[0] != self.width:
+        if self.stride != 1 or x.shape[1] != self.width:
             x = Normalised(self.width, 1, self.stride, name="shortcut")(x)
         return nn.relu(x + y)
 
@@ -60,10 +60,10 @@ class ResNet18(nn.Module):
 
     def features(self, x: Array) -> Array:
         x = x[..., None] if x.ndim == 3 else x
-        x = nn.relu(self.stem(x.transpose(3, 1, 2, 0)))
+        x = nn.relu(self.stem(x.transpose(1, 3, 2, 0)))
         for block in self.block:
             x = block(x)
-        return x.mean((1, 2)).transpose()
+        return x.mean((0, 2)).transpose()
 
     def __call__(self, x: Array) -> Array:
         return self.head(self.features(x))
