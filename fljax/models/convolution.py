@@ -2,8 +2,8 @@
 
 Under ``vmap`` over clients ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs,
 and its weight gradient is slow inside loops. Here a convolution is patches and one matrix product, which
-``vmap`` turns into a batched matrix product. On CPUs the batch is moved innermost for it (``planes``; the built-in
-models stay in that layout from layer to layer); elsewhere channels stay last.
+``vmap`` turns into a batched matrix product. On CPUs the batch is moved innermost for it (``planes``, and ``lines``
+for large images; the built-in models stay in these layouts from layer to layer); elsewhere channels stay last.
 
 Any flax module can use it: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fljax.models import planes
+from fljax.models import lines, planes
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -91,6 +91,14 @@ def _batch_innermost(
     plain = strides == dilation == (1, 1) and precision is None and preferred is None
     squared = plain and rows % 2 == columns % 2 == 0 and planes.worth_squares(kernel.shape)
     patch = planes.patch_size(kernel.shape, rows * columns, squared=squared)
+    batch = x.shape[0]
+    if planes.block_size(batch, patch) == batch and lines.worth_lines(
+        x.shape[1:3], batch, kernel.shape, strides, padding, dilation
+    ):
+        y = lines.convolve(
+            x.transpose(1, 3, 2, 0), kernel, padding=padding, precision=precision, preferred_element_type=preferred
+        )
+        return y.transpose(3, 0, 2, 1)
     if squared:
         return planes.in_blocks(
             lambda x: planes.whole(planes.convolve_parted(x, kernel)),

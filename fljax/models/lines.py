@@ -3,7 +3,8 @@
 Where the matrix of patches is far larger than a cache (a ResNet's: 75 MB for 64 channels, 32 x 32 pixels and a batch of
 32), writing and reading it takes as long as the products. Here one line of the images at a time meets the whole
 kernel: ``[kh o, kw c] x [kw c, w b]`` gives its share of ``kh`` output lines, which are summed as they pass. Patches
-are of ``kw`` pixels instead of ``kh kw``, and of one line instead of all. With lines outermost no step changes the layout.
+are of ``kw`` pixels instead of ``kh kw``, and of one line instead of all. With lines outermost no step needs another
+layout.
 """
 
 from __future__ import annotations

@@ -238,16 +238,14 @@ def product(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o n"]:
-    """``matrix x patches``; ``turned`` is the same matrix transposed, in memory, which the gradient of ``patches`` reads.
+    """``matrix x patches``; ``turned``, the same matrix transposed in memory, is what gradients of ``patches`` read.
 
     XLA's fast product on CPUs takes no transposed left side (see ``models.product``).
     """
 
     def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
         numbers = (((contracted,), (0,)), ((), ()))
-        return lax.dot_general(
-            left, right, numbers, precision=precision, preferred_element_type=preferred_element_type
-        )
+        return lax.dot_general(left, right, numbers, precision=precision, preferred_element_type=preferred_element_type)
 
     @jax.custom_jvp
     def apply(matrix: Array, turned: Array, patches: Array) -> Array:

@@ -113,7 +113,8 @@ def test_blocks_change_nothing(batch):
     assert seen[0] == {0: 0, 1: 1, 16: 16, 23: 12, 37: 13}[batch]
 
 
-def test_group_norm():
+@pytest.mark.parametrize("axis", [0, 1])
+def test_group_norm(axis):
     x, scale, bias = normal(5, (3, 5, 4, 6), (6,), (6,))
     layer = nn.GroupNorm(3)
 
@@ -122,7 +123,8 @@ def test_group_norm():
             return jnp.asarray(layer.apply({"params": {"scale": scale, "bias": bias}}, x))
 
     def ours(x, scale, bias):
-        return planes.group_norm(x.transpose(3, 1, 2, 0), scale, bias, 3).transpose(3, 1, 2, 0)
+        to, back = ((3, 1, 2, 0), (3, 1, 2, 0)) if axis == 0 else ((1, 3, 2, 0), (3, 0, 2, 1))
+        return planes.group_norm(x.transpose(to), scale, bias, 3, axis=axis).transpose(back)
 
     np.testing.assert_allclose(ours(x, scale, bias), theirs(x, scale, bias), rtol=1e-10, atol=1e-12)
     a, b = (jax.grad(lambda *v, f=f: jnp.sum(f(*v) ** 3), (0, 1, 2))(x, scale, bias) for f in (ours, theirs))
