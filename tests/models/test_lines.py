@@ -65,14 +65,9 @@ def test_equals_lax(image, batch, kernel, padding, small_cache):
 
 def test_what_is_left_to_planes(monkeypatch):
     def worth(**changed: Any):
-        usual: dict[str, Any] = {
-            "size": (32, 32),
-            "batch": 32,
-            "kernel": (3, 3, 64, 64),
-            "strides": (1, 1),
-            "dilation": (1, 1),
-        }
-        return lines.worth_lines(**usual | {"padding": "SAME"} | changed)
+        usual: dict[str, Any] = {"size": (32, 32), "batch": 32, "kernel": (3, 3, 64, 64), "padding": "SAME"}
+        usual |= {"strides": (1, 1), "dilation": (1, 1)}
+        return lines.worth_lines(**(usual | changed))
 
     assert worth()
     assert not worth(batch=4), "short lines"
