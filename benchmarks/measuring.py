@@ -159,6 +159,7 @@ def passes(
             except WorkerError as reason:
                 lost[name] = str(reason)
                 rates[name].append(None)
+                entrant.worker.close()  # a late answer would be taken for that to the next question
             entrant.worker.halt()
         say(f"  pass {number + 1} of {count}: sgemm {products[-1]:.0f} GFLOP/s")
     return rates, products, lost

@@ -143,10 +143,10 @@ def _measure(
             results[name] = summarise(entrant, rates[name], products, workload, rates)
             if name in lost:
                 results[name]["lost"] = lost[name]
-        best = tables.best_fljax(results)
+        own = tables.reference({entrant.contestant.name: results[entrant.contestant.name] for entrant in entrants})
         for entrant in entrants:
-            if best is not None and workload.steps is not None and entrant.contestant.name == best:
-                results[best]["drawing"] = _drawing(entrant, results[best])
+            if own is not None and workload.steps is not None and entrant.contestant.name == own:
+                results[own]["drawing"] = _drawing(entrant, results[own])
     finally:
         for entrant in entrants:
             entrant.worker.close()
@@ -159,7 +159,7 @@ def _measure(
         "flops_per_round": workload.flops_per_round,
         "tolerance": workload.tolerance,
         "sgemm_gflops": products,
-        "best_fljax": tables.best_fljax(ordered),
+        "reference": tables.reference(ordered),
         "contestants": ordered,
     }
 

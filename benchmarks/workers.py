@@ -43,7 +43,8 @@ class Contestant(NamedTuple):
 
 _PLAIN = ("W1a", "W1b", "W2", "W3")
 _ALL = ("W1a", "W1b", "W2", "W3", "W4", "W5", "W6", "W7")
-_THREADS = (("--threads", "1"), ("--threads", "2"))
+_CORES = len(os.sched_getaffinity(0))
+_THREADS = tuple(("--threads", str(n)) for n in dict.fromkeys((1, _CORES)))
 
 
 def _fljax(name: str, clients: str, devices: str, workloads: tuple[str, ...] = _ALL) -> Contestant:
@@ -76,9 +77,9 @@ LINE_UP = (
     ),
     Contestant("torch.func vmap", "vmap", "torch", "torch_vmap.py", _THREADS, _PLAIN),
     Contestant("FedJAX", "fedjax", "fedjax", "fedjax_.py", ((),), _PLAIN),
-    Contestant("pfl", "pfl", "pfl", "pfl_.py", (*_THREADS, ("--processes", "2")), _PLAIN),
+    Contestant("pfl", "pfl", "pfl", "pfl_.py", (*_THREADS, ("--processes", str(_CORES))), _PLAIN),
     Contestant("torch loop", "torch", "torch", "torch_loop.py", _THREADS, (*_PLAIN, "W4", "W6")),
-    Contestant("Flower", "flower", "flower", "flower_.py", ((),), _PLAIN, halts=False),
+    Contestant("Flower", "flower", "flower", "flower_.py", (("--actors", str(_CORES)),), _PLAIN, halts=False),
 )
 FAMILIES = tuple(dict.fromkeys(contestant.family for contestant in LINE_UP))
 STRATEGIES = tuple(entry.name.removeprefix("fljax, ") for entry in LINE_UP if entry.family == "fljax")
@@ -107,7 +108,12 @@ class Worker:
             start_new_session=True,
         )
         self._read = b""
-        self.versions: dict[str, str] = self._answer(START_SECONDS).get("versions", {})
+        self.versions: dict[str, str] = {}
+        try:
+            self.versions |= self._answer(START_SECONDS).get("versions", {})
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question, one answer.
@@ -119,7 +125,7 @@ class Worker:
         try:
             self._process.stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # it died, or was ended
             raise WorkerError(self._last_words()) from None
         return self._answer(ANSWER_SECONDS)
 
@@ -157,14 +163,14 @@ class Worker:
             os.killpg(self._process.pid, number)
 
     def close(self) -> None:
-        """Asks it to stop, then ends it."""
+        """Asks it to stop, then ends it; a second call does nothing more."""
         self.resume()
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(b'{"op": "stop"}\n')
             self._process.stdin.close()
             self._process.wait(20)
-        except (OSError, subprocess.TimeoutExpired):
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             pass
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):

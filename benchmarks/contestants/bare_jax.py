@@ -15,7 +15,6 @@ from protocol import Driver, arguments, read, serve
 driver = Driver()
 options = arguments(clients="scan", devices="1")
 
-import functools  # noqa: E402
 from typing import Any  # noqa: E402
 
 import jax  # noqa: E402
@@ -24,10 +23,13 @@ import numpy as np  # noqa: E402
 import parts  # noqa: E402
 from jax.sharding import PartitionSpec  # noqa: E402
 
-if options.devices == "all":
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+from fljax.engine.jit import UNSPLIT  # noqa: E402
+
 work = read(options.workload)
 meta = work.meta
+if options.devices == "all":  # as many as the cohort can be split over evenly
+    cores = len(os.sched_getaffinity(0))
+    jax.config.update("jax_num_cpu_devices", max(n for n in range(1, cores + 1) if meta["cohort"] % n == 0))
 task = parts.task(meta)
 x = jnp.asarray(work.x)
 x = jax.block_until_ready(jax.jit(lambda pixels: pixels / jnp.float32(255))(x)) if x.dtype == jnp.uint8 else x
@@ -86,7 +88,8 @@ class Run:
     """The server's model and the program."""
 
     def __init__(self) -> None:
-        program = rounds
+        program: Any = rounds
+        compiling: dict[str, Any] = {}
         self.batches = jnp.asarray(work.batches())
         self.server = {name: jnp.asarray(leaf) for name, leaf in work.parameters.items()}
         self.data = (x, y)
@@ -95,12 +98,13 @@ class Run:
             none, split = PartitionSpec(), PartitionSpec("clients")
             program = jax.shard_map(rounds, mesh=mesh, in_specs=(none, none, split, none, none), out_specs=none)
             put = lambda tree, spec: jax.device_put(tree, jax.sharding.NamedSharding(mesh, spec))  # noqa: E731
+            compiling = UNSPLIT  # without it long programs on several devices go wrong, see fljax.engine.jit
             self.batches, self.server, self.data = (
                 put(self.batches, split),
                 put(self.server, none),
                 put(self.data, none),
             )
-        self.program = functools.partial(jax.jit(program, donate_argnums=0))
+        self.program = jax.jit(program, donate_argnums=0, compiler_options=compiling)
 
     def go(self, count: int) -> None:
         """Trains."""

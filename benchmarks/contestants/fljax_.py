@@ -56,7 +56,9 @@ class Run:
         chosen = [name for name in result.metrics if str(name).startswith("execution_")]
         self.notes = {str(name): f"{float(result.metrics[name]):g}" for name in chosen}
         seconds = float(result.metrics["seconds_train"])
-        return seconds + float(result.metrics["seconds_evaluate"]) if evaluated else seconds
+        # One evaluation more than there are rounds: the first comes before training.
+        every = float(result.metrics["seconds_evaluate"]) * rounds / (rounds + 1)
+        return seconds + every if evaluated else seconds
 
 
 def draw(question: dict[str, Any]) -> dict[str, Any]:
