@@ -71,7 +71,8 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     """Replaces names by numbers: a fixed rule of shapes, backend, memory and devices, so that a run can be repeated.
 
     "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
-    on an accelerator as many as fill half of its memory. Where steps differ between clients, chunks take the steps
+    on an accelerator as many as fill half of its free memory, rounded down to a power of two, so that what a program
+    holds besides seldom changes it. Where steps differ between clients, chunks take the steps
     of their longest client, and the number is lowered to where chunks of like clients waste least. Seeds are batched
     only if all their clients fit as well.
 
@@ -82,7 +83,8 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     kind = "cpu" if backend == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
     rows = -(-sizes.rows // devices)
-    fitting = CACHE // max(1, 3 * sizes.model) if kind == "cpu" else _memory() // max(1, sizes.lane, 3 * sizes.model)
+    needed = max(1, 3 * sizes.model)
+    fitting = CACHE // needed if kind == "cpu" else _power(_memory() // max(sizes.lane, needed))
     lanes = max(1, min(rows, fitting))
     if sizes.samples is not None:
         lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
@@ -122,6 +124,11 @@ def _memory() -> int:
         return told.get("bytes_limit", ACCELERATOR) - told.get("bytes_in_use", 0)
 
     return int(FILLED * min(map(free, jax.local_devices())))
+
+
+def _power(number: int) -> int:
+    """The largest power of two that is no larger, 0 for 0."""
+    return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
 def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:

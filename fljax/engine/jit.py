@@ -20,7 +20,8 @@ class Program:
     Where the cores of a CPU are devices, XLA must not split the loops of one device over all threads as well. It
     queues a piece for every thread, and while each thread leads a device nobody takes the pieces out: after some
     thousand loops the queues are full, and from then on jaxlib 0.10 gets large matrix products wrong. (A ResNet18 on
-    two devices was right for six local steps.) With a device to every core nothing is lost by not splitting.
+    two devices was right for six local steps.) With a device to every core nothing is lost by not splitting; with
+    fewer devices than cores, loops use as many cores as there are devices.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:

@@ -216,15 +216,20 @@ class Shapes(NamedTuple):
     ballot: int  # bytes of one ballot
 
 
+def first_seed(inputs: Inputs) -> tuple[Federation, Any]:
+    """Shapes of one seed's federation, and of its hyper-parameters that differ between seeds."""
+    data = inputs.federation
+    if is_stacked(data):
+        own = jax.eval_shape(lambda f: trees.take(f._replace(examples=None), 0), data)
+        data = own._replace(examples=data.examples)
+    return data, jax.eval_shape(lambda tree: trees.take(tree, 0), inputs.by_seed)
+
+
 def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
     """Shapes and bytes of a plan, by abstract evaluation."""
     kept: list[Any] = []
     federation = inputs.federation
-    data = federation
-    if is_stacked(federation):
-        data = jax.eval_shape(lambda f: trees.take(f._replace(examples=None), 0), federation)
-        data = data._replace(examples=federation.examples)
-    by_seed = jax.eval_shape(lambda tree: trees.take(tree, 0), inputs.by_seed)
+    data, by_seed = first_seed(inputs)
     zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:

@@ -15,7 +15,18 @@ from fljax.engine import jit
 from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes, on_devices, replicated
-from fljax.engine.program import Inputs, Plan, Spec, check_seeds, evaluated_bytes, map_seeds, samples, split
+from fljax.engine.memory import made_bytes
+from fljax.engine.program import (
+    Inputs,
+    Plan,
+    Spec,
+    check_seeds,
+    evaluated_bytes,
+    first_seed,
+    map_seeds,
+    samples,
+    split,
+)
 from fljax.engine.round import local_data
 from fljax.local import Local
 from fljax.results import Reference
@@ -66,11 +77,28 @@ def standalone(
     count = federation.clients.id.shape[-1] + unseen
     # Only epochs make clients of different size take different numbers of steps.
     ragged = None if local.epochs is None else samples(federation)
-    sizes = Sizes(count, count, len(seeds), model, evaluated_bytes(federation, rows), samples=ragged)
+    evaluated = evaluated_bytes(federation, rows)
+    # What training one client holds decides on accelerators only; finding it takes a trace.
+    lane = 0 if jax.default_backend() == "cpu" else _lane(spec, inputs)
+    sizes = Sizes(count, count, len(seeds), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
     inputs = replicated(inputs, lanes.devices)
     found = _run(spec, lanes, keep_models, inputs, jnp.asarray(seeds, jnp.uint32))
     return jax.tree.map(np.asarray, found)
+
+
+def _lane(spec: Spec, inputs: Inputs) -> int:
+    """Bytes that training and judging one client holds at once, by abstract evaluation."""
+
+    def one(traced: list[Any], by_seed: Any, data: Federation, client: ClientData) -> Any:
+        solo: Any = spec.algorithm(traced, by_seed)
+        params = solo.task.init(jax.random.key(0))
+        zero = jnp.zeros((), jnp.int32)
+        return _population(solo, data, client, zero[None], params, zero, Lanes(1, 1, 1), keep_models=True)
+
+    data, by_seed = first_seed(inputs)
+    single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), data.clients)
+    return made_bytes(jax.make_jaxpr(one)(inputs.traced, by_seed, data, single).jaxpr)
 
 
 @jit.program(static_argnames=("spec", "lanes", "keep_models"))

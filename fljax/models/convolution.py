@@ -3,7 +3,8 @@
 Under ``vmap`` over clients ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs,
 and its weight gradient is slow inside loops. Here a convolution is patches and one matrix product, which
 ``vmap`` turns into a batched matrix product. On CPUs the batch is moved innermost for it (``planes``, and ``lines``
-for large images; the built-in models stay in these layouts from layer to layer); elsewhere channels stay last.
+for large images); elsewhere channels stay last. The built-in models stay in these layouts from layer to layer, on every
+backend.
 
 Any flax module can use it: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -93,7 +94,7 @@ def _batch_innermost(
     patch = planes.patch_size(kernel.shape, rows * columns, squared=squared)
     batch = x.shape[0]
     if planes.block_size(batch, patch) == batch and lines.worth_lines(
-        x.shape[1:3], batch, kernel.shape, strides, padding, dilation
+        x.shape[1:3], batch, kernel.shape, strides, padding, dilation, x.dtype
     ):
         y = lines.convolve(
             x.transpose(1, 3, 2, 0), kernel, padding=padding, precision=precision, preferred_element_type=preferred

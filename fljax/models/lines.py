@@ -38,7 +38,7 @@ def convolve(
     """
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     h, _, w, b = x.shape
-    if not worth_lines((h, w), b, kernel.shape, strides, padding, dilation):
+    if not worth_lines((h, w), b, kernel.shape, strides, padding, dilation, x.dtype):
         y = planes.convolve(x.transpose(1, 0, 2, 3), kernel, strides, padding, dilation, **options)
         return y.transpose(1, 0, 2, 3)
     return _by_lines(x, kernel, planes.pads((h, w), kernel.shape, strides, padding, dilation), options)
@@ -51,12 +51,14 @@ def worth_lines(
     strides: Sequence[int],
     padding: str | planes.Pairs,
     dilation: Sequence[int],
+    dtype: jax.typing.DTypeLike,
 ) -> bool:
     """Whether images of this height and width are convolved faster line by line, on a CPU.
 
     They are where all patches are too many for a cache and a line is long enough for a matrix product (256 numbers per
-    channel): a ResNet18 took 0.9 of the time of ``planes.convolve`` and half its memory. Strides, dilation and padding
-    beyond the kernel are left to ``planes``.
+    channel): a local step of ResNet18 took 0.8 of the time of ``planes.convolve`` and half its memory. Strides,
+    dilation and padding beyond the kernel are left to ``planes``, and so is half precision, which sums over lines
+    would round.
     """
     kh, kw, c, _ = kernel
     columns = planes.output_size(size, kernel, strides, padding, dilation)[1] * batch
@@ -64,6 +66,7 @@ def worth_lines(
     return (
         jax.default_backend() == "cpu"
         and tuple(strides) == tuple(dilation) == (1, 1)
+        and jnp.dtype(dtype).itemsize >= 4
         and kh > 1
         and 0 <= min(top, bottom) <= max(top, bottom) < kh <= size[0]
         and min(sides) >= 0
@@ -83,14 +86,43 @@ def _by_lines(x: Array, kernel: Array, pads: planes.Pairs, options: dict) -> Arr
     def step(partial: tuple[Array, ...], line: Array) -> tuple[tuple[Array, ...], Array]:
         line = jnp.pad(line, ((0, 0), (left * b, right * b)))
         patches = jnp.concatenate([line[:, j * b : (j + columns) * b] for j in range(kw)])
-        shares = planes.product(matrix, turned, patches, **options).reshape(kh, o, columns * b)
-        # Line i is the kernel's last row for one output, its first for the output that begins with it.
+        shares = _product(matrix, turned, patches, **options).reshape(kh, o, columns * b)
+        # An input line meets the kernel's last row in the output line that it completes, the first where one begins.
         sums = [before + share for before, share in zip(partial, shares[:0:-1], strict=True)]
         return (*sums[1:], shares[0]), sums[0]
 
-    kind = jax.eval_shape(lambda: planes.product(matrix, turned, jnp.zeros((kw * c, 1), x.dtype), **options)).dtype
+    kind = jax.eval_shape(lambda: _product(matrix, turned, jnp.zeros((kw * c, 1), x.dtype), **options)).dtype
     partial = (jnp.zeros((o, columns * b), kind),) * (kh - 1)
     partial, y = lax.scan(step, partial, x.reshape(h, c, w * b))
     # Outputs that begin above the padding are dropped; those that reach into the padding below are still in the sums.
     y = jnp.concatenate([y[kh - 1 - top :], *(line[None] for line in partial[:bottom])])
     return y.reshape(-1, o, columns, b)
+
+
+def _product(
+    matrix: Float[Array, "o k"],
+    turned: Float[Array, "k o"],
+    patches: Float[Array, "k n"],
+    *,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "o n"]:
+    """``matrix x patches``; ``turned``, the same matrix transposed in memory, is what gradients of ``patches`` read.
+
+    XLA's fast product on CPUs takes no transposed left side (see ``models.product``).
+    """
+
+    def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
+        numbers = (((contracted,), (0,)), ((), ()))
+        return lax.dot_general(left, right, numbers, precision=precision, preferred_element_type=preferred_element_type)
+
+    @jax.custom_jvp
+    def apply(matrix: Array, turned: Array, patches: Array) -> Array:
+        return multiply(matrix, patches)
+
+    @apply.defjvp
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+        (matrix, turned, patches), (change, _, moved) = primals, tangents
+        return apply(matrix, turned, patches), multiply(change, patches) + multiply(turned, moved, 0)
+
+    return apply(matrix, turned, patches)

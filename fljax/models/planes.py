@@ -230,35 +230,6 @@ def pads(
     return lax.padtype_to_pads(size, reach, strides, padding)
 
 
-def product(
-    matrix: Float[Array, "o k"],
-    turned: Float[Array, "k o"],
-    patches: Float[Array, "k n"],
-    *,
-    precision: lax.PrecisionLike = None,
-    preferred_element_type: jax.typing.DTypeLike | None = None,
-) -> Float[Array, "o n"]:
-    """``matrix x patches``; ``turned``, the same matrix transposed in memory, is what gradients of ``patches`` read.
-
-    XLA's fast product on CPUs takes no transposed left side (see ``models.product``).
-    """
-
-    def multiply(left: Array, right: Array, contracted: int = 1) -> Array:
-        numbers = (((contracted,), (0,)), ((), ()))
-        return lax.dot_general(left, right, numbers, precision=precision, preferred_element_type=preferred_element_type)
-
-    @jax.custom_jvp
-    def apply(matrix: Array, turned: Array, patches: Array) -> Array:
-        return multiply(matrix, patches)
-
-    @apply.defjvp
-    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
-        (matrix, turned, patches), (change, _, moved) = primals, tangents
-        return apply(matrix, turned, patches), multiply(change, patches) + multiply(turned, moved, 0)
-
-    return apply(matrix, turned, patches)
-
-
 def _padded(
     x: Array, kernel: Sequence[int], strides: Sequence[int], padding: str | Pairs, dilation: Sequence[int]
 ) -> Array:
@@ -292,6 +263,7 @@ def _product(
             windows.append(across(lines, left, left + span))
     patches = jnp.concatenate(windows).reshape(kh * kw * c, rows * columns * b)
     matrix = kernel.reshape(kh * kw * c, o)
+    # A transposed left side, which XLA's fast product does not take: on thin matrices (LeNet's) that is no loss.
     y = lax.dot_general(
         matrix, patches, (((0,), (0,)), ((), ())), precision=precision, preferred_element_type=preferred
     )

@@ -54,6 +54,7 @@ def test_auto_keeps_to_the_budget() -> None:
     assert resolve(one, large, "cpu") == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=2**30), "gpu").clients == 4
+    assert resolve(one, large._replace(lane=2**32 // 7), "gpu").clients == 4  # seven would fit: a power of two
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Lanes(1, 1, 30)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from fljax import engine
 from fljax import local as training
 from fljax.algorithms import fedavg
-from fljax.engine.execution import Lanes
+from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, census, initial_state, local_data
 from fljax.local import Local
@@ -143,3 +144,19 @@ def test_standalone_without_strangers_and_without_models() -> None:
     assert found.params is None
     assert found.unseen_threshold is None
     assert np.isfinite(found.threshold).all()
+
+
+def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) -> None:
+    """Memory decides there: activations of many clients side by side are far more than their models."""
+    seen: list[Sizes] = []
+
+    def kept(execution: Any, sizes: Sizes) -> Lanes:
+        seen.append(sizes)
+        return Lanes(1, 1, 1)
+
+    monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "resolve", kept)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    small, large = (Local(0.2, batch_size=size, steps=1) for size in (2, 200))
+    found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]
+    assert seen[1].lane > seen[0].lane > seen[0].model
+    assert all(np.isfinite(each.threshold).all() for each in found)

@@ -53,7 +53,7 @@ def by_xla(x, kernel, padding):
 @pytest.mark.parametrize(("image", "batch", "kernel", "padding"), CASES)
 def test_equals_lax(image, batch, kernel, padding, small_cache):
     x, w = normal(0, (batch, *image), kernel)
-    assert lines.worth_lines(image[:2], batch, kernel, (1, 1), padding, (1, 1))
+    assert lines.worth_lines(image[:2], batch, kernel, (1, 1), padding, (1, 1), x.dtype)
 
     def outputs(f):
         return f(x, w, padding), jax.grad(lambda x, w: jnp.sum(jnp.sin(f(x, w, padding))), (0, 1))(x, w)
@@ -66,7 +66,7 @@ def test_equals_lax(image, batch, kernel, padding, small_cache):
 def test_what_is_left_to_planes(monkeypatch):
     def worth(**changed: Any):
         usual: dict[str, Any] = {"size": (32, 32), "batch": 32, "kernel": (3, 3, 64, 64), "padding": "SAME"}
-        usual |= {"strides": (1, 1), "dilation": (1, 1)}
+        usual |= {"strides": (1, 1), "dilation": (1, 1), "dtype": jnp.float32}
         return lines.worth_lines(**(usual | changed))
 
     assert worth()
@@ -75,6 +75,7 @@ def test_what_is_left_to_planes(monkeypatch):
     assert not worth(kernel=(3, 3, 1, 64)), "patches stay in a cache"
     assert not worth(strides=(2, 2))
     assert not worth(dilation=(2, 1))
+    assert not worth(dtype=jnp.bfloat16), "sums over lines would round"
     assert not worth(padding=[(3, 0), (1, 1)]), "whole lines of padding"
     assert not worth(padding=[(1, 1), (-1, 1)])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -114,13 +115,28 @@ def test_second_derivatives_and_forward_mode(small_cache):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_half_precision_and_its_sums(small_cache):
-    x, w = (v.astype(jnp.bfloat16) for v in normal(4, (40, 6, 7, 2), (3, 3, 2, 3)))
-    assert by_lines(x, w, "SAME").dtype == jnp.bfloat16
-    wide = lines.convolve(x.transpose(1, 3, 2, 0), w, padding="SAME", preferred_element_type=jnp.float32)
-    expected = by_xla(x.astype(jnp.float32), w.astype(jnp.float32), "SAME")
-    assert wide.dtype == jnp.float32
-    np.testing.assert_allclose(wide.transpose(3, 0, 2, 1), expected, rtol=1e-5, atol=1e-5)
+def test_half_precision_rounds_once(small_cache):
+    """Sums over lines of an image, as of a kernel's gradient, are not kept in half precision."""
+    x, w = (v.astype(jnp.bfloat16) for v in normal(4, (40, 30, 7, 2), (3, 3, 2, 3)))
+    wide = (x.astype(jnp.float32), w.astype(jnp.float32))
+
+    def slope(f, x, w):
+        return jax.grad(lambda w: f(x, w, "SAME").astype(jnp.float32).sum())(w)
+
+    ours, expected = slope(by_lines, x, w), slope(by_xla, *wide)
+    assert ours.dtype == jnp.bfloat16
+    size = jnp.linalg.norm(expected)
+    assert jnp.linalg.norm(ours.astype(jnp.float32) - expected) < 2.0**-8 * size
+    once = by_xla(*wide, "SAME")
+    np.testing.assert_allclose(by_lines(x, w, "SAME").astype(jnp.float32), once, rtol=2.0**-8, atol=2.0**-8)
+
+
+def test_sums_may_be_of_another_type(small_cache):
+    x, w = (v.astype(jnp.float32) for v in normal(4, (40, 6, 7, 2), (3, 3, 2, 3)))
+    wide = lines.convolve(x.transpose(1, 3, 2, 0), w, padding="SAME", preferred_element_type=jnp.float64)
+    expected = by_xla(x.astype(jnp.float64), w.astype(jnp.float64), "SAME")
+    assert wide.dtype == jnp.float64
+    np.testing.assert_allclose(wide.transpose(3, 0, 2, 1), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_in_a_flax_layer(small_cache):

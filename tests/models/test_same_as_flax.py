@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.models import cnn, mlp, resnet18
+from fljax.models import cnn, lines, mlp, planes, resnet18
 from tests.precision import enable_x64
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -103,8 +103,12 @@ def test_cnn(x64, shape, batch, blocks, kernel, padding, groups):
     both(cnn(shape, 3, dense=(5,), dtype=jnp.float64, **options), Plain(**options), shape, batch)
 
 
-def test_resnet18(x64):
-    both(resnet18((8, 8, 3), 3, dtype=jnp.float64), PlainResNet18(), (8, 8, 3), 2, flattened)
+@pytest.mark.parametrize(("batch", "cached"), [(2, planes.CACHED), (32, 1000)])
+def test_resnet18(batch, cached, x64, monkeypatch):
+    monkeypatch.setattr(planes, "CACHED", cached)
+    by_line = lines.worth_lines((8, 8), batch, (3, 3, 64, 64), (1, 1), "SAME", (1, 1), jnp.float64)
+    assert by_line == (batch == 32)
+    both(resnet18((8, 8, 3), 3, dtype=jnp.float64), PlainResNet18(), (8, 8, 3), batch, flattened)
 
 
 def test_resnet18_is_as_the_paper_says():
