@@ -72,9 +72,9 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
 
     "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
     on an accelerator as many as fill half of its free memory, rounded down to a power of two, so that what a program
-    holds besides seldom changes it. Where steps differ between clients, chunks take the steps
-    of their longest client, and the number is lowered to where chunks of like clients waste least. Seeds are batched
-    only if all their clients fit as well.
+    holds besides seldom changes it. Where steps differ between clients, chunks take the steps of their longest client,
+    and the number is lowered to where chunks of like clients waste least. Seeds are batched only if all their clients
+    fit as well.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
@@ -84,7 +84,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     devices = _devices(execution.devices, sizes)
     rows = -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
-    fitting = CACHE // needed if kind == "cpu" else _power(_memory() // max(sizes.lane, needed))
+    fitting = CACHE // needed if kind == "cpu" else _power_of_two(_memory() // max(sizes.lane, needed))
     lanes = max(1, min(rows, fitting))
     if sizes.samples is not None:
         lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
@@ -126,7 +126,7 @@ def _memory() -> int:
     return int(FILLED * min(map(free, jax.local_devices())))
 
 
-def _power(number: int) -> int:
+def _power_of_two(number: int) -> int:
     """The largest power of two that is no larger, 0 for 0."""
     return 1 << (number.bit_length() - 1) if number > 0 else 0
 

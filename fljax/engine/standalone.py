@@ -79,7 +79,7 @@ def standalone(
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
     # What training one client holds decides on accelerators only; finding it takes a trace.
-    lane = 0 if jax.default_backend() == "cpu" else _lane(spec, inputs)
+    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
     sizes = Sizes(count, count, len(seeds), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
     inputs = replicated(inputs, lanes.devices)
@@ -87,7 +87,7 @@ def standalone(
     return jax.tree.map(np.asarray, found)
 
 
-def _lane(spec: Spec, inputs: Inputs) -> int:
+def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
     """Bytes that training and judging one client holds at once, by abstract evaluation."""
 
     def one(traced: list[Any], by_seed: Any, data: Federation, client: ClientData) -> Any:
