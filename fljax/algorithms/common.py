@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fljax.types import Aggregate, Algorithm, Census, Cohort, Select, Task
+from fljax import trees
+from fljax.aggregators import weighted_mean
+from fljax.local import Local, named_optimizer
+from fljax.types import Algorithm, Census, Cohort, Select, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -24,18 +27,27 @@ class Entry(NamedTuple):
       summary: one line for tables.
       reference: BibTeX of its source.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
+      needs_all: whether every client has to be asked in every round.
     """
 
     build: Callable[..., Algorithm]
     summary: str
     reference: str
     example: dict[str, Any] = {}
+    needs_all: bool = False
 
 
 class OneModel(NamedTuple):
-    """Server of every algorithm with a single model."""
+    """Server of an algorithm with a single model, and the state of the server's optimizer."""
 
     model: PyTree
+    optimizer: PyTree = ()
+
+
+class Update(NamedTuple):
+    """What a client sends where nothing but its update (new minus old) is needed."""
+
+    update: PyTree
 
 
 def cohort_size(clients_per_round: int | None, population: int) -> int:
@@ -71,6 +83,47 @@ def select_uniform(clients_per_round: int | None) -> Select:
     return select
 
 
+class ServerOptimizer(NamedTuple):
+    """How the server's model follows the aggregated update, as pure functions.
+
+    Attributes:
+      init: ``model -> state``.
+      move: ``(model, state, step, present [S]) -> (model, state)``: ``-step`` is what the optimizer takes for the
+        gradient. Nothing moves in a round without anybody.
+    """
+
+    init: Callable[[PyTree], PyTree]
+    move: Callable[..., tuple[PyTree, PyTree]]
+
+
+def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Callable[[Any], Any]) -> ServerOptimizer:
+    """The server's optimizer by name: FedAvgM, FedAdam, FedYogi and whatever else optax has.
+
+    Args:
+      rate: the server's learning rate.
+      chosen: a name of optax ("sgd": ``model + rate * step``), a mapping with ``name`` and the optimizer's other
+        arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or ``learning_rate -> GradientTransformation``.
+
+    Raises:
+      ValueError: if optax has no optimizer of that name.
+
+    Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1.
+    """
+    options = dict(chosen) if isinstance(chosen, Mapping) else {}
+    name: Any = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
+    transformation = named_optimizer(name, rate, options)
+
+    def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
+        change, after = transformation.update(jax.tree.map(jnp.negative, step), state, model)
+        # A learning rate in double precision must not change what is of single precision.
+        change, after = (
+            jax.tree.map(lambda new, old: new.astype(old.dtype), *pair) for pair in ((change, model), (after, state))
+        )
+        return trees.where(jnp.any(present), (trees.add(model, change), after), (model, state))
+
+    return ServerOptimizer(transformation.init, move)
+
+
 def init_model(task: Task) -> Callable[[Any, Census], OneModel]:
     """``init_server`` of an algorithm with one model: the task's initial parameters."""
     return lambda key, census: OneModel(task.init(key))
@@ -91,22 +144,81 @@ def one_model(
     *,
     clients_per_round: int | None,
     train: Callable[..., tuple[Any, Any]],
-    aggregate: Aggregate,
     **others: Any,
 ) -> Algorithm:
-    """An algorithm with one model, drawn uniformly, shown to everybody and used as it is; ``others`` replace parts."""
+    """An algorithm with one model, drawn uniformly, shown to everybody and used as it is; ``others`` replace parts.
+
+    Unless ``aggregate`` is among them the server keeps its model.
+    """
     usual = Algorithm(
         task=task,
         init_server=init_model(task),
         send=send_model,
         train=train,
-        aggregate=aggregate,
+        aggregate=lambda key, round, server, up, cohort, held: (server, {}),
         select=select_uniform(clients_per_round),
         deploy=deploy_model,
         predict=task.logits,
         shared=deploy_model,
     )
     return usual._replace(**others)
+
+
+def following(
+    task: Task, direction: Callable[..., tuple[PyTree, Info]], server_lr: float | Array, optimizer: Any
+) -> dict[str, Any]:
+    """``init_server`` and ``aggregate`` of an algorithm whose one model follows a direction.
+
+    Args:
+      task: gives the initial model.
+      direction: ``(round, up, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
+      server_lr: the server's learning rate.
+      optimizer: see ``server_optimizer``.
+    """
+    server_side = server_optimizer(server_lr, optimizer)
+
+    def init_server(key: Any, census: Census) -> OneModel:
+        model = task.init(key)
+        return OneModel(model, server_side.init(model))
+
+    def aggregate(key: Any, round: Any, server: OneModel, up: Any, cohort: Any, held: Any) -> tuple[OneModel, Info]:
+        step, info = direction(round, up, cohort)
+        return OneModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
+
+    return {"init_server": init_server, "aggregate": aggregate}
+
+
+def uniform_mean(round: Any, up: Any, cohort: Cohort) -> tuple[PyTree, Info]:
+    """The direction ``(1/|S|) sum_k update_k`` over those present; Info: ``weight`` [row]."""
+    weight = cohort.present.astype(jnp.result_type(float))
+    return weighted_mean(up.update, weight), {"weight": share(weight)}
+
+
+def checked(threshold: Array, init_server: Callable[[Any, Census], Any]) -> Callable[[Any, Census], Any]:
+    """``init_server`` that first asks whether ``threshold`` is one number or has one for each client."""
+
+    def init(key: Any, census: Census) -> Any:
+        population = census.train.shape[0]
+        if threshold.shape not in ((), (population,)):
+            raise ValueError(
+                f"expected threshold to be one number or one for each of {population} clients, got shape "
+                f"{threshold.shape}; thresholds of several seeds go to by_seed of a Plan"
+            )
+        return init_server(key, census)
+
+    return init
+
+
+def by_client(threshold: Array, id: Int[Array, " S"]) -> Array:
+    """The thresholds of some clients: one number for all, or ``[N]`` by id."""
+    return threshold if threshold.ndim == 0 else threshold[id]
+
+
+def require_plain_sgd(local: Local, algorithm: str) -> None:
+    """Raises a ValueError unless clients take plain SGD steps, whose length an algorithm needs to know."""
+    if local.optimizer != "sgd" or local.options:
+        got = f"{local.optimizer!r}" + (f" with {dict(local.options)}" if local.options else "")
+        raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
 def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:

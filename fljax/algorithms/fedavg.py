@@ -7,18 +7,21 @@ uniform weights by flag; the cohort is drawn uniformly.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, one_model, share
+from fljax.algorithms.common import Entry, following, one_model, share
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
+    from jaxtyping import Array, Int, PyTree
+
+    from fljax.types import Info
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -42,6 +45,7 @@ def fedavg(
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
     server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
 ) -> Algorithm:
     """``w <- w + server_lr * sum_k a_k Delta_k / sum_k a_k`` with ``Delta_k = LocalSGD(w, k) - w``.
 
@@ -51,6 +55,8 @@ def fedavg(
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
       server_lr: server learning rate eta_g.
+      server_optimizer: a name of optax, or a mapping with ``name`` and its options, e.g. ``{"name": "sgd", "momentum":
+        0.9}`` (FedAvgM) or ``"adam"`` (FedAdam); the negated mean update is its gradient.
 
     Returns:
       The algorithm. Info: ``weight`` [row], normalised.
@@ -65,19 +71,16 @@ def fedavg(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
 
-    def aggregate(
-        key: Any, round: Any, server: OneModel, up: FedAvgUp, cohort: Any, held: Any
-    ) -> tuple[OneModel, dict[str, Float[Array, " row"]]]:
+    def direction(round: Any, up: FedAvgUp, cohort: Any) -> tuple[PyTree, Info]:
         mass = up.size if weights == "size" else jnp.ones_like(up.size)
         mass = jnp.where(cohort.present, mass, 0).astype(jnp.result_type(float))
-        step = trees.scale(aggregators.weighted_mean(up.update, mass), server_lr)
-        return OneModel(trees.add(server.model, step)), {"weight": share(mass)}
+        return aggregators.weighted_mean(up.update, mass), {"weight": share(mass)}
 
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        aggregate=aggregate,
+        **following(task, direction, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )
 

@@ -9,6 +9,7 @@ Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorit
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -16,9 +17,9 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, one_model
+from fljax.algorithms.common import Entry, by_client, checked, following, one_model
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Task
+from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -50,6 +51,7 @@ def incfl(
     normalise: Literal["sum", "mean"] = "sum",
     eps: float = 1e-8,
     server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
     tune_steps: int = 0,
 ) -> Algorithm:
     """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
@@ -67,6 +69,7 @@ def incfl(
       normalise: see ``fljax.aggregators.incfl_update``.
       eps: added to the sum of weights.
       server_lr: eta_g.
+      server_optimizer: as for ``fedavg``.
       tune_steps: local steps taken before F_k is measured (INCFL, appendix on local tuning); 0: none.
 
     Returns:
@@ -77,15 +80,6 @@ def incfl(
       ValueError: when it is built into a run, if ``threshold`` has another length than the population.
     """
     rho = jnp.asarray(threshold)
-
-    def init_server(key: Any, census: Census) -> OneModel:
-        population = census.train.shape[0]
-        if rho.shape not in ((), (population,)):
-            raise ValueError(
-                f"expected threshold to be one number or one for each of {population} clients, got shape {rho.shape}; "
-                "thresholds of several seeds go to by_seed of a Plan"
-            )
-        return OneModel(task.init(key))
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[IncflUp, Any]:
         judged = down
@@ -98,29 +92,22 @@ def incfl(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return IncflUp(trees.subtract(trained.params, down), loss), client
 
-    def aggregate(key: Any, round: Any, server: OneModel, up: IncflUp, cohort: Any, held: Any) -> tuple[OneModel, Info]:
-        own = rho if rho.ndim == 0 else rho[cohort.id]
-        gap = up.loss - own.astype(up.loss.dtype)
+    def direction(round: Any, up: IncflUp, cohort: Any) -> tuple[PyTree, Info]:
+        gap = up.loss - by_client(rho, cohort.id).astype(up.loss.dtype)
         step = aggregators.incfl_update(
-            up.update,
-            gap,
-            present=cohort.present,
-            surrogate=surrogate,
-            normalise=normalise,
-            server_lr=server_lr,
-            eps=eps,
+            up.update, gap, present=cohort.present, surrogate=surrogate, normalise=normalise, eps=eps
         )
         gap = jnp.where(cohort.present, gap, jnp.nan)
         weight = jnp.where(cohort.present, aggregators.incfl_weights(gap, surrogate=surrogate), 0)
-        info = {"loss": jnp.where(cohort.present, up.loss, jnp.nan), "gap": gap, "weight": weight}
-        return OneModel(trees.add(server.model, step)), info
+        return step, {"loss": jnp.where(cohort.present, up.loss, jnp.nan), "gap": gap, "weight": weight}
 
+    parts = following(task, direction, server_lr, server_optimizer)
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        aggregate=aggregate,
-        init_server=init_server,
+        aggregate=parts["aggregate"],
+        init_server=checked(rho, parts["init_server"]),
         dimensions=(("loss", ("row",)), ("gap", ("row",)), ("weight", ("row",))),
     )
 

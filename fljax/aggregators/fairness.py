@@ -1,0 +1,111 @@
+"""Aggregation that favours clients with large losses: q-FFL, AFL's mixture of clients, MW-Fed's multiplicative weights.
+
+Sources: Li et al., "Fair resource allocation in federated learning" (ICLR 2020), Algorithm 2; Mohri et al., "Agnostic
+federated learning" (ICML 2019), section 4; Blum et al., "One for one, or all for all" (ICML 2021), section 5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.linear import weighted_sum
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
+
+# Losses and weights are not let below these, whose powers and logarithms are finite.
+LEAST_LOSS = 1e-10
+LEAST_WEIGHT = 1e-12
+
+
+def qffl_update(
+    updates: PyTree,
+    loss: Float[Array, " S"],
+    *,
+    q: float | Array,
+    learning_rate: float | Array,
+    present: Bool[Array, " S"] | None = None,
+) -> PyTree:
+    """The server's increment of q-FedAvg: ``-sum_k D_k / sum_k h_k``; ADD it to the model.
+
+    ``g_k = -updates_k / learning_rate``, ``D_k = F_k^q g_k`` and ``h_k = q F_k^(q-1) ||g_k||^2 + F_k^q /
+    learning_rate``. All powers are divided by the largest ``F_k^q``, which leaves the ratio as it is.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
+      loss: ``[S]``, ``F_k`` of the received model, before training; those below 1e-10 count as that.
+      q: fairness; 0 is the plain mean of the updates.
+      learning_rate: of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L.
+      present: ``[S]`` clients that count; None: all. Absent ones are never read.
+
+    Returns:
+      A pytree whose leaves are ``[...]``; zero where nobody is present.
+    """
+    loss = jnp.asarray(loss)
+    present = jnp.ones(loss.shape, bool) if present is None else present
+    logarithm = jnp.log(jnp.clip(jnp.where(present, loss, 1), LEAST_LOSS, jnp.finfo(loss.dtype).max))
+    largest = jnp.max(jnp.where(present, q * logarithm, -jnp.inf))
+    power = jnp.where(present, jnp.exp(q * logarithm - jnp.where(jnp.any(present), largest, 0)), 0)
+
+    def squares(leaf: Array) -> Array:
+        rows = jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0)
+        return jnp.sum(jnp.square(rows / jnp.asarray(learning_rate, rows.dtype)), axis=1).astype(loss.dtype)
+
+    norm = sum(map(squares, jax.tree.leaves(updates)), jnp.zeros_like(loss))
+    h = power * (q * jnp.exp(-logarithm) * norm + 1 / jnp.asarray(learning_rate, loss.dtype))
+    total = jnp.sum(h) * learning_rate
+    return weighted_sum(updates, jnp.where(total == 0, 0, power / jnp.where(total == 0, 1, total)))
+
+
+def simplex_projection(
+    point: Float[Array, " N"], *, mass: float | Array = 1.0, mask: Bool[Array, " N"] | None = None
+) -> Float[Array, " N"]:
+    """The nearest point to ``point`` with entries of at least 0 whose sum is ``mass``.
+
+    With entries sorted descending, ``u``, and ``r`` the largest ``i`` for which ``u_i + (mass - sum_{j<=i} u_j) / i >
+    0``, every entry is moved by ``(mass - sum_{j<=r} u_j) / r`` and cut off at 0.
+
+    Args:
+      point: ``[N]`` finite.
+      mass: the sum of the result.
+      mask: ``[N]`` entries that take part; None: all. The others are 0 in the result, and never read.
+
+    Returns:
+      ``[N]`` in the dtype of ``point``; zeros where ``mask`` is empty.
+
+    Source: Duchi et al., "Efficient projections onto the l1-ball" (ICML 2008), Figure 1; AFL, section 4.
+    """
+    point = jnp.asarray(point)
+    mask = jnp.ones(point.shape, bool) if mask is None else mask
+    mass = jnp.asarray(mass, point.dtype)
+    ordered = jnp.flip(jnp.sort(jnp.where(mask, point, -jnp.inf)))
+    real = jnp.arange(point.shape[0]) < jnp.sum(mask)
+    ordered = jnp.where(real, ordered, 0)
+    count = jnp.arange(1, point.shape[0] + 1, dtype=point.dtype)
+    shift = (mass - jnp.cumsum(ordered)) / count
+    last = jnp.sum(real & (ordered + shift > 0)) - 1
+    return jnp.where(mask, jnp.maximum(jnp.where(mask, point, 0) + shift[jnp.maximum(last, 0)], 0), 0)
+
+
+def mw_weights(
+    weights: Float[Array, " N"], unsatisfied: Bool[Array, " N"], *, factor: float | Array = 2.0
+) -> Float[Array, " N"]:
+    """Multiplicative weights: ``W_k factor`` where a client is unsatisfied, else ``W_k``, divided by their sum.
+
+    Args:
+      weights: ``[N]``, of sum 1; entries of 0 stay 0.
+      unsatisfied: ``[N]``; False for clients that were not asked.
+      factor: the paper's c.
+
+    Returns:
+      ``[N]`` of sum 1; positive weights are not let below 1e-12 before they are normalised.
+    """
+    grown = jnp.where(unsatisfied, weights * factor, weights)
+    # By the largest first: a factor that is large makes their sum overflow in time.
+    grown = grown / jnp.maximum(jnp.max(grown), LEAST_WEIGHT)
+    grown = jnp.where(weights > 0, jnp.maximum(grown, LEAST_WEIGHT), 0)
+    total = jnp.sum(grown)
+    return jnp.where(total > 0, grown / jnp.where(total > 0, total, 1), weights)

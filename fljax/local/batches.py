@@ -1,0 +1,156 @@
+"""Batches of one client: which rows of its index list each step reads, and reading them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax.local.settings import Local
+from fljax.types import Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, Key
+
+# Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
+SHORTEST = 192
+
+
+class Batches(NamedTuple):
+    """The batches of one client in one round, as positions in its own index list; T is the static maximum of steps."""
+
+    position: Int[Array, "T b"]
+    mask: Bool[Array, "T b"]
+    steps: Int[Array, ""] | None  # how many of the T steps are real; None: all of them, for every client
+
+
+def fetch(
+    task: Task, subset: Subset, position: Int[Array, " b"], key: Key[Array, ""] | None = None
+) -> tuple[Array, Int[Array, " b"]]:
+    """Reads and prepares rows of a subset: ``(x, y)``.
+
+    Args:
+      task: gives ``prepare``.
+      subset: index list into the shared examples.
+      position: ``[b]`` positions in the index list; beyond ``size - 1`` they read the last real row.
+      key: where given and the subset has noise, every sample gets noise of its own, keyed by (key, its row), in
+        prepared units. Without a key the samples are clean.
+    """
+    row = subset.rows.index[jnp.minimum(position, jnp.maximum(subset.rows.size - 1, 0))]
+    x, y = subset.examples.x[row], subset.examples.y[row]
+    x = x if task.prepare is None else task.prepare(x)
+    if key is not None and subset.noise is not None:
+        draw_one = lambda index: jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)  # noqa: E731
+        x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(row)
+    return x, y
+
+
+def draw_distinct(
+    key: Key[Array, ""], size: Int[Array, ""], count: int, draws: int
+) -> tuple[Int[Array, "draws count"], Bool[Array, "draws count"]]:
+    """``draws`` independent uniform samples of ``min(count, size)`` distinct positions in ``[0, size)``.
+
+    Floyd's method: ``count`` picks, each compared with the earlier ones, so the cost does not depend on size and no
+    sorting is needed. Returns positions and the mask of real entries (False beyond ``size``).
+    """
+    size = jnp.asarray(size, jnp.int32)
+    taken = jnp.minimum(size, count)
+    uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
+
+    def pick(step: Array, chosen: Array) -> Array:
+        last = size - taken + step.astype(size.dtype)
+        guess = jnp.minimum((uniform[step] * (last + 1).astype(uniform.dtype)).astype(jnp.int32), last)
+        clash = jnp.any((chosen == guess[:, None]) & (jnp.arange(count) < step)[None, :], axis=1)
+        return chosen.at[:, step].set(jnp.where(clash, last, guess))
+
+    chosen = jax.lax.fori_loop(0, count, pick, jnp.zeros((draws, count), jnp.int32))
+    mask = jnp.broadcast_to((jnp.arange(count) < taken)[None, :], chosen.shape)
+    return jnp.where(mask, chosen, 0), mask
+
+
+def shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
+    """A permutation of ``[0, size)``, followed by ``capacity - size`` entries without meaning.
+
+    Positions are sorted by 20 random bits, equal ones by position. Where a position fits into the other 12 bits of the
+    word the two are sorted as one: a CPU sorts whole numbers five times faster than numbers with an index. The result
+    does not depend on ``capacity``, so that clients far smaller than that are sorted in a shorter array: one for all
+    that ``vmap`` puts side by side.
+    """
+    widths = [capacity]
+    while widths[0] >= 4 * SHORTEST:
+        widths.insert(0, -(-widths[0] // 4))
+    size = jnp.asarray(size)
+    if len(widths) == 1:
+        return _shuffled(key, size, capacity)
+
+    @jax.custom_batching.custom_vmap
+    def rows(keys: Array, sizes: Array) -> Array:  # [n], [n] -> [n, capacity]
+        def within(width: int) -> Array:
+            found = jax.vmap(lambda key, size: _shuffled(key, size, width))(keys, sizes)
+            return jnp.pad(found, ((0, 0), (0, capacity - width)))
+
+        longer = sum((jnp.max(sizes) > width).astype(jnp.int32) for width in widths[:-1])
+        return jax.lax.switch(longer, [functools.partial(within, width) for width in widths])
+
+    @rows.def_vmap
+    def _(axis_size: int, batched: list[bool], *arguments: Array) -> tuple[Array, bool]:
+        # One switch for all, by the largest; a vmapped switch would compute every branch.
+        every = [
+            x if own else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, own in zip(arguments, batched, strict=True)
+        ]
+        return rows(*(x.reshape(-1) for x in every)).reshape(axis_size, -1, capacity), True
+
+    return rows(key[None], size[None])[0]
+
+
+def _shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
+    order = jnp.arange(capacity, dtype=jnp.uint32)
+    low, last = jnp.uint32(2**12 - 1), jnp.uint32(2**32 - 1)
+    score = jax.random.bits(key, (capacity,), jnp.uint32) & ~low
+    real = order < size.astype(jnp.uint32)
+    if capacity > 2**12:
+        return jnp.argsort(jnp.where(real, score, last), stable=True).astype(jnp.int32)
+    return (jnp.sort(jnp.where(real, score | order, last)) & low).astype(jnp.int32)
+
+
+def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array, ""] | None = None) -> Batches:
+    """The batches of one round, in either mode.
+
+    Args:
+      key: of this client, round and slot.
+      subset: whose rows are drawn.
+      local: batch size and either ``steps`` or ``epochs``.
+      steps: a traced number of real steps for this client under the static maximum that ``local`` gives; None: all.
+
+    Raises:
+      ValueError: unless exactly one of steps and epochs is given, or if a count is below one.
+    """
+    if (local.steps is None) == (local.epochs is None):
+        raise ValueError(f"expected one of steps and epochs, got steps={local.steps}, epochs={local.epochs}")
+    for name in ("batch_size", "steps", "epochs"):
+        count = getattr(local, name)
+        if count is not None and count < 1:
+            raise ValueError(f"expected a positive {name}, got {count}")
+    capacity = subset.rows.index.shape[-1]
+    batch = min(local.batch_size, capacity)
+    if local.steps is not None:
+        position, mask = draw_distinct(key, subset.rows.size, batch, local.steps)
+        return Batches(position, mask, steps)
+    assert local.epochs is not None
+    size, per_epoch = subset.rows.size, -(-subset.rows.size // batch)
+
+    def permutation(epoch: Array) -> Array:
+        return shuffled(jax.random.fold_in(key, epoch), size, capacity)
+
+    permutations = jax.vmap(permutation)(jnp.arange(local.epochs))
+    step = jnp.arange(local.epochs * -(-capacity // batch))
+    divisor = jnp.maximum(per_epoch, 1)
+    epoch = jnp.minimum(step // divisor, local.epochs - 1)
+    offset = (step % divisor)[:, None] * batch + jnp.arange(batch)[None, :]
+    position = permutations[epoch[:, None], jnp.minimum(offset, capacity - 1)]
+    total = local.epochs * per_epoch
+    real = total if steps is None else jnp.minimum(steps, total)
+    mask = offset < size
+    return Batches(jnp.where(mask, position, 0), mask, real)

@@ -1,0 +1,65 @@
+"""Judging one client: loss and accuracy over all rows of a subset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from fljax.local.batches import fetch
+from fljax.types import Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Key
+
+# Rows that are evaluated at a time: what a network computes for them should stay in a CPU's caches.
+AT_ONCE = 128
+
+
+def evaluate(
+    task: Task, predict: Callable[..., Array], subset: Subset, *, key: Key[Array, ""] | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Mean loss and accuracy over ALL rows of a subset: one inference pass.
+
+    Args:
+      task: gives ``prepare`` and ``loss``.
+      predict: ``x -> logits`` on prepared ``x``.
+      subset: the rows; padding is masked.
+      key: of the noise of the features, if the subset has noise; None: clean features.
+
+    Returns:
+      ``(loss, accuracy)``; both NaN for a subset without rows.
+    """
+    capacity, size = subset.rows.index.shape[-1], subset.rows.size
+
+    def sums(position: Array) -> tuple[Array, Array]:
+        x, y = fetch(task, subset, position, key)
+        logits = predict(x)
+        correct = (jnp.argmax(logits, axis=-1) == y).astype(logits.dtype)
+        add = lambda values: jnp.sum(jnp.where(position < size, values, 0))  # noqa: E731
+        return add(task.loss(logits, y)), add(correct)
+
+    parts = -(-capacity // AT_ONCE)
+    if parts <= 1:
+        loss, correct = sums(jnp.arange(capacity))
+    else:
+        each = -(-capacity // parts)
+        found = jax.lax.map(sums, jnp.arange(parts * each).reshape(parts, each))
+        loss, correct = jax.tree.map(jnp.sum, found)
+    count = size.astype(loss.dtype)
+    count = jnp.where(count > 0, count, jnp.nan)
+    return loss / count, correct / count
+
+
+def judged(
+    loss: Float[Array, ""], accuracy: Float[Array, ""], counts: Bool[Array, ""]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """A client's scores as metrics want them.
+
+    NaN means that a client does not count; a loss that is NaN for another reason is that of a diverged model, which is
+    as bad as can be: infinite.
+    """
+    loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
+    return jnp.where(counts, loss, jnp.nan), jnp.where(counts, accuracy, jnp.nan)

@@ -1,0 +1,73 @@
+"""How a client trains: numbers, and the optax transformation that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int
+
+
+class Local(NamedTuple):
+    """How a client trains. Floats may be traced; ints and names shape the compiled program.
+
+    Attributes:
+      learning_rate: of round 0; round t uses ``learning_rate * decay**t``.
+      batch_size: b; a client with fewer samples takes them all.
+      steps: tau steps per round, each a batch drawn afresh without replacement inside the batch; or
+      epochs: E passes per round, each a fresh permutation cut in ``ceil(size / b)`` batches, the last one partial.
+      optimizer: a name of optax ("sgd", "adam", "adadelta", ...) or ``learning_rate -> GradientTransformation``. Its
+        state is made anew in every round.
+      options: further ``(name, value)`` arguments of the optax optimizer, e.g. ``(("momentum", 0.9),)``.
+      decay: factor per round.
+      weight_decay: coupled L2: ``weight_decay * params`` is added to the gradient BEFORE the optimizer (not AdamW);
+        None: none.
+    """
+
+    learning_rate: float | Array
+    batch_size: int
+    steps: int | None = None
+    epochs: int | None = None
+    optimizer: str | Callable[[Any], optax.GradientTransformation] = "sgd"
+    options: tuple[tuple[str, Any], ...] = ()
+    decay: float | Array = 1.0
+    weight_decay: float | Array | None = None
+
+
+def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:
+    """The learning rate of a round: ``learning_rate * decay**round``."""
+    decay = jnp.asarray(local.decay, dtype) ** jnp.asarray(round).astype(dtype)
+    return jnp.asarray(local.learning_rate, dtype) * decay
+
+
+def optimizer(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> optax.GradientTransformation:
+    """The optax transformation of one round; ``dtype`` is that of the parameters.
+
+    Raises:
+      ValueError: if optax has no optimizer of that name.
+    """
+    built = named_optimizer(local.optimizer, rate(local, round, dtype), dict(local.options))
+    if local.weight_decay is None:
+        return built
+    return optax.chain(optax.add_decayed_weights(jnp.asarray(local.weight_decay, dtype)), built)
+
+
+def named_optimizer(
+    name: str | Callable[[Any], optax.GradientTransformation], rate: Any, options: Mapping[str, Any]
+) -> optax.GradientTransformation:
+    """``optax.<name>(rate, **options)``; a function is called with the rate alone.
+
+    Raises:
+      ValueError: if optax has no optimizer of that name.
+    """
+    if callable(name):
+        return name(rate)
+    builder = getattr(optax, name, None)
+    if name.startswith("_") or not callable(builder):
+        raise ValueError(f"expected the name of an optax optimizer such as sgd, adam or adadelta, got {name!r}")
+    built: Any = builder(rate, **options)
+    return built

@@ -1,0 +1,171 @@
+"""Training one client: gradients, the loop over batches, and corrections of the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import trees
+from fljax.local.batches import Batches, draw, fetch
+from fljax.local.settings import Local, optimizer
+from fljax.types import Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+    Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
+    Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
+
+
+class Trained(NamedTuple):
+    """What local training gives back."""
+
+    params: PyTree
+    steps: Int[Array, ""]  # steps really taken
+
+
+def task_loss(task: Task) -> Loss:
+    """The default per-sample loss of a task, in training mode: ``task.loss(task.logits(params, x, key), y)``."""
+
+    def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+        del position  # other losses weigh each row by its place in the client's data
+        return task.loss(task.logits(params, x, key), y)
+
+    return loss
+
+
+def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
+    """``sum(values * mask) / max(1, sum(mask))``; masked entries are never read."""
+    return jnp.sum(jnp.where(mask, values, 0)) / jnp.maximum(jnp.sum(mask, dtype=values.dtype), 1)
+
+
+def value_and_gradient(
+    task: Task,
+    params: PyTree,
+    subset: Subset,
+    position: Int[Array, " b"],
+    mask: Bool[Array, " b"],
+    key: Key[Array, ""],
+    *,
+    loss: Loss | None = None,
+) -> tuple[Float[Array, ""], PyTree]:
+    """Masked mean loss of one batch and its gradient, with augmentation, noise and dropout drawn from ``key``."""
+    loss = task_loss(task) if loss is None else loss
+    x, y = fetch(task, subset, position, jax.random.fold_in(key, 1))
+    if task.augment is not None:
+        x = task.augment(jax.random.fold_in(key, 2), x)
+    mean = lambda p: masked_mean(loss(p, x, y, position, key), mask)  # noqa: E731
+    return jax.value_and_grad(mean)(params)
+
+
+def gradient(
+    task: Task,
+    params: PyTree,
+    subset: Subset,
+    position: Int[Array, " b"],
+    mask: Bool[Array, " b"],
+    key: Key[Array, ""],
+    *,
+    loss: Loss | None = None,
+) -> PyTree:
+    """The gradient of ``value_and_gradient``."""
+    return value_and_gradient(task, params, subset, position, mask, key, loss=loss)[1]
+
+
+def full_gradient(task: Task, params: PyTree, subset: Subset, key: Key[Array, ""]) -> PyTree:
+    """Gradient of the mean loss over ALL rows of a subset, in parts, in training mode; zero without rows."""
+    capacity, size = subset.rows.index.shape[-1], subset.rows.size
+    width = min(capacity, AT_ONCE)
+    parts = -(-capacity // width)
+
+    def one(total: PyTree, part: Array) -> tuple[PyTree, None]:
+        position = part * width + jnp.arange(width)
+        mask = position < size
+        slope = gradient(task, params, subset, position, mask, jax.random.fold_in(key, part))
+        # A mean over the part's own rows: back to its share of all rows.
+        share = jnp.sum(mask) / jnp.maximum(size, 1)
+        return trees.add(total, trees.scale(slope, share)), None
+
+    return jax.lax.scan(one, trees.zeros_like(params), jnp.arange(parts))[0]
+
+
+def descend(
+    step: Callable[[PyTree, Array, Array, Any], PyTree],
+    carry: PyTree,
+    batches: Batches,
+    key: Key[Array, ""],
+) -> tuple[PyTree, Int[Array, ""]]:
+    """Runs ``step(carry, position, mask, key) -> carry`` over the real batches; returns carry and steps taken.
+
+    Where every client takes the same number of steps this is a plain scan. Otherwise the trip count is the client's
+    own, so that a program that runs clients one after another does no step that is not needed.
+    """
+    count = batches.position.shape[0]
+    keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
+
+    def one(index: Array, carry: PyTree) -> PyTree:
+        return step(carry, batches.position[index], batches.mask[index], keys[index])
+
+    if batches.steps is None:
+        carry, _ = jax.lax.scan(lambda c, i: (one(i, c), None), carry, jnp.arange(count))
+        return carry, jnp.asarray(count, jnp.int32)
+    taken = jnp.clip(batches.steps, 0, count).astype(jnp.int32)
+    return jax.lax.fori_loop(jnp.zeros((), jnp.int32), taken, one, carry), taken
+
+
+def train(
+    key: Key[Array, ""],
+    params: PyTree,
+    subset: Subset,
+    *,
+    task: Task,
+    local: Local,
+    round: Int[Array, ""] | int = 0,
+    loss: Loss | None = None,
+    adjust: Adjust | None = None,
+    steps: Int[Array, ""] | None = None,
+) -> Trained:
+    """LocalSGD: trains ``params`` on a subset for one round, from a fresh optimizer state.
+
+    Args:
+      key: of this client, round and slot.
+      params: where training starts.
+      subset: the client's training rows.
+      task: the model and its loss.
+      local: batches, optimizer, learning rate.
+      round: for the decay of the learning rate.
+      loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's.
+      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``corrected``; None: none.
+      steps: a traced number of steps for this client under the static maximum of ``local``.
+
+    Returns:
+      New parameters and the number of steps taken. A client without samples takes zero-gradient steps: its parameters
+      do not move under plain SGD, and the engine never gives it a seat.
+    """
+    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype)
+    batches = draw(jax.random.fold_in(key, 0), subset, local, steps=steps)
+
+    def step(carry: PyTree, position: Array, mask: Array, step_key: Any) -> PyTree:
+        params, state = carry
+        slope = gradient(task, params, subset, position, mask, step_key, loss=loss)
+        if adjust is not None:
+            slope = adjust(slope, params)
+        move, state = transformation.update(slope, state, params)
+        return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
+
+    carry = (params, transformation.init(params))
+    (params, _), taken = descend(step, carry, batches, jax.random.fold_in(key, 1))
+    return Trained(params, taken)
+
+
+def proximal(anchor: PyTree, mu: float | Array) -> Adjust:
+    """Adds ``mu * (params - anchor)``, the gradient of ``mu/2 ||params - anchor||^2`` (FedProx, Ditto, FedSoft)."""
+    return lambda slope, params: trees.add(slope, trees.scale(trees.subtract(params, anchor), mu))
+
+
+def corrected(correction: PyTree) -> Adjust:
+    """Adds a constant to every gradient (SCAFFOLD: ``c - c_k``)."""
+    return lambda slope, params: trees.add(slope, correction)
