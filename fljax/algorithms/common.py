@@ -83,6 +83,13 @@ def select_uniform(clients_per_round: int | None) -> Select:
     return select
 
 
+class Reported(NamedTuple):
+    """What a client sends where its loss matters: its update (new minus old) and its loss of the received model."""
+
+    update: PyTree
+    loss: Float[Array, ""]
+
+
 class ServerOptimizer(NamedTuple):
     """How the server's model follows the aggregated update, as pure functions.
 

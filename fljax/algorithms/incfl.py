@@ -10,14 +10,14 @@ Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, by_client, checked, following, one_model
+from fljax.algorithms.common import Entry, Reported, by_client, checked, following, one_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -32,13 +32,6 @@ REFERENCE = """@article{cho2022federate,
   journal = {arXiv preprint arXiv:2205.14840},
   year = {2022}
 }"""
-
-
-class IncflUp(NamedTuple):
-    """What a client sends: its update (new minus old) and its training loss of the model that it received."""
-
-    update: PyTree
-    loss: Float[Array, ""]
 
 
 def incfl(
@@ -81,7 +74,7 @@ def incfl(
     """
     rho = jnp.asarray(threshold)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[IncflUp, Any]:
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Reported, Any]:
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
@@ -90,9 +83,9 @@ def incfl(
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return IncflUp(trees.subtract(trained.params, down), loss), client
+        return Reported(trees.subtract(trained.params, down), loss), client
 
-    def direction(round: Any, up: IncflUp, cohort: Any) -> tuple[PyTree, Info]:
+    def direction(round: Any, up: Reported, cohort: Any) -> tuple[PyTree, Info]:
         gap = up.loss - by_client(rho, cohort.id).astype(up.loss.dtype)
         step = aggregators.incfl_update(
             up.update, gap, present=cohort.present, surrogate=surrogate, normalise=normalise, eps=eps

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int
+    from jaxtyping import Array, Float, Int
 
 
 class Local(NamedTuple):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.local.batches import Batches, draw, fetch
+from fljax.local.evaluation import AT_ONCE
 from fljax.local.settings import Local, optimizer
 from fljax.types import Subset, Task
 

@@ -1,0 +1,154 @@
+"""AFL: the model that is best for the worst mixture of clients.
+
+Source: Mohri et al., "Agnostic federated learning" (ICML 2019), Algorithm 1 (Stochastic-AFL), with the stochastic
+gradient over all clients of section 4.2. Deviations: where clients are absent their share of lambda is kept, and the
+rest is projected onto what is left; gradients weigh in proportion among those present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import (
+    Entry,
+    Reported,
+    one_model,
+    require_plain_sgd,
+    share,
+)
+from fljax.algorithms.common import (
+    server_optimizer as optimizer,
+)
+from fljax.local import Local
+from fljax.types import Algorithm, Census, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{mohri2019agnostic,
+  title = {Agnostic Federated Learning},
+  author = {Mohri, Mehryar and Sivek, Gary and Suresh, Ananda Theertha},
+  booktitle = {ICML},
+  year = {2019}
+}"""
+
+
+class AflServer(NamedTuple):
+    """The model w, the state of the server's optimizer, the mixture lambda, and the mean of w over rounds."""
+
+    model: PyTree
+    optimizer: PyTree
+    mixture: Float[Array, " N"]
+    average: PyTree
+    averaged: Int[Array, ""]  # rounds
+
+
+class AflDown(NamedTuple):
+    """What a client is shown: the model that it takes the gradient of, and the one that it would use."""
+
+    model: PyTree
+    average: PyTree
+
+
+def afl(
+    task: Task,
+    local: Local,
+    *,
+    mixture_learning_rate: float = 0.1,
+    clients_per_round: int | None = None,
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; deployed is the mean of w.
+
+    Args:
+      task: model and loss.
+      local: its learning rate is eta and its batch size that of the one batch of a round, whatever its steps say.
+      mixture_learning_rate: eta_lambda; 0 keeps lambda uniform. Losses are of the same batch at the old w.
+      clients_per_round: None, or the number of clients: AFL asks all of them.
+      server_lr: factor of the step; the paper has 1.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. Info: ``mixture`` [client] after the round, ``weight`` [row] and ``loss`` [row].
+
+    Raises:
+      ValueError: if ``clients_per_round`` is less than the population, or the local optimizer is not plain SGD.
+    """
+    require_plain_sgd(local, "afl")
+    server_side = optimizer(server_lr, server_optimizer)
+    one_batch = local._replace(steps=1, epochs=None)
+
+    def init_server(key: Any, census: Census) -> AflServer:
+        population = census.train.shape[0]
+        if clients_per_round is not None and clients_per_round < population:
+            raise ValueError(
+                f"expected clients_per_round to be all {population} clients for afl, got {clients_per_round}"
+            )
+        model = task.init(key)
+        mixture = share((census.train > 0).astype(jnp.result_type(float)))
+        return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
+
+    def train(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> tuple[Reported, Any]:
+        batch = training.draw(jax.random.fold_in(key, 0), data.train, one_batch)
+        own_key = jax.random.fold_in(key, 1)
+        loss, slope = training.value_and_gradient(
+            task, down.model, data.train, batch.position[0], batch.mask[0], own_key
+        )
+        if local.weight_decay is not None:
+            slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
+        return Reported(trees.scale(slope, -training.rate(local, seat.round)), loss), client
+
+    def aggregate(
+        key: Any, round: Any, server: AflServer, up: Reported, cohort: Any, held: Any
+    ) -> tuple[AflServer, Info]:
+        weight = jnp.where(cohort.present, server.mixture[cohort.id], 0)
+        step = aggregators.weighted_mean(up.update, weight)
+        model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
+        place = jnp.where(cohort.present, cohort.id, server.mixture.shape[0])
+        present = jnp.zeros(server.mixture.shape, bool).at[place].set(True, mode="drop")
+        loss = jnp.where(cohort.present, up.loss, 0).astype(server.mixture.dtype)
+        raised = server.mixture.at[place].add(mixture_learning_rate * loss, mode="drop")
+        left = jnp.sum(jnp.where(present, server.mixture, 0))
+        projected = aggregators.simplex_projection(raised, mass=left, mask=present)
+        mixture = jnp.where(present, projected, server.mixture).astype(server.mixture.dtype)
+        anybody = jnp.any(cohort.present)
+        done = server.averaged.astype(weight.dtype)
+        average = jax.tree.map(
+            lambda mean, new: mean + (new - mean) / (done + 1).astype(mean.dtype), server.average, model
+        )
+        after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
+        after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
+        return after, {"mixture": mixture, "weight": share(weight), "loss": jnp.where(cohort.present, up.loss, jnp.nan)}
+
+    def average(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> PyTree:
+        return down.average
+
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
+        train=train,
+        aggregate=aggregate,
+        init_server=init_server,
+        send=lambda server, seat: AflDown(server.model, server.average),
+        deploy=average,
+        shared=average,
+        dimensions=(("mixture", ("client",)), ("weight", ("row",)), ("loss", ("row",))),
+    )
+
+
+ENTRY = Entry(
+    afl,
+    "minimises the loss of the worst mixture of clients; asks all of them",
+    REFERENCE,
+    {"clients_per_round": None},
+    needs_all=True,
+)

@@ -1,0 +1,73 @@
+"""FedProx: FedAvg whose clients are held near the model that they received.
+
+Source: Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), Algorithm 2. Deviations: the cohort
+is drawn uniformly and weighed by size (the paper draws by size and weighs uniformly); the subproblem is solved by the
+local steps of the run, not to a given accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from fljax import local as training
+from fljax import trees
+from fljax.algorithms.common import Entry
+from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+REFERENCE = """@inproceedings{li2020federated,
+  title = {Federated Optimization in Heterogeneous Networks},
+  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+    Smith, Virginia},
+  booktitle = {MLSys},
+  year = {2020}
+}"""
+
+
+def fedprox(
+    task: Task,
+    local: Local,
+    *,
+    mu: float = 0.1,
+    clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "size",
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """FedAvg with the local objective ``F_k(y) + mu/2 ||y - w||^2``: ``mu (y - w)`` is added to every gradient.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      mu: weight of the proximal term; 0 is FedAvg. The paper's grid is 0.001, 0.01, 0.1, 1.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      weights: as for ``fedavg``.
+      server_lr: server learning rate eta_g.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. Info: ``weight`` [row], normalised.
+
+    Raises:
+      ValueError: as ``fedavg``.
+    """
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[FedAvgUp, Any]:
+        near = training.proximal(down, mu)
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, adjust=near)
+        return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
+
+    inner = fedavg(
+        task,
+        local,
+        clients_per_round=clients_per_round,
+        weights=weights,
+        server_lr=server_lr,
+        server_optimizer=server_optimizer,
+    )
+    return inner._replace(train=train)
+
+
+ENTRY = Entry(fedprox, "FedAvg with a proximal term that holds clients near the received model", REFERENCE)

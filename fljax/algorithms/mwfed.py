@@ -1,0 +1,220 @@
+"""MW-Fed: clients that the model does not satisfy do more of the work, by multiplicative weights.
+
+Source: Blum et al., "One for one, or all for all: equilibria and optimality of collaboration in federated learning"
+(ICML 2021), section 5; INCFL and MaxFL describe it as "more local updates" for clients that are not content. Deviations: the
+default ``mode="local"`` is a reconstruction of that description (threshold rho_k, factor 2, only the cohort's weights
+move); ``mode="pooled"`` is the original's single gradient step on samples drawn by weight. A client complains with its
+update, so that weights count from the next round on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import (
+    Entry,
+    by_client,
+    checked,
+    one_model,
+    require_plain_sgd,
+    select_uniform,
+    share,
+)
+from fljax.algorithms.common import (
+    server_optimizer as optimizer,
+)
+from fljax.local import Local
+from fljax.types import Algorithm, Census, Cohort, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{blum2021one,
+  title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},
+  author = {Blum, Avrim and Haghtalab, Nika and Phillips, Richard Lanas and Shao, Han},
+  booktitle = {ICML},
+  year = {2021}
+}"""
+
+
+class MwFedServer(NamedTuple):
+    """The model, the state of the server's optimizer, weights W of sum 1, and how much each client does this round."""
+
+    model: PyTree
+    optimizer: PyTree
+    weights: Float[Array, " N"]
+    effort: Float[Array, " N"]
+
+
+class MwFedDown(NamedTuple):
+    """What a client is shown: the model, and its work as a multiple of the usual."""
+
+    model: PyTree
+    effort: Float[Array, ""]
+
+
+class MwFedUp(NamedTuple):
+    """What a client sends: its update, its loss of the received model, and the samples behind a pooled step."""
+
+    update: PyTree
+    loss: Float[Array, ""]
+    samples: Float[Array, ""]
+
+
+def mwfed(
+    task: Task,
+    local: Local,
+    *,
+    threshold: Float[Array, " N"] | float,
+    mode: Literal["local", "pooled"] = "local",
+    factor: float = 2.0,
+    most: int = 10,
+    clients_per_round: int | None = 10,
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """``W_k <- W_k factor`` where ``F_k(w) >= threshold_k``, normalised; client k does ``W_k`` times the usual work.
+
+    "local": ``tau_k = clip(round(tau |S| W_k / sum_S W_j), 1, most tau)`` local steps; ``w <- w + mean_k Delta_k``.
+    "pooled": client k contributes ``round(W_k b N)`` samples, drawn with replacement, to one gradient step of rate eta.
+
+    Args:
+      task: model and loss.
+      local: how clients train; its steps (or those that its epochs come to) are tau.
+      threshold: ``rho`` by client id ``[N]`` or one number: a client is satisfied below it.
+      mode: "local" or "pooled".
+      factor: the paper's c; 1 is FedAvg with uniform weights. The authors' code has 4.
+      most: the largest multiple of tau that a client may be asked for. Pooled steps have no such limit.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      server_lr: server learning rate eta_g.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. Info: ``weight`` [row] in the server's mean, ``loss`` [row], ``effort`` [row], and ``share``
+      [client], the weights W after the round.
+
+    Raises:
+      ValueError: if ``mode`` is no valid name, ``most`` is not positive, ``threshold`` has another length than the
+        population, or the local optimizer of pooled steps is not plain SGD.
+    """
+    if mode not in ("local", "pooled"):
+        raise ValueError(f"expected mode to be local or pooled, got {mode!r}")
+    if most < 1:
+        raise ValueError(f"expected most to be positive, got {most}")
+    if mode == "pooled":
+        require_plain_sgd(local, "mwfed in mode pooled")
+    rho = jnp.asarray(threshold)
+    uniform = select_uniform(clients_per_round)
+    server_side = optimizer(server_lr, server_optimizer)
+
+    def init_server(key: Any, census: Census) -> MwFedServer:
+        model = task.init(key)
+        weights = share((census.train > 0).astype(jnp.result_type(float)))
+        return MwFedServer(model, server_side.init(model), weights, jnp.ones_like(weights))
+
+    def send(server: MwFedServer, seat: Any) -> MwFedDown:
+        return MwFedDown(server.model, server.effort[seat.id] if seat.known else jnp.ones((), server.effort.dtype))
+
+    def select(
+        key: Any, round: Any, server: MwFedServer, ballots: Any, available: Any
+    ) -> tuple[MwFedServer, Cohort, Info]:
+        server, cohort, info = uniform(key, round, server, ballots, available)
+        if mode == "local":
+            among = jnp.sum(jnp.where(cohort.present, server.weights[cohort.id], 0))
+            usual = among / jnp.maximum(jnp.sum(cohort.present), 1)
+            effort = jnp.where(usual > 0, server.weights / jnp.where(usual > 0, usual, 1), 1)
+        else:
+            effort = server.weights * server.weights.shape[0]
+        return server._replace(effort=effort.astype(server.effort.dtype)), cohort, info
+
+    def train(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> tuple[MwFedUp, Any]:
+        loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
+        loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
+        if mode == "pooled":
+            update, samples = _pooled(key, down, data.train, task, local, seat.round)
+            return MwFedUp(update, loss, samples), client
+        longest = local._replace(
+            steps=None if local.steps is None else most * local.steps,
+            epochs=None if local.epochs is None else most * local.epochs,
+        )
+        batches = -(-data.train.rows.size // min(local.batch_size, data.train.rows.index.shape[-1]))
+        usual = local.steps if local.steps is not None else (local.epochs or 1) * batches
+        steps = jnp.clip(jnp.round(usual * down.effort), 1, most * usual).astype(jnp.int32)
+        trained = training.train(key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps)
+        return MwFedUp(trees.subtract(trained.params, down.model), loss, jnp.ones_like(loss)), client
+
+    def aggregate(
+        key: Any, round: Any, server: MwFedServer, up: MwFedUp, cohort: Any, held: Any
+    ) -> tuple[MwFedServer, Info]:
+        weight = jnp.where(cohort.present, up.samples, 0)
+        step = aggregators.weighted_mean(up.update, weight)
+        model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
+        complains = cohort.present & (up.loss >= by_client(rho, cohort.id).astype(up.loss.dtype))
+        place = jnp.where(complains, cohort.id, server.weights.shape[0])
+        unsatisfied = jnp.zeros(server.weights.shape, bool).at[place].set(True, mode="drop")
+        raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
+        weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
+        info = {
+            "weight": share(weight),
+            "loss": jnp.where(cohort.present, up.loss, jnp.nan),
+            "effort": jnp.where(cohort.present, server.effort[cohort.id], 0),
+            "share": weights,
+        }
+        return MwFedServer(model, state, weights, server.effort), info
+
+    def model(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> PyTree:
+        return down.model
+
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
+        train=train,
+        aggregate=aggregate,
+        init_server=checked(rho, init_server),
+        send=send,
+        select=select,
+        deploy=model,
+        shared=model,
+        dimensions=(("weight", ("row",)), ("loss", ("row",)), ("effort", ("row",)), ("share", ("client",))),
+    )
+
+
+def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, round: Any) -> tuple[PyTree, Array]:
+    """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and their number.
+
+    They are read batch by batch; the population bounds them, of which the number of batches knows nothing, so that the
+    loop goes by the client's own count.
+    """
+    batch = local.batch_size
+    size = jnp.maximum(subset.rows.size, 1)
+    count = jnp.round(down.effort * batch).astype(jnp.int32)
+
+    def one(index: Any, total: PyTree) -> PyTree:
+        own_key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
+        position = jax.random.randint(jax.random.fold_in(own_key, 0), (batch,), 0, size)
+        mask = index * batch + jnp.arange(batch) < count
+        slope = training.gradient(task, down.model, subset, position, mask, jax.random.fold_in(own_key, 1))
+        return trees.add(total, trees.scale(slope, jnp.sum(mask)))
+
+    total = jax.lax.fori_loop(0, -(-count // batch), one, trees.zeros_like(down.model))
+    samples = count.astype(down.effort.dtype)
+    slope = trees.scale(total, 1 / jnp.maximum(samples, 1))
+    if local.weight_decay is not None:
+        slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
+    return trees.scale(slope, -training.rate(local, round)), samples
+
+
+ENTRY = Entry(
+    mwfed,
+    "clients that the model does not satisfy do more local steps",
+    REFERENCE,
+    {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
+)

@@ -1,0 +1,77 @@
+"""q-FFL: clients with larger losses weigh more, so that accuracies become alike.
+
+Source: Li et al., "Fair resource allocation in federated learning" (ICLR 2020), Algorithm 2 (q-FedAvg). Deviation: the
+cohort is drawn uniformly, as in the authors' code (the paper draws by size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import Entry, Reported, following, one_model
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{li2020fair,
+  title = {Fair Resource Allocation in Federated Learning},
+  author = {Li, Tian and Sanjabi, Maziar and Beirami, Ahmad and Smith, Virginia},
+  booktitle = {ICLR},
+  year = {2020}
+}"""
+
+
+def qffl(
+    task: Task,
+    local: Local,
+    *,
+    q: float = 1.0,
+    clients_per_round: int | None = 10,
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """``w <- w - sum_k D_k / sum_k h_k``: see ``fljax.aggregators.qffl_update``.
+
+    Args:
+      task: model and loss.
+      local: how clients train; ``1 / learning_rate`` is the paper's Lipschitz constant L.
+      q: fairness; 0 is FedAvg with uniform weights. The paper's grid is 0, 0.1, 1, 5, 10.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      server_lr: factor of the increment; the paper has 1.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. Info by row: ``loss`` of the received model on all training rows, NaN where the row is empty.
+    """
+
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Reported, Any]:
+        loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
+        loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        return Reported(trees.subtract(trained.params, down), loss), client
+
+    def direction(round: Any, up: Reported, cohort: Any) -> tuple[PyTree, Info]:
+        rate = training.rate(local, round)
+        step = aggregators.qffl_update(up.update, up.loss, q=q, learning_rate=rate, present=cohort.present)
+        return step, {"loss": jnp.where(cohort.present, up.loss, jnp.nan)}
+
+    return one_model(
+        task,
+        clients_per_round=clients_per_round,
+        train=train,
+        **following(task, direction, server_lr, server_optimizer),
+        dimensions=(("loss", ("row",)),),
+    )
+
+
+ENTRY = Entry(qffl, "weighs clients by a power of their loss, for fairness", REFERENCE)
