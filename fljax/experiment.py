@@ -68,9 +68,9 @@ class Composed(NamedTuple):
     def __call__(
         self, arguments: Mapping[str, Any], options: tuple[Mapping[str, Any], ...], **by_seed: Any
     ) -> Algorithm:
-        algorithm = self.build(**arguments, **by_seed)
+        algorithm = self.build(**(_offered(self.build, by_seed) | dict(arguments)))
         for wrap, chosen in zip(self.wrappers, options, strict=True):
-            algorithm = wrap(algorithm, **chosen)
+            algorithm = wrap(algorithm, **(_offered(wrap, by_seed) | dict(chosen)))
         return algorithm
 
 
@@ -220,29 +220,45 @@ def build_local(config: Config) -> Local:
 
 def build_plan(config: Config, entry: AlgorithmEntry, task: Task, local: Local, reference: Reference) -> Plan:
     """The plan of one algorithm: its builder is given what it asks for by the names of its parameters."""
+    local = _own_local(entry, local)
     found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
     build = getattr(found, "build", found)
-    wrappers = tuple(resolve(s.name, scenarios.REGISTRY, "scenario") for s in entry.scenarios)
+    chosen = (*entry.scenarios, *config.scenarios)
+    found_wrappers = [resolve(scenario.name, scenarios.REGISTRY, "scenario") for scenario in chosen]
+    wrappers = tuple(getattr(each, "build", each) for each in found_wrappers)
     rows = min(config.participation.clients_per_round, config.data.clients)
     fixed = _asked(build, {"task": task, "local": local, "clients_per_round": rows}, entry.options)
-    thresholds = {"threshold": reference.threshold, "contribution": reference.test_accuracy}
-    by_seed = {name: values for name, values in _asked(build, thresholds, {}).items() if name not in fixed}
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
-    options = tuple(
-        _asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, entry.scenarios, strict=True)
-    )
+    options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
+    measured = {"threshold": reference.threshold, "contribution": reference.test_accuracy}
+    given = ((build, fixed), *zip(wrappers, options, strict=True))
+    wanted = {name for each, own in given for name in _offered(each, measured) if name not in own}
+    by_seed = {name: values for name, values in measured.items() if name in wanted}
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
+
+
+def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is offered, that which the function has parameters for."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in offered.items() if name in names}
 
 
 def _asked(function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given, and of what is offered that which the function has parameters for."""
-    names = inspect.signature(function).parameters
-    return {name: value for name, value in offered.items() if name in names} | dict(given)
+    return _offered(function, offered) | dict(given)
 
 
 def _standalone_local(config: Config, local: Local) -> Local:
     chosen = config.standalone.model_dump(exclude_none=True)
     return local._replace(**({"steps": None, "epochs": None} | chosen))
+
+
+def _own_local(entry: AlgorithmEntry, local: Local) -> Local:
+    """Local training of one algorithm."""
+    own = entry.local.model_dump(exclude_none=True)
+    if own.keys() & {"steps", "epochs"}:
+        own = {"steps": None, "epochs": None} | own
+    return local._replace(**own)
 
 
 def _population(federation: Federation) -> int:

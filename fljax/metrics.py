@@ -279,7 +279,7 @@ def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...
 
 METRICS: dict[str, str] = {
     "incentivised_participation_rate": "fraction of clients whose test loss is below their standalone model's (INCFL)",
-    "global_model_appeal": "fraction of clients whose test loss is below their threshold (MaxFL)",
+    "global_model_appeal": "fraction of clients whose test loss of the global model is below their threshold (MaxFL)",
     "ipr_loss": "fraction of clients whose loss is not above their standalone model's (IAFL)",
     "ipr_accuracy": "fraction of clients whose accuracy is not below their standalone model's (IAFL)",
     "preferred_model_accuracy": "mean test accuracy if each client keeps the better of both models (INCFL, MaxFL)",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
 
 
+# Entries of a table over rounds and clients; a larger one is left out of the records.
+LARGEST_TABLE = 10**8
+
+
 class Reference(NamedTuple):
     """Every client's standalone model, judged: what ``standalone`` returns and ``simulate`` compares with.
 
@@ -107,6 +111,9 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
         "average_accuracy": formulas.average_accuracy(accuracy),
         "maximum_accuracy": formulas.maximum_accuracy(accuracy),
     }
+    common = values.get(prefix + "global_test_loss")  # of the model before any client changes it
+    if common is not None:
+        scalars["global_average_accuracy"] = formulas.average_accuracy(values[prefix + "global_test_accuracy"])
     if prefix + "standalone_test_loss" not in values:
         return scalars
     alone_loss = values[prefix + "standalone_test_loss"][:, None]
@@ -114,8 +121,8 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     threshold = values[prefix + "threshold"][:, None]
     return scalars | {
         "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
-        "global_model_appeal": formulas.global_model_appeal(loss, alone_loss),
-        "global_model_appeal_rho": formulas.global_model_appeal(loss, threshold),
+        "global_model_appeal": formulas.global_model_appeal(loss if common is None else common, alone_loss),
+        "global_model_appeal_rho": formulas.global_model_appeal(loss if common is None else common, threshold),
         "ipr_loss": formulas.ipr_loss(loss, alone_loss),
         "ipr_accuracy": formulas.ipr_accuracy(accuracy, alone_accuracy),
         "preferred_model_accuracy": formulas.preferred_model_accuracy(accuracy, alone_accuracy, loss, alone_loss),
@@ -130,6 +137,7 @@ def records_dataset(
     blocks: Sequence[Mapping[str, Any]],
     dimensions: Mapping[str, tuple[str, ...]],
     wire: tuple[int, int, int],
+    population: int,
 ) -> xr.Dataset:
     """Joins the records of blocks ``{name: [seeds, rounds, ...]}`` and adds bytes on the wire.
 
@@ -139,6 +147,12 @@ def records_dataset(
       blocks: in order; may be empty.
       dimensions: of each entry beyond seed and round; entries that are not named get numbered dimensions.
       wire: bytes that one client receives, that one row sends, and of one ballot.
+      population: seen clients.
+
+    Returns:
+      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (in how many rows of the round a
+      client trained) and, where the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN for
+      those who did not train). Tables over clients are left out where they would have more than 10^8 entries.
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
@@ -150,12 +164,32 @@ def records_dataset(
     rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
     polled = joined["polled"].astype(np.int64)
     down, up, ballot = wire
+    variables |= _by_client(joined, dimensions, population)
     variables["bytes_down"] = (("seed", "round"), (rows + polled) * down)
     variables["bytes_up"] = (("seed", "round"), rows * up + polled * ballot)
     rounds = np.arange(first, first + joined["polled"].shape[1])
     found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
     # Numbered, so that algorithms with cohorts of different sizes can be put side by side.
     return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
+
+
+def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], population: int) -> dict[str, Any]:
+    """Who trained, and with what weight, by client instead of by row."""
+    id, present = joined["cohort_id"], joined["cohort_present"]
+    seeds, rounds, _ = id.shape
+    if seeds * rounds * population > LARGEST_TABLE:
+        return {}
+    seed, round, row = np.nonzero(present)
+    place = (seed, round, id[seed, round, row])
+    count = np.zeros((seeds, rounds, population), np.int16)
+    np.add.at(count, place, 1)
+    dims = ("seed", "round", "client")
+    found: dict[str, Any] = {"participation": (dims, count)}
+    if dimensions.get("weight") == ("row",):
+        weight = np.zeros(count.shape, joined["weight"].dtype)
+        np.add.at(weight, place, joined["weight"][seed, round, row])
+        found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))
+    return found
 
 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:

@@ -178,6 +178,7 @@ class Algorithm(NamedTuple):
       poll_every: rounds between two polls; rounds between reuse the last ballots.
       shared: ONE, as ``deploy``: the model that all clients have in common before any of them changes it, recorded as
         the global model; None where there is none.
+      counted: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
       dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
     """
 
@@ -193,4 +194,5 @@ class Algorithm(NamedTuple):
     poll: Callable[..., Any] | None = None
     poll_every: int = 1
     shared: Callable[..., Any] | None = None
+    counted: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -13,6 +13,7 @@ import typer
 
 from fljax.cli import show
 from fljax.cli.printing import fail
+from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: where they are, and getting them.")
 
 app.command()(run)
+app.command()(reproduce)
 app.command(name="report")(show.report_)
 app.command(name="list")(show.list_)
 app.command()(show.cite)

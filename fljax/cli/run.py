@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fljax.cli.environment import environment, start_jax
 from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.reproduce import print_chosen
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -78,6 +79,8 @@ def run(
     elif not quiet:
         # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
         Console(width=None if sys.stdout.isatty() else 110).print(_table(rows, len(chosen.seeds)))
+        if chosen.published is not None:
+            print_chosen(outcome.metrics, chosen.published)
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")

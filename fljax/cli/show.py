@@ -24,7 +24,7 @@ def list_(
     if kind not in LISTS:
         raise ValueError(unknown("list", kind, LISTS))
     found = _offered(kind)
-    lines = {name: getattr(entry, "summary", None) or _first_line(entry) for name, entry in found.items()}
+    lines = {name: _line(entry) for name, entry in found.items()}
     if as_json:
         print_json(lines)
         return
@@ -44,7 +44,9 @@ def _offered(kind: str) -> Mapping[str, Any]:
         public = {name: each for name, each in vars(metrics).items() if callable(each) and name[0] != "_"}
         return {name: each for name, each in public.items() if each.__module__ == metrics.__name__}
     if kind == "tables":
-        return {}
+        from fljax.reproduce import tables
+
+        return tables()
     module, name = {
         "algorithms": ("algorithms", "REGISTRY"),
         "scenarios": ("scenarios", "REGISTRY"),
@@ -53,6 +55,12 @@ def _offered(kind: str) -> Mapping[str, Any]:
         "models": ("models", "MODELS"),
     }[kind]
     return getattr(importlib.import_module(f"fljax.{module}"), name)
+
+
+def _line(entry: Any) -> str:
+    if isinstance(entry, str):
+        return entry
+    return getattr(entry, "summary", None) or _first_line(entry)
 
 
 def _first_line(entry: Any) -> str:

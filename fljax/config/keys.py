@@ -173,10 +173,33 @@ class Scenario(Named):
     """A wrapper around an algorithm; the other keys go to its builder."""
 
 
+class OwnLocal(Table):
+    """What one algorithm trains with in place of ``local``."""
+
+    learning_rate: Positive | None = None
+    batch_size: Count | None = None
+    steps: Count | None = None
+    epochs: Count | None = None
+    decay: Positive | None = None
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"expected at most one of steps and epochs, got steps = {self.steps}, epochs = {self.epochs}"
+            )
+        return self
+
+
 class AlgorithmEntry(Named):
-    """One algorithm of the comparison; the other keys are its hyper-parameters."""
+    """One algorithm of the comparison; the other keys are its hyper-parameters.
+
+    ``local`` replaces keys of the experiment's ``local`` for this algorithm alone (papers tune learning rates by
+    method); thresholds and standalone models are those of all.
+    """
 
     label: str
+    local: OwnLocal = OwnLocal()
     scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
 
     @model_validator(mode="before")
@@ -187,8 +210,22 @@ class AlgorithmEntry(Named):
         return raw
 
 
+class Published(Table):
+    """The published numbers that results are printed beside: rows of a table (``fljax list tables``).
+
+    ``partition`` tells settings of one table apart: rows whose partition contains it are taken.
+    """
+
+    tables: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    dataset: str | None = None
+    partition: str | None = None
+
+
 class Config(Table):
-    """An experiment: the same data, model and seeds for every algorithm."""
+    """An experiment: the same data, model and seeds for every algorithm.
+
+    ``scenarios`` wrap every algorithm, outside of those that it has itself; the last one is the outermost.
+    """
 
     name: Name
     seeds: Seeds = (0,)
@@ -200,6 +237,8 @@ class Config(Table):
     standalone: Standalone = Standalone(steps=100)
     participation: Participation
     execution: Execution = Execution()
+    published: Published | None = None
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
     algorithms: Annotated[tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1)]
 
     @model_validator(mode="before")

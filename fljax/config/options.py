@@ -6,14 +6,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentence
-from fljax.config.keys import AlgorithmEntry, Config, Count, Local
+from fljax.config.keys import AlgorithmEntry, Config, Count, Local, Scenario
 from fljax.naming import resolve, unknown
 
 
@@ -43,7 +43,7 @@ class Hands(NamedTuple):
 
 
 ALGORITHM = Hands(0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"}))
-SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size"}))
+SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
 PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
 MODEL = Hands(2, frozenset({"prepare", "augment", "dtype"}))
@@ -71,31 +71,59 @@ def with_checked_options(config: Config) -> Config:
         }
     )
     checked = _options("model", model, config.model.options, MODEL)
-    entries = [_checked_entry(entry, found) for entry in config.algorithms]
+    entries = [_checked_entry(entry, config, found) for entry in config.algorithms]
     return config.model_copy(
         update={
             "data": data,
             "model": config.model.model_copy(update={"options": checked}),
             "local": config.local.model_copy(update={"options": _optimizer_options(config.local)}),
+            "scenarios": _checked_scenarios("scenarios", config.scenarios, found),
             "algorithms": tuple(entries),
         }
     )
 
 
-def _checked_entry(entry: AlgorithmEntry, found: Registries) -> AlgorithmEntry:
+def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> AlgorithmEntry:
     path = f"algorithms.{entry.label}"
     builder = _find(path, entry.name, found.algorithms, "algorithm")
+    rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
+    known = found.algorithms.get(entry.name)
+    if known is not None and known.needs_all and isinstance(rows, int) and rows < config.data.clients:
+        raise ConfigError(
+            f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
+        )
     options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", OVERRIDABLE)
-    scenarios = []
-    for scenario in entry.scenarios:
-        where = f"{path}.scenarios.{scenario.name}"
+    if "server_optimizer" in options:
+        _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
+    entry = entry.model_copy(update={"options": options})
+    return entry.model_copy(update={"scenarios": _checked_scenarios(f"{path}.scenarios", entry.scenarios, found)})
+
+
+def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registries) -> tuple[Scenario, ...]:
+    def checked(scenario: Scenario) -> Scenario:
+        where = f"{path}.{scenario.name}"
         wrapper = _find(where, scenario.name, found.scenarios, "scenario")
-        checked = _options(where, wrapper, scenario.options, SCENARIO, overridable=OVERRIDABLE)
-        scenarios.append(scenario.model_copy(update={"options": checked}))
-    return entry.model_copy(update={"options": options, "scenarios": tuple(scenarios)})
+        options = _options(where, wrapper, scenario.options, SCENARIO, overridable=OVERRIDABLE)
+        return scenario.model_copy(update={"options": options})
+
+    return tuple(map(checked, scenarios))
+
+
+def _check_server_optimizer(path: str, chosen: Any) -> None:
+    """A name of optax, or a table with a name and options."""
+    options = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: expected the name of an optimizer, or a table with one, got {chosen!r}")
+    _checked_optimizer(path, path, name, options)
 
 
 def _optimizer_options(local: Local) -> dict[str, Any]:
+    return _checked_optimizer("local.optimizer", "local.options", local.optimizer, local.options)
+
+
+def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an optimizer of optax that takes a learning rate, by the signature of its function."""
     import optax
 
     def takes_learning_rate(name: str) -> bool:
@@ -103,9 +131,9 @@ def _optimizer_options(local: Local) -> dict[str, Any]:
         return inspect.isfunction(found) and "learning_rate" in inspect.signature(found).parameters
 
     names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
-    if local.optimizer not in names:
-        raise ConfigError(f"local.optimizer: {unknown('optimizer', local.optimizer, names)}")
-    return _options("local.options", names[local.optimizer], local.options, OPTIMIZER)
+    if name not in names:
+        raise ConfigError(f"{path}: {unknown('optimizer', name, names)}")
+    return _options(options_path, names[name], options, OPTIMIZER)
 
 
 def _find(path: str, name: str, registry: Mapping[str, Any], kind: str) -> Callable[..., Any]:

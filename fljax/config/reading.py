@@ -18,6 +18,9 @@ from fljax.naming import unknown
 def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
     """Reads, overrides and checks a config.
 
+    A file may stand on another one: ``base = "other.toml"`` (a path from its own folder). Tables are joined key by key,
+    everything else, lists of algorithms included, replaces what the base has.
+
     Args:
       path: a TOML file.
       overrides: each ``"a.b=c"``; c is a TOML value, or else text. ``algorithms.<label>.key=c`` finds the
@@ -30,15 +33,36 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
       ConfigError: the file cannot be read, or something in it or in the overrides is wrong.
     """
     path = pathlib.Path(path)
+    raw = _read(path)
+    for override in overrides:
+        _override(raw, override)
+    return parse(raw, name=path.stem)
+
+
+def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
+    """A file on top of its base."""
+    if path.resolve() in above:
+        raise ConfigError(f"expected bases that end, got {str(path)!r} as a base of itself")
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"expected a config file, got {str(path)!r} ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"expected valid TOML in {str(path)!r}, got: {error}") from None
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw, name=path.stem)
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise ConfigError(f"base: expected the path of a config file, got {base!r}")
+    return _joined(_read(path.parent / base, (*above, path.resolve())), raw)
+
+
+def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(base)
+    for key, value in raw.items():
+        both = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        found[key] = _joined(base[key], value) if both else value
+    return found
 
 
 def parse(raw: Mapping[str, Any], *, name: str = "experiment") -> Config:

@@ -51,9 +51,7 @@ def _deploy(
     purpose: Purpose,
     own: Callable[..., PyTree],
 ) -> tuple[PyTree, PyTree | None]:
-    known = purpose is Purpose.DEPLOY
-    zero = jnp.zeros((), jnp.int32)
-    seat = Seat(round, client.id if known else jnp.full((), -1, jnp.int32), zero, known)
+    seat = _seat(round, client, purpose is Purpose.DEPLOY)
     down = algorithm.send(state.server, seat)
     key = client_key(round_key(state.seed, purpose, round), client.id)
     arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
@@ -61,6 +59,10 @@ def _deploy(
     if algorithm.shared is None or algorithm.shared is algorithm.deploy:
         return deployed, None
     return deployed, algorithm.shared(*arguments)
+
+
+def _seat(round: Array, client: ClientData, known: bool) -> Seat:
+    return Seat(round, client.id if known else jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32), known)
 
 
 def evaluate(
@@ -82,14 +84,16 @@ def evaluate(
     Returns:
       ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
       ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
-      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without training or test rows;
-      a loss that is not a number counts as infinite.
+      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without training or test rows
+      and for those whom the algorithm does not count; a loss that is not a number counts as infinite.
     """
     round = state.round if round is None else round
 
-    def judge(client: ClientData, models: tuple[PyTree, PyTree | None]) -> dict[str, Array]:
+    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
         test = local_data(federation, client).test
         counts = (client.train.size > 0) & (client.test.size > 0)
+        if algorithm.counted is not None:
+            counts = counts & algorithm.counted(state.server, _seat(round, client, known))
         found: dict[str, Array] = {}
         for prefix, model in zip(("", "global_"), models, strict=True):
             if model is not None:
@@ -99,10 +103,10 @@ def evaluate(
 
     def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:
         client, kept = row
-        return judge(client, deploy_seen(algorithm, federation, state, round, client, kept))
+        return judge(client, deploy_seen(algorithm, federation, state, round, client, kept), True)
 
     def unseen(client: ClientData) -> dict[str, Array]:
-        return judge(client, deploy_unseen(algorithm, federation, state, round, client))
+        return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
 
     found = map_lanes(seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
     if federation.unseen is not None:

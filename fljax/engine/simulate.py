@@ -214,7 +214,8 @@ def _result(
         metrics[f"execution_{name}"] = ((), number)
     metrics["execution_memory"] = ((), float(memory), {"units": "bytes", "long_name": "estimate, of each device"})
     dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
-    table = results.records_dataset(seeds, first, records, dimensions, (shapes.down, shapes.up, shapes.ballot))
+    wire = (shapes.down, shapes.up, shapes.ballot)
+    table = results.records_dataset(seeds, first, records, dimensions, wire, inputs.federation.clients.id.shape[-1])
 
     def deployed(client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
         population = inputs.federation.unseen if unseen else inputs.federation.clients

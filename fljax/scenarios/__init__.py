@@ -1,4 +1,10 @@
 """Scenarios wrap any algorithm: what clients do besides training."""
 
+from fljax.scenarios.absence import availability as availability
+from fljax.scenarios.absence import dropout as dropout
+from fljax.scenarios.appeal_based import appeal_based as appeal_based
+from fljax.scenarios.byzantine import byzantine as byzantine
+from fljax.scenarios.clipped import clipped as clipped
+from fljax.scenarios.common import Entry as Entry
 from fljax.scenarios.finetuned import finetuned as finetuned
 from fljax.scenarios.registry import REGISTRY as REGISTRY

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax.local import Local
+from fljax.scenarios.common import Entry
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -62,3 +63,10 @@ def finetuned(
         return rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
 
     return inner._replace(deploy=deploy)
+
+
+ENTRY = Entry(
+    finetuned,
+    "clients train what they are given on their own data before they use it",
+    {"learning_rate": 0.1, "batch_size": 2, "steps": 2},
+)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from fljax.scenarios.absence import AVAILABILITY_ENTRY, DROPOUT_ENTRY
+from fljax.scenarios.appeal_based import ENTRY as appeal_based
+from fljax.scenarios.byzantine import ENTRY as byzantine
+from fljax.scenarios.clipped import ENTRY as clipped
+from fljax.scenarios.common import Entry
+from fljax.scenarios.finetuned import ENTRY as finetuned
 
-from fljax.scenarios.finetuned import finetuned
-from fljax.types import Algorithm
-
-REGISTRY: dict[str, Callable[..., Algorithm]] = {"finetuned": finetuned}
+REGISTRY: dict[str, Entry] = {
+    "appeal_based": appeal_based,
+    "availability": AVAILABILITY_ENTRY,
+    "byzantine": byzantine,
+    "clipped": clipped,
+    "dropout": DROPOUT_ENTRY,
+    "finetuned": finetuned,
+}

@@ -1,0 +1,82 @@
+"""``fljax reproduce``, and published numbers beside those of a run."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fljax.cli.printing import Json, print_json
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.config.keys import Published as Chosen
+    from fljax.reproduce import Compared
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A published table: see fljax list tables.")],
+    run: Annotated[pathlib.Path | None, typer.Argument(help="A run folder whose numbers stand beside it.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only rows about this data set, as the table names it.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Only rows whose partition contains this.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a published table, with the numbers of a run beside it."""
+    import xarray as xr
+
+    from fljax import experiment
+    from fljax import reproduce as published
+
+    rows = published.select([table], dataset, partition)
+    metrics = xr.Dataset(coords={"algorithm": []}) if run is None else experiment.load(run)[0]
+    compared = published.beside(metrics, rows)
+    if as_json:
+        print_json([{**each.published._asdict(), "our_mean": each.mean, "our_std": each.std} for each in compared])
+        return
+    print_beside(compared, ours=run is not None)
+
+
+def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
+    """The published numbers that a config names, beside those of its run."""
+    from fljax import reproduce as published
+
+    rows = published.select(chosen.tables, chosen.dataset, chosen.partition)
+    print_beside(published.beside(metrics, rows))
+
+
+def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
+    """One table for each setting: an algorithm in each line, a printed and our number for each metric."""
+    from fljax.reproduce import number
+
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    settings = dict.fromkeys((row.published.paper, row.published.dataset, row.published.partition) for row in compared)
+    for setting in settings:
+        rows = [
+            row for row in compared if (row.published.paper, row.published.dataset, row.published.partition) == setting
+        ]
+        columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
+        source = dict.fromkeys(row.published.table for row in rows)
+        table = Table(title=f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}")
+        table.add_column("algorithm")
+        for metric, split in columns:
+            table.add_column(f"{metric}\n{split}\nprinted", justify="right")
+            if ours:
+                table.add_column("\n\nours", justify="right")
+        for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
+            cells = []
+            for column in columns:
+                # Two tables may print the same number.
+                own = [r for r in rows if (r.published.metric, r.published.split) == column]
+                found = next((r for r in own if r.published.algorithm == algorithm), None)
+                metric = column[0]
+                cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
+                if ours:
+                    cells.append("–" if found is None else number(found.mean, found.std, metric))
+            table.add_row(algorithm, *cells)
+        console.print(table)

@@ -1,0 +1,101 @@
+"""Clients that are selected and do not answer: at random, or by a trace.
+
+Source: none; an assumption of many studies. An empty row weighs nothing, and what the client keeps stays as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.scenarios.common import DROPOUT, Entry
+from fljax.types import Algorithm, Cohort
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+
+def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | float) -> Algorithm:
+    """A selected client does not answer with probability ``rate``, independently in every round.
+
+    Args:
+      inner: any algorithm.
+      rate: one probability, or one by client id ``[N]``.
+
+    Returns:
+      The algorithm; the record's ``cohort_present`` says who answered.
+
+    Raises:
+      ValueError: if ``rate`` has another length than the population.
+    """
+    probability = jnp.asarray(rate)
+
+    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+        if probability.shape not in ((), available.shape):
+            raise ValueError(
+                f"expected rate to be one number or one for each of {available.shape[0]} clients, got shape "
+                f"{probability.shape}"
+            )
+        server, cohort, info = inner.select(key, round, server, ballots, available)
+        drawn = jax.random.uniform(jax.random.fold_in(key, DROPOUT), available.shape)
+        return server, _only(cohort, drawn >= probability), info
+
+    return inner._replace(select=select)
+
+
+def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | str, announced: bool = False) -> Algorithm:
+    """Who can answer in which round is given: ``trace[round % rounds, id]``.
+
+    Args:
+      inner: any algorithm.
+      trace: ``[rounds, N]`` of bools or zeros and ones, or the path of a .npy or .csv file that holds them; it is
+        repeated where a run is longer.
+      announced: whether the server knows before it selects; else it selects from all, and the absent do not answer.
+
+    Returns:
+      The algorithm.
+
+    Raises:
+      ValueError: if the trace is no table with a column for each client, or cannot be read.
+    """
+    table = _read(trace) if isinstance(trace, str | os.PathLike) else jnp.asarray(trace)
+    if table.ndim != 2 or table.shape[0] == 0:
+        raise ValueError(f"expected a trace [rounds, clients], got shape {table.shape}")
+    table = table != 0
+
+    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+        if table.shape[1] != available.shape[0]:
+            raise ValueError(f"expected a trace of {available.shape[0]} clients, got {table.shape[1]}")
+        there = table[round % table.shape[0]]
+        if announced:
+            return inner.select(key, round, server, ballots, available & there)
+        server, cohort, info = inner.select(key, round, server, ballots, available)
+        return server, _only(cohort, there), info
+
+    return inner._replace(select=select)
+
+
+def _only(cohort: Cohort, answers: Bool[Array, " N"]) -> Cohort:
+    return cohort._replace(present=cohort.present & answers[jnp.clip(cohort.id, 0, answers.shape[0] - 1)])
+
+
+def _read(path: str | os.PathLike[str]) -> Array:
+    file = pathlib.Path(path)
+    try:
+        table = np.load(file) if file.suffix == ".npy" else np.loadtxt(file, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"expected a trace in a .npy or .csv file, got {str(file)!r} ({error})") from None
+    return jnp.asarray(table)
+
+
+DROPOUT_ENTRY = Entry(dropout, "selected clients do not answer with some probability", {"rate": 0.3})
+AVAILABILITY_ENTRY = Entry(
+    availability,
+    "selected clients answer in the rounds that a table gives",
+    {"trace": ((1, 1, 0, 1, 1), (0, 1, 1, 1, 1))},
+)

@@ -1,0 +1,93 @@
+"""Appeal-based participation: clients stay only while the model that they would get is good enough for them.
+
+Source: MaxFL, section 5 and Table 1 (flexible opting out and in after 5 % of the rounds). Deviations, reconstructed:
+the loss is that on training rows, which is what the solver knows; an empty pool leaves everything as it is, for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax.scenarios.common import Entry
+from fljax.types import Algorithm
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+
+class AppealBallot(NamedTuple):
+    """A client's loss of what it would deploy, and the ballot of the wrapped algorithm."""
+
+    loss: Float[Array, ""]
+    inner: PyTree
+
+
+def appeal_based(
+    inner: Algorithm,
+    *,
+    threshold: Float[Array, " N"] | float,
+    after: int = 10,
+    empty_pool: Literal["skip", "all"] = "skip",
+    split: Literal["train", "valid", "test"] = "train",
+) -> Algorithm:
+    """From round ``after`` on only clients with ``F_k(deployed_k) < threshold_k`` are available, asked every round.
+
+    Everybody is asked, so that who left may come back. Where the wrapped algorithm asks for ballots itself, only in
+    some rounds, it now gets them in every round.
+
+    Args:
+      inner: any algorithm; what it would deploy to a client is judged by its task's loss.
+      threshold: ``rho`` by client id ``[N]`` or one number; standalone training losses from ``standalone``.
+      after: rounds in which all clients take part, opted out or not.
+      empty_pool: "skip": a round without anybody changes nothing (models that appeal to nobody stay as they are);
+        "all": in such a round everybody is available.
+      split: the rows on which the loss is taken.
+
+    Returns:
+      The algorithm. Info: ``polled_loss`` [client], ``appealed`` [client], whether the model appeals to a client that
+      could take part (also before ``after``), and ``pool_size``, among how many the round chooses.
+
+    Raises:
+      ValueError: if a name is not valid, or ``threshold`` has another length than the population.
+    """
+    if empty_pool not in ("skip", "all"):
+        raise ValueError(f"expected empty_pool to be skip or all, got {empty_pool!r}")
+    if split not in ("train", "valid", "test"):
+        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
+    rho = jnp.asarray(threshold)
+
+    def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
+        own = () if inner.poll is None else inner.poll(key, seat, down, client, data)
+        deployed = inner.deploy(key, seat, down, client, data)
+        loss, _ = training.evaluate(inner.task, lambda x: inner.predict(deployed, x), getattr(data, split), key=key)
+        return AppealBallot(loss, own)
+
+    def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
+        if rho.shape not in ((), available.shape):
+            raise ValueError(
+                f"expected threshold to be one number or one for each of {available.shape[0]} clients, got shape "
+                f"{rho.shape}"
+            )
+        appealed = available & (ballots.loss < rho.astype(ballots.loss.dtype))
+        pool = jnp.where(round < after, available, appealed)
+        taken = jnp.where(jnp.any(pool), pool, available) if empty_pool == "all" else pool
+        server, cohort, info = inner.select(key, round, server, ballots.inner, taken)
+        info |= {"polled_loss": ballots.loss, "appealed": appealed, "pool_size": jnp.sum(taken, dtype=jnp.int32)}
+        return server, cohort, info
+
+    return inner._replace(
+        poll=poll,
+        poll_every=1,
+        select=select,
+        dimensions=(*inner.dimensions, ("polled_loss", ("client",)), ("appealed", ("client",)), ("pool_size", ())),
+    )
+
+
+ENTRY = Entry(
+    appeal_based,
+    "clients stay only while the model is good enough for them (MaxFL)",
+    {"threshold": (5.0, 0.9, 5.0, 0.2, 5.0), "after": 1},
+)

@@ -1,0 +1,53 @@
+"""Bounded and noisy updates: each client's update is clipped in norm, and Gaussian noise is added.
+
+Source: McMahan et al., "Learning differentially private recurrent language models" (ICLR 2018), Algorithm 1 (flat
+clipping), with the noise added by each client (local privacy) where the paper adds it to the mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax import trees
+from fljax.scenarios.common import CLIPPED, Entry, add_normal, altered
+from fljax.types import Algorithm
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+
+def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
+    """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.
+
+    Args:
+      inner: any algorithm; where it sends no ``update`` nothing happens.
+      norm: the largest Euclidean norm of an update, over all its entries.
+      noise: standard deviation of the noise on each entry, as a multiple of ``norm``.
+
+    Returns:
+      The algorithm.
+    """
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
+        up, client = inner.train(key, seat, down, client, data)
+
+        def bound(update: PyTree) -> PyTree:
+            # By the largest entry first: squares of large ones are infinite.
+            top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(update)]))
+            unit = jnp.where(top > 0, top, 1)
+            squares = sum(
+                (jnp.sum(jnp.square(leaf / unit)) for leaf in jax.tree.leaves(update)), jnp.zeros((), top.dtype)
+            )
+            length = unit * jnp.sqrt(squares)
+            shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
+            return add_normal(jax.random.fold_in(key, CLIPPED), shorter, noise * jnp.asarray(norm))
+
+        return altered(up, "update", bound), client
+
+    return inner._replace(train=train)
+
+
+ENTRY = Entry(clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01})

@@ -1,0 +1,78 @@
+"""Parts that scenarios share: a line of the registry, and reaching the reserved fields of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fljax.types import Algorithm
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Key, PyTree
+
+# What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers.
+BYZANTINE, DROPOUT, CLIPPED = 1001, 1002, 1003
+
+
+class Entry(NamedTuple):
+    """A line of the registry.
+
+    Attributes:
+      build: ``build(inner, **options) -> Algorithm``.
+      summary: one line for tables.
+      example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
+    """
+
+    build: Callable[..., Algorithm]
+    summary: str
+    example: dict[str, Any] = {}
+
+
+def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:
+    """A message (Up, Ballot) with ``change`` applied to its field ``name``, also inside messages that it carries."""
+    if hasattr(message, "_fields"):
+        parts = {field: getattr(message, field) for field in message._fields}
+        return message._replace(**_altered_parts(parts, name, change))
+    return _altered_parts(message, name, change) if isinstance(message, dict) else message
+
+
+def _altered_parts(parts: dict[str, Any], name: str, change: Callable[[PyTree], PyTree]) -> dict[str, Any]:
+    return {
+        # A model change is a pytree of its own, whose names mean nothing here.
+        field: change(value) if field == name else value if field == "update" else altered(value, name, change)
+        for field, value in parts.items()
+    }
+
+
+def add_normal(key: Key[Array, ""], tree: PyTree, deviation: Any) -> PyTree:
+    """Adds independent Gaussian noise to every entry."""
+    leaves, structure = jax.tree.flatten(tree)
+    noisy = [
+        leaf
+        + jax.numpy.asarray(deviation, leaf.dtype)
+        * jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, noisy)
+
+
+def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable[[Any, Any], Any]) -> Algorithm:
+    """``inner`` inside a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
+
+    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+        own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
+        return rewrap(server, own), cohort, info
+
+    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Any, held: Any) -> Any:
+        own, info = inner.aggregate(key, round, unwrap(server), up, cohort, held)
+        return rewrap(server, own), info
+
+    counted = inner.counted
+    return inner._replace(
+        send=lambda server, seat: inner.send(unwrap(server), seat),
+        select=select,
+        aggregate=aggregate,
+        counted=None if counted is None else lambda server, seat: counted(unwrap(server), seat),
+    )
