@@ -1,0 +1,210 @@
+"""Scenarios that touch what clients send: Byzantine clients, and clipped and noisy updates."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import trees
+from fljax.algorithms import fedavg, incfl, mwfed, standalone
+from fljax.engine import simulate
+from fljax.engine.evaluate import evaluate
+from fljax.engine.execution import Lanes
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.round import by_id, initial_state, local_data
+from fljax.local import Local
+from fljax.scenarios import appeal_based, byzantine, clipped, finetuned
+from fljax.scenarios.common import altered
+from fljax.types import Seat
+from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
+from tests.toys.federation import tiny_federation
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+WEIGHTS = {"clients_per_round": None, "weights": "uniform"}
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return tiny_federation()
+
+
+def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
+    """What every client sends in round 0, by id."""
+    data = by_id(federation)
+    state = initial_state(algorithm, data, jnp.uint32(seed))
+    key, zero = round_key(jnp.uint32(seed), Purpose.TRAIN, 0), jnp.int32(0)
+
+    @jax.jit
+    def one(client: Any, kept: Any) -> Any:
+        seat = Seat(zero, client.id, zero)
+        down = algorithm.send(state.server, seat)
+        return algorithm.train(client_key(key, client.id), seat, down, kept, local_data(data, client))[0]
+
+    return state, jax.vmap(one)(data.clients, state.clients)
+
+
+# --- Byzantine clients --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.05, 0), (0.2, 1), (0.5, 2), (1.0, 5)])
+def test_how_many_are_byzantine(fraction, count, federation):
+    algorithm = byzantine(fedavg(TASK, LOCAL), fraction=fraction)
+    masks = [
+        np.asarray(initial_state(algorithm, by_id(federation), jnp.uint32(seed)).server.byzantine) for seed in range(4)
+    ]
+    assert all(mask.sum() == count for mask in masks)
+    if 0 < count < POPULATION:
+        assert any((mask != masks[0]).any() for mask in masks)
+
+
+def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
+    inner = incfl(TASK, LOCAL, threshold=0.5)
+    _, honest = sent(inner, federation)
+    state, found = sent(byzantine(inner, fraction=0.4, loss_increase=3.0, noise=2.0), federation)
+    bad = np.asarray(state.server.byzantine)
+    np.testing.assert_allclose(found.loss - honest.loss, np.where(bad, 3.0, 0.0), atol=1e-6)
+    change = jax.tree.map(lambda a, b: np.asarray(a - b), found.update, honest.update)
+    for id in range(POPULATION):
+        own = np.concatenate([leaf[id].ravel() for leaf in jax.tree.leaves(change)])
+        size = np.concatenate([np.asarray(leaf)[id].ravel() for leaf in jax.tree.leaves(honest.update)])
+        if not bad[id]:
+            assert not own.any()
+        else:  # 15 normal numbers of standard deviation 2 rms
+            assert 0.5 < np.sqrt(np.mean(own**2)) / (2 * np.sqrt(np.mean(size**2))) < 1.6
+
+
+def test_an_infinite_loss_has_no_influence_under_incfl(federation):
+    inner = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None)
+    states, records = run(byzantine(inner, fraction=0.2, loss_increase=jnp.inf, noise=1e6), federation, 4)
+    bad = int(np.flatnonzero(states[0].server.byzantine)[0])
+
+    def without(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+        server, cohort, info = inner.select(key, round, server, ballots, available)
+        return server, cohort._replace(present=cohort.present & (cohort.id != bad)), info
+
+    others, _ = run(inner._replace(select=without), federation, 4)
+    for with_it, alone in zip(states, others, strict=True):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), with_it.server.inner.model, alone.server.model
+        )
+    assert all(bad in taking_part(record) for record in records)
+    assert all(record["weight"][record["cohort_id"] == bad] == 0 for record in records)
+    # The other derivative that Algorithm 1 prints would give it the largest weight of all.
+    softplus = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None, surrogate="softplus")
+    _, records = run(byzantine(softplus, fraction=0.2, loss_increase=1e6), federation, 1)
+    assert records[0]["weight"][records[0]["cohort_id"] == bad] == 1
+
+
+def test_byzantine_clients_of_mwfed_always_complain(federation):
+    inner = mwfed(TASK, LOCAL, threshold=100.0, clients_per_round=None)
+    states, records = run(byzantine(inner, fraction=0.2, loss_increase=1e3, noise=0.0), federation, 3)
+    bad = np.asarray(states[0].server.byzantine)
+    # One complains among five: 2^t / (2^t + 4).
+    np.testing.assert_allclose(records[-1]["share"][bad], 8 / 12, rtol=1e-6)
+
+
+def test_ballots_are_inflated_around_and_not_inside(federation):
+    inner = fedavg(TASK, LOCAL, clients_per_round=None)
+    outside = byzantine(appeal_based(inner, threshold=5.0, after=1), fraction=0.4)
+    states, records = run(outside, federation, 3)
+    bad = np.asarray(states[0].server.byzantine)
+    np.testing.assert_array_equal(records[1]["appealed"], ~bad)
+    assert taking_part(records[0]) == set(range(5))
+    assert taking_part(records[1]) == set(np.flatnonzero(~bad))
+    inside = appeal_based(byzantine(inner, fraction=0.4), threshold=5.0, after=1)
+    _, records = run(inside, federation, 3)
+    assert records[1]["appealed"].all()
+
+
+@pytest.mark.parametrize("count_all", [False, True])
+def test_metrics_are_over_honest_clients(count_all, federation):
+    algorithm = byzantine(fedavg(TASK, LOCAL, clients_per_round=3), fraction=0.4, count_all=count_all)
+    algorithm = finetuned(algorithm, learning_rate=0.1, batch_size=2, steps=1)
+    result = simulate(algorithm, federation, rounds=2, seeds=(0, 1))
+    counted = np.isfinite(result.metrics["test_loss"].values)
+    honest = ~np.asarray(result.state.server.byzantine)
+    np.testing.assert_array_equal(counted, np.broadcast_to((honest | count_all)[:, None, :], counted.shape))
+    np.testing.assert_array_equal(counted, np.isfinite(result.metrics["global_test_accuracy"].values))
+    assert np.isfinite(result.metrics["unseen_test_loss"]).all()
+    mean = np.nanmean(result.metrics["test_accuracy"].values, axis=-1)
+    np.testing.assert_allclose(result.metrics["average_accuracy"], mean, rtol=1e-6)
+
+
+def test_evaluation_without_rounds_counts_as_well(federation):
+    algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
+    data = by_id(federation)
+    state = initial_state(algorithm, data, jnp.uint32(0))
+    assert int(np.isnan(evaluate(algorithm, data, Lanes(5, 1, 5), state)["test_loss"]).sum()) == 1
+
+
+class _Inner(NamedTuple):
+    loss: Any
+    other: Any
+
+
+class _Outer(NamedTuple):
+    loss: Any
+    inner: Any
+    update: Any
+
+
+def test_fields_are_found_in_messages_inside_messages():
+    message = _Outer(1.0, _Inner(2.0, {"loss": 3.0, "rest": 4.0}), {"loss": 5.0})
+    found = altered(message, "loss", lambda loss: -loss)
+    assert found == _Outer(-1.0, _Inner(-2.0, {"loss": -3.0, "rest": 4.0}), {"loss": 5.0})
+    assert altered((), "loss", lambda loss: -loss) == ()
+
+
+# --- Clipping -----------------------------------------------------------------------------------------------
+
+
+def lengths(updates: Any) -> np.ndarray:
+    return np.sqrt(sum(np.square(leaf).reshape(POPULATION, -1).sum(axis=1) for leaf in jax.tree.leaves(updates)))
+
+
+def test_updates_are_no_longer_than_asked(federation):
+    inner = fedavg(TASK, LOCAL)
+    plain = sent(inner, federation)[1].update
+    middle = float(np.median(lengths(plain)))
+    bounded = sent(clipped(inner, norm=middle), federation)[1].update
+    np.testing.assert_allclose(lengths(bounded), np.minimum(lengths(plain), middle), rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(bounded), strict=True):
+        factor = np.minimum(1, middle / lengths(plain)).reshape(-1, *[1] * (a.ndim - 1))
+        np.testing.assert_allclose(b, a * factor, rtol=1e-5, atol=1e-7)
+
+
+def test_noise_is_of_the_asked_size_and_differs_between_clients(federation):
+    inner = fedavg(TASK, LOCAL)
+    quiet = sent(clipped(inner, norm=0.5), federation)[1].update
+    noisy = sent(clipped(inner, norm=0.5, noise=3.0), federation)[1].update
+    drawn = trees.subtract(noisy, quiet)
+    rows = np.concatenate([np.asarray(leaf).reshape(POPULATION, -1) for leaf in jax.tree.leaves(drawn)], axis=1)
+    assert 1.2 < rows.std() < 1.8  # 75 numbers of standard deviation 1.5
+    assert np.unique(rows).size == rows.size
+
+
+def test_nothing_to_clip(federation):
+    inner = standalone(TASK, LOCAL)
+    states, _ = run(clipped(inner, norm=1e-3, noise=1.0), federation, 2)
+    plain, _ = run(inner, federation, 2)
+    jax.tree.map(np.testing.assert_array_equal, states[-1].clients, plain[-1].clients)
+    still = fedavg(TASK, Local(0.0, 2, steps=1))
+    update = sent(clipped(still, norm=1.0), federation)[1].update
+    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(update))
+
+
+def test_a_huge_update_is_clipped_without_overflow(federation):
+    inner = fedavg(TASK, LOCAL)
+
+    def train(*arguments: Any) -> Any:
+        up, client = inner.train(*arguments)
+        return up._replace(
+            update=trees.scale(trees.add(up.update, jax.tree.map(jnp.ones_like, up.update)), 1e30)
+        ), client
+
+    found = sent(clipped(inner._replace(train=train), norm=2.0), federation)[1].update
+    np.testing.assert_allclose(lengths(found), 2.0, rtol=1e-5)

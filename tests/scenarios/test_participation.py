@@ -1,0 +1,200 @@
+"""Who takes part: appeal-based participation, dropout and availability, recomputed from saved states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.algorithms import fedavg, incfl, scaffold
+from fljax.algorithms.registry import REGISTRY
+from fljax.engine.execution import Lanes
+from fljax.engine.round import by_id, initial_state, one_round
+from fljax.local import Local
+from fljax.scenarios import appeal_based, availability, dropout
+from tests.toys.federation import client_rows, tiny_federation
+from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TASK = logistic_regression()
+LOCAL = Local(0.5, 4, steps=5)
+POPULATION = 5
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return tiny_federation()
+
+
+def run(algorithm: Any, federation: Any, rounds: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """States before each round and after the last, and the records."""
+    data = by_id(federation)
+    step = jax.jit(lambda state: one_round(algorithm, data, Lanes(5, 1, 5), state))
+    states = [jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(seed)))()]
+    records = []
+    for _ in range(rounds):
+        state, info = step(states[-1])
+        states.append(state)
+        records.append(jax.tree.map(np.asarray, info))
+    return states, records
+
+
+def losses(model: Any, federation: Any) -> np.ndarray:
+    """``F_k`` of every client in NumPy."""
+    found = []
+    for id in range(POPULATION):
+        x, y = client_rows(federation, id)
+        logits = x.astype(float) @ np.asarray(model.weight, float) + np.asarray(model.bias, float)
+        top = logits.max(axis=1)
+        found.append(np.mean(top + np.log(np.exp(logits - top[:, None]).sum(axis=1)) - logits[np.arange(len(y)), y]))
+    return np.array(found)
+
+
+def taking_part(record: Any) -> set[int]:
+    return set(record["cohort_id"][record["cohort_present"]].tolist())
+
+
+# --- Appeal-based participation -----------------------------------------------------------------------------
+
+THRESHOLD = np.array([0.9, 0.75, 0.55, 0.8, 0.45])
+
+
+@pytest.mark.parametrize("empty_pool", ["skip", "all"])
+@pytest.mark.parametrize("inner", ["fedavg", "incfl"])
+def test_the_pool_is_what_saved_models_say(inner, empty_pool, federation):
+    rho, after = jnp.asarray(THRESHOLD, jnp.float32), 3
+    build = {"fedavg": fedavg(TASK, LOCAL, clients_per_round=2), "incfl": incfl(TASK, LOCAL, threshold=rho)}[inner]
+    algorithm = appeal_based(build, threshold=rho, after=after, empty_pool=empty_pool)
+    states, records = run(algorithm, federation, 15)
+    left = came_back = False
+    before = np.ones(POPULATION, bool)
+    for round, (state, record) in enumerate(zip(states, records, strict=False)):
+        loss = losses(state.server.model, federation)
+        np.testing.assert_allclose(record["polled_loss"], loss, rtol=1e-4)
+        appealed = loss < THRESHOLD
+        np.testing.assert_array_equal(record["appealed"], appealed)
+        pool = np.ones(POPULATION, bool) if round < after else appealed
+        if empty_pool == "all" and not pool.any():
+            pool[:] = True
+        assert record["pool_size"] == pool.sum()
+        assert taking_part(record) <= set(np.flatnonzero(pool))
+        assert len(taking_part(record)) == min(len(record["cohort_id"]), pool.sum())
+        left |= bool((before & ~pool).any())
+        came_back |= bool((~before & pool).any())
+        before = pool
+    assert left
+    assert came_back
+
+
+def test_an_empty_pool_stays_empty_or_asks_everybody(federation):
+    inner = fedavg(TASK, LOCAL, clients_per_round=2)
+    nobody = appeal_based(inner, threshold=0.0, after=2)
+    states, records = run(nobody, federation, 5)
+    assert [int(record["pool_size"]) for record in records] == [5, 5, 0, 0, 0]
+    assert [len(taking_part(record)) for record in records] == [2, 2, 0, 0, 0]
+    for state in states[3:]:
+        np.testing.assert_array_equal(state.server.model.weight, states[2].server.model.weight)
+    everybody, records = run(appeal_based(inner, threshold=0.0, after=2, empty_pool="all"), federation, 5)
+    plain, _ = run(inner, federation, 5)
+    np.testing.assert_array_equal(everybody[-1].server.model.weight, plain[-1].server.model.weight)
+    assert all(int(record["pool_size"]) == 5 for record in records)
+
+
+def test_what_appeals_is_what_would_be_deployed(federation):
+    """A personalised method is judged by the personal model."""
+    algorithm = REGISTRY["pfedme"].build(TASK, LOCAL, regularisation=1.0, clients_per_round=5)
+    states, records = run(appeal_based(algorithm, threshold=1.0, after=9), federation, 3)
+    own = [losses(jax.tree.map(lambda leaf, k=k: leaf[k], states[2].clients.personal), federation)[k] for k in range(5)]
+    np.testing.assert_allclose(records[2]["polled_loss"], own, rtol=1e-4)
+    assert np.abs(records[2]["polled_loss"] - losses(states[2].server.model, federation)).max() > 1e-3
+
+
+def test_the_split_that_is_asked(federation):
+    algorithm = appeal_based(fedavg(TASK, LOCAL), threshold=1.0, split="test")
+    states, records = run(algorithm, federation, 1)
+    model = states[0].server.model
+    x, y = client_rows(federation, 3, "test")
+    expected = TASK.loss(TASK.logits(model, jnp.asarray(x)), jnp.asarray(y)).mean()
+    np.testing.assert_allclose(records[0]["polled_loss"][3], expected, rtol=1e-5)
+
+
+def test_appeal_errors(federation):
+    inner = fedavg(TASK, LOCAL)
+    with pytest.raises(ValueError, match="expected empty_pool to be skip or all, got 'none'"):
+        appeal_based(inner, threshold=1.0, empty_pool="none")  # type: ignore
+    with pytest.raises(ValueError, match="expected split to be train, valid or test, got 'all'"):
+        appeal_based(inner, threshold=1.0, split="all")  # type: ignore
+    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(3,\)"):
+        run(appeal_based(inner, threshold=jnp.ones(3)), federation, 1)
+
+
+# --- Absence ------------------------------------------------------------------------------------------------
+
+
+def test_dropout_at_its_extremes(federation):
+    inner = scaffold(TASK, LOCAL, clients_per_round=3)
+    plain, _ = run(inner, federation, 3)
+    never, _ = run(dropout(inner, rate=0.0), federation, 3)
+    jax.tree.map(np.testing.assert_array_equal, plain[-1], never[-1])
+    always, records = run(dropout(inner, rate=1.0), federation, 3)
+    assert not any(taking_part(record) for record in records)
+    jax.tree.map(np.testing.assert_array_equal, always[0].server, always[-1].server)
+    jax.tree.map(np.testing.assert_array_equal, always[0].clients, always[-1].clients)
+
+
+def test_dropout_by_client(federation):
+    rate = jnp.asarray([0.0, 1.0, 0.5, 0.5, 0.0])
+    _, records = run(dropout(fedavg(TASK, LOCAL, clients_per_round=None), rate=rate), federation, 60)
+    present = np.array([[id in taking_part(record) for id in range(5)] for record in records])
+    assert present[:, [0, 4]].all()
+    assert not present[:, 1].any()
+    assert 15 < present[:, 2].sum() < 45
+    assert (present[:, 2] != present[:, 3]).any()  # each draws its own
+    with pytest.raises(
+        ValueError, match=r"expected rate to be one number or one for each of 5 clients, got shape \(2,\)"
+    ):
+        run(dropout(fedavg(TASK, LOCAL), rate=jnp.ones(2)), federation, 1)
+
+
+TRACE = np.array([[1, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("ending", [".npy", ".csv", "array"])
+def test_availability_follows_its_trace_and_repeats_it(ending, federation, tmp_path):
+    trace: Any = TRACE
+    if ending != "array":
+        trace = str(tmp_path / f"trace{ending}")
+        if ending == ".npy":
+            np.save(trace, TRACE)
+        else:
+            np.savetxt(trace, TRACE, delimiter=",")
+    inner = fedavg(TASK, LOCAL, clients_per_round=None)
+    _, records = run(availability(inner, trace=trace), federation, 5)
+    for round, record in enumerate(records):
+        assert taking_part(record) == set(np.flatnonzero(TRACE[round % 3]))
+
+
+def test_an_announced_absence_is_known_before_selection(federation):
+    inner = fedavg(TASK, LOCAL, clients_per_round=2)
+    _, surprised = run(availability(inner, trace=TRACE), federation, 30)
+    _, announced = run(availability(inner, trace=TRACE, announced=True), federation, 30)
+    for round, record in enumerate(announced):
+        assert len(taking_part(record)) == min(2, TRACE[round % 3].sum())
+    assert any(len(taking_part(record)) < 2 for record in surprised[::3])
+
+
+def test_availability_errors(federation, tmp_path):
+    inner = fedavg(TASK, LOCAL)
+    with pytest.raises(ValueError, match="expected a trace of 5 clients, got 4"):
+        run(availability(inner, trace=TRACE[:, :4]), federation, 1)
+    with pytest.raises(ValueError, match=r"expected a trace \[rounds, clients\], got shape \(5,\)"):
+        availability(inner, trace=TRACE[0])
+    with pytest.raises(ValueError, match="expected a trace in a .npy or .csv file, got"):
+        availability(inner, trace=str(tmp_path / "nothing.csv"))
+    (tmp_path / "words.csv").write_text("a,b\n")
+    with pytest.raises(ValueError, match="expected a trace in a .npy or .csv file, got"):
+        availability(inner, trace=str(tmp_path / "words.csv"))
