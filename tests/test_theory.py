@@ -176,12 +176,20 @@ def test_minima_by_brute_force(seed):
     )
 
 
-@pytest.mark.parametrize("means", [[0, 0, 0], [5.0]])
+@pytest.mark.parametrize("means", [[0, 0, 0], [5.0], [0.1 + 0.2, 0.3]])
 def test_equal_local_means(means):
     minima = theory.local_minima(means)
-    assert minima.w.tolist() == [means[0]]
+    assert minima.w.tolist() == [pytest.approx(means[0], abs=1e-15)]
     assert minima.side.tolist() == [0]
     assert minima.objective.tolist() == [0.5]
+
+
+def test_equal_local_means_pull_together():
+    minima = theory.local_minima([3, 0, 0])
+    d = np.exp(minima.log_distance[0])
+    assert minima.client[0] == 1
+    two, one = np.log(2) + oracle.log_pull(np.log(d)), oracle.log_pull(np.log(3 - d))
+    assert two == pytest.approx(one, rel=1e-9)
 
 
 def test_a_mean_in_the_middle_is_a_minimum_only_if_it_holds_out():

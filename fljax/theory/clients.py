@@ -121,7 +121,11 @@ def local_minima(local_means: ArrayLike) -> Minima:
       ValueError: if there is no local mean, or one is not finite.
     """
     given = _means(local_means)
-    means, first, count = np.unique(given, return_index=True, return_counts=True)
+    order = np.argsort(given, kind="stable")
+    # Local means that are equal but for rounding are one.
+    starts = np.flatnonzero(np.diff(given[order], prepend=-np.inf) > 8 * np.spacing(np.abs(given).max()))
+    first, count = order[starts], np.diff(starts, append=len(given))
+    means = given[first]
     found: list[tuple[int, float, float]] = []  # place in means, side, log distance
 
     def slope(w: Array) -> Array:
@@ -145,15 +149,17 @@ def local_minima(local_means: ArrayLike) -> Minima:
         grid = np.linspace(left + edge, right - edge, int((right - left) / STEP) + 3)
         sign = slope(grid)
         for j in np.flatnonzero((sign[:-1] < 0) & (sign[1:] >= 0)):
-            w = optimize.root_scalar(lambda w: slope(np.asarray(w)), bracket=grid[j : j + 2], xtol=1e-15).root
+            w = optimize.root_scalar(lambda w: slope(np.asarray(w)), bracket=(grid[j], grid[j + 1]), xtol=1e-15).root
             near = int(np.argmin(np.abs(w - means)))
             found.append((near, np.sign(w - means[near]), np.log(np.abs(w - means[near]))))
         # |g'| <= 1/4, so so near to a local mean the slope still has the sign that it has there.
         for mean, side, edge_sign in ((place, 1.0, sign[0]), (place + 1, -1.0, sign[-1])):
             if side * at_mean[mean] < 0 < side * edge_sign:
                 low = min(log_size[mean] + np.log(4 / len(given)) - 1, np.log(edge) - 1)
-                bracket = (low, np.log(edge))
-                root = optimize.root_scalar(slope_beside, args=(mean, side), bracket=bracket, xtol=1e-12).root
+                high = min(low + np.log(len(given)) + 2, np.log(edge))  # enough where the others are far away
+                if side * slope_beside(high, mean, side) < 0:
+                    high = np.log(edge)
+                root = optimize.root_scalar(slope_beside, args=(mean, side), bracket=(low, high), xtol=1e-12).root
                 found.append((mean, side, root))
     for mean in np.flatnonzero(at_mean == 0):
         inside = 0 < mean < len(means) - 1
@@ -239,9 +245,8 @@ def _signed_sum(sign: Array, log_size: Array) -> tuple[Array, Array]:
 
     Dividing keeps the sign where every term is below the smallest float.
     """
-    largest = np.max(log_size, axis=-1, keepdims=True)
-    largest = np.where(np.isfinite(largest), largest, 0)
-    total = np.sum(sign * np.exp(log_size - largest), axis=-1)
+    largest = np.maximum(log_size.max(-1, keepdims=True), np.finfo(float).min)  # all are -inf where all signs are 0
+    total = (sign * np.exp(log_size - largest)).sum(-1)
     with np.errstate(divide="ignore"):
         return total, largest[..., 0] + np.log(np.abs(total))
 
