@@ -33,7 +33,7 @@ def test_fedavg():
 def test_bounds():
     np.testing.assert_allclose(theory.fedavg_ipr_bound(GAMMA_GLOBAL), BOUND, rtol=1e-4)
     assert theory.incfl_ipr_bound() == pytest.approx(0.02299, abs=1e-5)
-    gamma_global = np.linspace(0, 12, 25)
+    gamma_global = np.linspace(0, 12, 9)
     for gamma in (0.1, 0.3, 1.0, 2.0, 5.0):
         bound = theory.fedavg_ipr_bound(gamma_global, gamma)
         np.testing.assert_allclose(bound, [oracle.fedavg_bound(g, gamma) for g in gamma_global], rtol=1e-12)
@@ -161,7 +161,7 @@ def test_three_minima_just_below_the_separation_point():
     assert len(theory.local_minima([0, 2.036]).w) == 3
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_minima_by_brute_force(seed):
     rng = np.random.default_rng(seed)
     means = rng.choice([0.5, 1.0, 2.0]) * rng.standard_normal(rng.integers(2, 7))
@@ -208,11 +208,11 @@ def test_three_alike():
     """INCFL, figure 5, case 1: the average of all."""
     means = [0.1, -0.2, 0.15]
     assert theory.local_minima(means).w == pytest.approx([np.mean(means)], abs=1e-3)
-    ours = theory.mean_estimation([0, 0, 0], 0.05, runs=200, seed=1)
+    ours = theory.mean_estimation([0, 0, 0], 0.05, runs=100, seed=1)
     # X = w - thetahat_1 and Y = w + thetahat_1 have a correlation of -1 / sqrt(3).
     expected = 0.5 + np.arcsin(3**-0.5) / np.pi
     assert ours.fedavg.mean == pytest.approx(expected, abs=4 * ours.fedavg.standard_error)
-    assert ours.incfl.mean == pytest.approx(ours.fedavg.mean, abs=1e-2)
+    assert ours.incfl.mean == pytest.approx(ours.fedavg.mean, abs=2e-2)
 
 
 def test_two_alike_and_one_far():
@@ -220,7 +220,7 @@ def test_two_alike_and_one_far():
     minima = theory.local_minima([0, 0.2, 10])
     assert minima.w[0] == pytest.approx(0.1, abs=1e-12)
     assert minima.objective[0] < minima.objective[1] - 0.1
-    ours = theory.mean_estimation([0, 0.01, 10], runs=300, seed=1)
+    ours = theory.mean_estimation([0, 0.01, 10], runs=150, seed=1)
     assert ours.fedavg.mean < 0.02
     assert ours.incfl.clients[2] == 0
     expected = theory.incfl_ipr_exact(0.005) * 2 / 3
@@ -230,21 +230,21 @@ def test_two_alike_and_one_far():
 def test_three_far_apart():
     """INCFL, figure 5, case 2: next to each local mean there is a minimum, good for that client half of the time."""
     np.testing.assert_allclose(np.sort(theory.local_minima([0, 10, 30]).w), [0, 10, 30], atol=1e-12)
-    ours = theory.mean_estimation([0, 10, 30], runs=300, seed=1)
+    ours = theory.mean_estimation([0, 10, 30], runs=150, seed=1)
     assert ours.fedavg.mean < 0.02
     assert ours.incfl.mean == pytest.approx(1 / 6, abs=4 * ours.incfl.standard_error)
 
 
 def test_the_middle_of_three_is_pulled_by_the_nearer():
     """With equal distances its minimum lies on the side to which its own error has moved it: rarely the better side."""
-    ours = theory.mean_estimation([0, 10, 20], runs=300, seed=1)
+    ours = theory.mean_estimation([0, 10, 20], runs=150, seed=1)
     middle = 2 * (0.25 - np.arcsin((2 / 3) ** 0.5) / (2 * np.pi))
     expected = np.array([0.5, middle, 0.5]) / 3
-    np.testing.assert_allclose(ours.incfl.clients, expected, atol=4 / 6 / 300**0.5)
+    np.testing.assert_allclose(ours.incfl.clients, expected, atol=4 / 6 / 150**0.5)
 
 
 def test_two_of_many_are_the_pair():
-    ours = theory.mean_estimation([0, 3.0], runs=300, seed=2)
+    ours = theory.mean_estimation([0, 3.0], runs=150, seed=2)
     assert ours.incfl.mean == pytest.approx(theory.incfl_ipr_exact(1.5), abs=4 * ours.incfl.standard_error)
     assert ours.fedavg.mean == pytest.approx(float(theory.fedavg_ipr(1.5)), abs=4 * ours.fedavg.standard_error)
 
