@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fljax import metrics as metrics
     from fljax import models as models
     from fljax import scenarios as scenarios
+    from fljax import theory as theory
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan
@@ -44,7 +45,7 @@ _HOME = {
     "Federation": "types",
     "Task": "types",
 }
-_MODULES = ("aggregators", "algorithms", "data", "engine", "metrics", "models", "scenarios", "trees", "types")
+_MODULES = ("aggregators", "algorithms", "data", "engine", "metrics", "models", "scenarios", "theory", "trees", "types")
 
 
 def __getattr__(name: str) -> Any:

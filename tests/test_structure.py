@@ -25,6 +25,7 @@ FLOORS = {
     "models": (1, 0),
     "metrics": (1, 0),
     "results": (1, 1),
+    "theory": (1, 1),
     "local": (2, 0),
     "engine": (2, 1),
     "algorithms": (3, 0),

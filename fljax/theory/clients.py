@@ -1,0 +1,258 @@
+"""Any number of clients estimate a mean each: objectives, their minima, and who is better off there.
+
+The setting is that of ``fljax.theory.pair`` with K clients: local means ``thetahat_k``, a model w, gaps ``(w -
+thetahat_k)^2``, and the objective ``(1/K) sum_k h(gap_k)`` of a surrogate h: "sigmoid" is INCFL's.
+
+Source: INCFL, sections B.1 (lemma B.2: convex surrogates), B.2 (three clients) and C with figure 6 (server rate).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize
+from scipy.special import expit
+
+from fljax.aggregators import incfl_weights
+from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Array = np.ndarray
+
+SURROGATES = {
+    "sigmoid": expit,
+    "softplus": lambda gap: np.logaddexp(0, gap),
+    "relu": lambda gap: np.maximum(gap, 0),
+    # Beyond 20 with a constant slope, as fljax.aggregators.incfl_weights has it.
+    "exp": lambda gap: np.exp(np.minimum(gap, 20)) * (1 + np.maximum(gap - 20, 0)),
+}
+STEP = 0.02  # of the grid on which the slope's signs are read
+TIE = 1e-9  # objectives that differ by less count as equal
+
+
+class Minima(NamedTuple):
+    """All local minima of INCFL's objective, the lowest first; ``w = thetahat[client] + side exp(log_distance)``.
+
+    w: ``[m]``; rounds to the local mean where it is very close to it.
+    objective: ``[m]``, in [1/2, 1].
+    client: ``[m]``, the client with the nearest local mean.
+    side: ``[m]``, the direction from that local mean: 1, -1, or 0 for the local mean itself.
+    log_distance: ``[m]``, accurate at any separation; -inf for the local mean itself.
+    """
+
+    w: Array
+    objective: Array
+    client: Array
+    side: Array
+    log_distance: Array
+
+
+class MeanEstimation(NamedTuple):
+    """Simulated IPRs of the two models, on the same local means."""
+
+    fedavg: Estimate
+    incfl: Estimate
+
+
+def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid") -> Array:
+    """``(1/K) sum_k h((w - thetahat_k)^2)``.
+
+    Args:
+      w: models, any shape.
+      local_means: ``[K]``.
+      surrogate: h: "sigmoid", "softplus", "relu" or "exp"; ``fljax.aggregators.incfl_weights`` gives its derivative.
+
+    Returns:
+      An array of the shape of ``w``.
+
+    Raises:
+      ValueError: for another surrogate.
+    """
+    if surrogate not in SURROGATES:
+        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
+    gap = np.square(np.asarray(w, np.float64)[..., None] - np.asarray(local_means, np.float64))
+    return SURROGATES[surrogate](gap).mean(-1)
+
+
+def surrogate_minimum(local_means: ArrayLike, *, surrogate: str) -> float:
+    """A lowest minimum of the objective: for two clients and any convex surrogate the average (INCFL, lemma B.2).
+
+    With "relu" it is the average for any number of clients, since no gap is negative here: FedAvg's model.
+
+    Args:
+      local_means: ``[K]``.
+      surrogate: "softplus", "relu" and "exp" have one minimum, the root of ``sum_k q_k (w - thetahat_k)`` with q from
+        ``fljax.aggregators.incfl_weights`` (in JAX's precision). "sigmoid" may have several equally low (see
+        ``local_minima``), of which the smallest is returned.
+
+    Raises:
+      ValueError: for another surrogate, or local means that are not finite.
+    """
+    means = _means(local_means)
+    if surrogate == "sigmoid":
+        minima = local_minima(means)
+        return float(minima.w[minima.objective <= minima.objective[0] + TIE].min())
+
+    def slope(w: float) -> float:
+        d = w - means
+        return float(np.sum(np.asarray(incfl_weights(jnp.asarray(d**2), surrogate=surrogate), np.float64) * d))
+
+    low, high = means.min(), means.max()
+    slope(low)  # names the surrogates where there is no such one
+    return optimize.root_scalar(slope, bracket=(low, high)).root if low < high else float(low)
+
+
+def local_minima(local_means: ArrayLike) -> Minima:
+    """All local minima of INCFL's objective ``(1/K) sum_k sigma((w - thetahat_k)^2)``.
+
+    They lie between the smallest and the largest local mean. Signs of the slope on a grid tell where; there Brent's
+    method refines. Next to a local mean, on a logarithmic scale: such a minimum's distance may be below any float. A
+    minimum and a maximum that are closer than 0.02 and about to merge may be missed together.
+
+    Args:
+      local_means: ``[K]``. The time grows with their range.
+
+    Raises:
+      ValueError: if there is no local mean, or one is not finite.
+    """
+    given = _means(local_means)
+    order = np.argsort(given, kind="stable")
+    # Local means that are equal but for rounding are one.
+    starts = np.flatnonzero(np.diff(given[order], prepend=-np.inf) > 8 * np.spacing(np.abs(given).max()))
+    first, count = order[starts], np.diff(starts, append=len(given))
+    means = given[first]
+    found: list[tuple[int, float, float]] = []  # place in means, side, log distance
+
+    def slope(w: Array) -> Array:
+        d = w[..., None] - means
+        with np.errstate(divide="ignore"):
+            return _signed_sum(np.sign(d), log_pull(np.log(np.abs(d))) + np.log(count))[0]
+
+    def slope_beside(log_x: float, place: int, side: float) -> float:
+        d = means[place] - means + side * np.exp(log_x)
+        d[place] = side  # its sign; its size may be too small
+        with np.errstate(divide="ignore"):
+            log_distance = np.log(np.abs(d))
+        log_distance[place] = log_x
+        return float(_signed_sum(np.sign(d), log_pull(log_distance) + np.log(count))[0])
+
+    # The slope at each local mean is due to the other clients alone.
+    at_mean, log_size = _slope_at_means(means, count)
+    margin = np.minimum(1e-3, np.diff(means) / 4)
+    for place, (left, right) in enumerate(pairwise(means)):
+        edge = margin[place]
+        grid = np.linspace(left + edge, right - edge, int((right - left) / STEP) + 3)
+        sign = slope(grid)
+        for j in np.flatnonzero((sign[:-1] < 0) & (sign[1:] >= 0)):
+            w = optimize.root_scalar(lambda w: slope(np.asarray(w)), bracket=(grid[j], grid[j + 1]), xtol=1e-15).root
+            near = int(np.argmin(np.abs(w - means)))
+            found.append((near, np.sign(w - means[near]), np.log(np.abs(w - means[near]))))
+        # |g'| <= 1/4, so so near to a local mean the slope still has the sign that it has there.
+        for mean, side, edge_sign in ((place, 1.0, sign[0]), (place + 1, -1.0, sign[-1])):
+            if side * at_mean[mean] < 0 < side * edge_sign:
+                low = min(log_size[mean] + np.log(4 / len(given)) - 1, np.log(edge) - 1)
+                high = min(low + np.log(len(given)) + 2, np.log(edge))  # enough where the others are far away
+                if side * slope_beside(high, mean, side) < 0:
+                    high = np.log(edge)
+                root = optimize.root_scalar(slope_beside, args=(mean, side), bracket=(low, high), xtol=1e-12).root
+                found.append((mean, side, root))
+    for mean in np.flatnonzero(at_mean == 0):
+        inside = 0 < mean < len(means) - 1
+        e = min(margin[mean - 1], margin[mean]) if inside else 0.0
+        if not inside or (slope(means[mean] - e) < 0 < slope(means[mean] + e)):
+            found.append((int(mean), 0.0, -np.inf))
+    place, side, log_distance = (np.array(column) for column in zip(*found, strict=True))
+    w = means[place] + side * np.exp(log_distance)
+    height = objective(w, given)
+    order = np.lexsort((w, height))
+    return Minima(w[order], height[order], first[place][order], side[order], log_distance[order])
+
+
+def mean_estimation(true_means: ArrayLike, gamma: float = 1.0, *, runs: int = 1000, seed: int = 0) -> MeanEstimation:
+    """IPRs of FedAvg's and INCFL's model by simulation, for any number of clients.
+
+    FedAvg's model is the average of the local means, INCFL's the lowest of its minima; of minima whose objectives agree
+    to 1e-9 (those next to the local means of clients that are far apart) each is equally likely.
+
+    Args:
+      true_means: ``theta``, ``[K]``.
+      gamma: standard deviation of a local mean.
+      runs: how often the local means are drawn; some milliseconds each.
+      seed: of ``numpy.random.default_rng``.
+
+    Raises:
+      ValueError: if a true mean is not finite, ``gamma`` is not above 0, or ``runs`` is below 2.
+    """
+    theta = _means(true_means)
+    check_spreads(0.0, gamma)
+    check_runs(runs)
+    error = gamma * np.random.default_rng(seed).standard_normal((runs, len(theta)))
+    local = theta + error
+    average = local.mean(-1, keepdims=True)
+    fedavg = (average - theta) ** 2 < error**2
+    incfl = np.stack([_incentivised(means, wrong) for means, wrong in zip(local, error, strict=True)])
+    return MeanEstimation(estimate(fedavg), estimate(incfl))
+
+
+def effective_server_rate(
+    gap: ArrayLike, *, server_lr: float = 1.0, eps: float = 1e-8, surrogate: str = "sigmoid"
+) -> Array:
+    """``server_lr / (sum_k q_k + eps)``, the step of INCFL's server: large where the objective is flat (figure 6).
+
+    Args:
+      gap: ``[..., K]``, each client's loss minus its threshold; here ``(w - thetahat_k)^2``.
+      server_lr: the paper's eta_g.
+      eps: bounds the rate by ``server_lr / eps``, where all weights vanish.
+      surrogate: see ``fljax.aggregators.incfl_weights``, which computes q in JAX's precision.
+
+    Returns:
+      ``[...]``.
+
+    Raises:
+      ValueError: for a surrogate that does not exist.
+    """
+    weights = incfl_weights(jnp.asarray(gap, float), surrogate=surrogate)
+    return server_lr / (np.asarray(weights, np.float64).sum(-1) + eps)
+
+
+def _incentivised(local_means: Array, error: Array) -> Array:
+    """``[K]``: who is better off at INCFL's lowest minima; the share of these if there are several.
+
+    ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``, through the sign of d.
+    """
+    minima = local_minima(local_means)
+    lowest = minima.objective <= minima.objective[0] + TIE
+    apart = local_means[minima.client[lowest]][:, None] - local_means
+    side = minima.side[lowest][:, None]
+    d = apart + side * np.exp(minima.log_distance[lowest])[:, None]
+    sign = np.where(apart == 0, side, np.sign(d))
+    return (sign * (d + 2 * error) < 0).mean(0)
+
+
+def _slope_at_means(means: Array, count: Array) -> tuple[Array, Array]:
+    d = means[:, None] - means
+    with np.errstate(divide="ignore"):
+        return _signed_sum(np.sign(d), log_pull(np.log(np.abs(d))) + np.log(count))
+
+
+def _signed_sum(sign: Array, log_size: Array) -> tuple[Array, Array]:
+    """``sum sign exp(log_size)`` over the last axis: divided by its largest term, and the logarithm of its size.
+
+    Dividing keeps the sign where every term is below the smallest float.
+    """
+    largest = np.maximum(log_size.max(-1, keepdims=True), np.finfo(float).min)  # all are -inf where all signs are 0
+    total = (sign * np.exp(log_size - largest)).sum(-1)
+    with np.errstate(divide="ignore"):
+        return total, largest[..., 0] + np.log(np.abs(total))
+
+
+def _means(values: ArrayLike) -> Array:
+    means = np.asarray(values, np.float64)
+    if means.ndim != 1 or not means.size or not np.all(np.isfinite(means)):
+        raise ValueError(f"expected a list of finite means, one for each client, got {values!r}")
+    return means
