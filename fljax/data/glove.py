@@ -64,15 +64,19 @@ def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], 
     if not path.is_file():
         raise ValueError(f"expected a file of GloVe vectors, got none at {path}")
     wanted = {word.encode() for word in needed}
+    beginnings = {word.split(b" ", 1)[0] for word in wanted}
     index: dict[str, int] = {}
     rows, dimension = [], 0
     # In bytes, parted at blanks from the right: words can hold blanks and what Python takes for line ends.
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             dimension = dimension or len(line.split(b" ")) - 1
-            word, *values = line.rstrip(b"\r\n").rsplit(b" ", dimension)
-            if len(values) != dimension or dimension < 2:
+            if line.count(b" ") < dimension or dimension < 2:
                 raise ValueError(f"expected a word and its numbers, as in line 1, got another line {number} in {path}")
+            # Most lines are of no use: their numbers are not even parted.
+            if line.split(b" ", 1)[0] not in beginnings:
+                continue
+            word, *values = line.rstrip(b"\r\n").rsplit(b" ", dimension)
             if word not in wanted or word.decode() in index:
                 continue
             try:
