@@ -305,7 +305,16 @@ def test_files_that_cannot_be_read(path, tmp_path):
     assert "expected valid TOML in" in error(path)
 
 
-@pytest.mark.parametrize("name", ["quickstart.toml", "incfl/fmnist.toml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quickstart.toml",
+        "incfl/fmnist.toml",
+        "incfl/table1_cifar10.toml",
+        "incfl/table1_sent140.toml",
+        "maxfl/table1_emnist.toml",
+    ],
+)
 def test_shipped_configs_load(name, monkeypatch):
     monkeypatch.undo()
     loaded = config.load(ROOT / "configs" / name)

@@ -1,5 +1,7 @@
 """A folder of .npz files, each with its SHA-256 beside it: a data set is parsed once and then read in one go.
 
+Where one archive serves many purposes, the archive itself is kept instead.
+
 Nothing here can stop a run: what cannot be read or written is warned of, and the caller goes on without the
 cache.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -63,6 +66,16 @@ def write_cached(name: str, folder: Path, arrays: Mapping[str, np.ndarray]) -> N
         _replace(_digest_file(path), lambda file: file.write(digest.encode("ascii")))
     except OSError as error:
         warnings.warn(f"the data set {name} is not cached in {folder}: {error}", stacklevel=2)
+
+
+def keep(source: Path, path: Path) -> None:
+    """Copies a file to ``path``, which never holds half of it; warns where that cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(source, "rb") as whole:
+            _replace(path, lambda file: shutil.copyfileobj(whole, file))
+    except OSError as error:
+        warnings.warn(f"the file {source.name} is not cached in {path.parent}: {error}", stacklevel=2)
 
 
 def _digest_file(path: Path) -> Path:

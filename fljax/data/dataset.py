@@ -79,7 +79,10 @@ def _whole(name: str, values: np.ndarray) -> np.ndarray:
 
 def _moments(images: np.ndarray) -> tuple[float, float]:
     # From the histogram of the 256 values: exact, and without a copy of the images in floating point.
-    counts = np.bincount(images.reshape(-1), minlength=256) / images.size
+    # In parts, since bincount makes 8 bytes of each pixel.
+    step = max(2**24 // max(images[0].size, 1), 1)
+    parts = (images[start : start + step].reshape(-1) for start in range(0, len(images), step))
+    counts = sum(np.bincount(part, minlength=256) for part in parts) / images.size
     values = np.arange(256) / 255
     mean = float(counts @ values)
     std = float(np.sqrt(counts @ (values - mean) ** 2))

@@ -22,8 +22,17 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
       ValueError: the file is cut short, damaged or no IDX file.
     """
-    path = Path(path)
-    content = path.read_bytes()
+    return parse_idx(Path(path).read_bytes(), path)
+
+
+def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
+    """Returns the array in the bytes of one IDX file, plain or gzip; ``path`` is what an error calls it.
+
+    The array may be read-only.
+
+    Raises:
+      ValueError: the file is cut short, damaged or no IDX file.
+    """
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
@@ -41,4 +50,15 @@ def read_idx(path: str | Path) -> np.ndarray:
     if len(content) - start != expected:
         raise ValueError(f"expected {expected} bytes for shape {shape}, got {len(content) - start} bytes in {path}")
     values = np.frombuffer(content, kind, offset=start).reshape(shape)
-    return values.astype(kind.newbyteorder("="))
+    return values.astype(kind.newbyteorder("="), copy=False)
+
+
+def check_pair(x: np.ndarray, y: np.ndarray, image_file: str | Path, label_file: str | Path, labels: range) -> None:
+    """Raises a ValueError unless ``x`` are uint8 images and ``y`` a label among ``labels`` for each of them."""
+    if x.ndim != 3 or x.dtype != np.uint8 or x.size == 0:
+        raise ValueError(f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}")
+    if y.shape != (len(x),) or y.dtype != np.uint8:
+        raise ValueError(f"expected {len(x)} uint8 labels, got {y.dtype} {y.shape} in {label_file}")
+    for found in (int(y.min()), int(y.max())):
+        if found not in labels:
+            raise ValueError(f"expected labels in {labels.start}..{labels.stop - 1}, got {found} in {label_file}")

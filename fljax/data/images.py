@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
-import threading
-import urllib.error
-import urllib.request
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +10,8 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.idx import read_idx
+from fljax.data.download import fetched
+from fljax.data.idx import check_pair, read_idx
 
 _PARTS = ("train", "t10k")
 
@@ -120,7 +116,11 @@ def _load(family: _Family, folder: str | Path | None, cache: str | Path | None) 
     if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
         return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
     system = _system_folder(family)
-    made = _parse(system) if system is not None else _download(family)
+    if system is not None:
+        made = _parse(system)
+    else:
+        with fetched(family.name, family.advice) as files:
+            made = _parse(files)
     write_cached(family.name, store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
     return made
 
@@ -138,12 +138,7 @@ def _parse(folder: Path) -> Dataset:
             _find(folder, f"{part}-labels", "idx1"),
         )
         x, y = read_idx(image_file), read_idx(label_file)
-        if x.ndim != 3 or x.dtype != np.uint8 or x.size == 0:
-            raise ValueError(f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}")
-        if y.shape != (len(x),) or y.dtype != np.uint8:
-            raise ValueError(f"expected {len(x)} uint8 labels, got {y.dtype} {y.shape} in {label_file}")
-        if y.max() > 9:
-            raise ValueError(f"expected labels in 0..9, got {y.max()} in {label_file}")
+        check_pair(x, y, image_file, label_file, range(10))
         if images and x.shape[1:] != images[0].shape[1:]:
             raise ValueError(f"expected images of shape {images[0].shape[1:]}, got {x.shape[1:]} in {image_file}")
         images.append(x)
@@ -159,56 +154,3 @@ def _find(folder: Path, stem: str, kind: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise ValueError(f"expected the file {names[0]} (or without .gz) in the folder {folder}, got none")
-
-
-def _download(family: _Family) -> Dataset:
-    """Fetches the four files by TFDS's addresses and checksums; its builder would need TensorFlow."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tensorflow_datasets as tfds
-
-            infos: Any = tfds.builder(family.name).url_infos
-    except ImportError as error:
-        raise ValueError(f"expected {family.name} on this machine, got nothing; {family.advice}") from error
-    urls = {url.rsplit("/", 1)[-1]: url for url in infos}
-    # Without this check an offline machine would spend minutes in retries.
-    if not _reachable(next(iter(urls.values()))):
-        raise ValueError(
-            f"expected {family.name} on this machine or a network to fetch it, got neither; {family.advice}"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        manager = tfds.download.DownloadManager(
-            download_dir=folder, url_infos=infos, dataset_name=family.name, force_checksums_validation=True
-        )
-        try:
-            files: Any = manager.download(urls)
-        except Exception as error:  # requests' and TFDS's own; all mean the same to the user
-            raise ValueError(f"expected to fetch {family.name}, got {error!r}; {family.advice}") from error
-        # Stored names carry a hash of the address: give each file its upstream name before parsing.
-        renamed = Path(folder) / "upstream"
-        renamed.mkdir()
-        for name, path in files.items():
-            Path(path).rename(renamed / name)
-        return _parse(renamed)
-
-
-def _reachable(url: str, seconds: float = 4.0) -> bool:
-    """Asks for the head of one file; any answer counts, even a refusal."""
-    answered = threading.Event()
-
-    def ask() -> None:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
-                answered.set()
-        except urllib.error.HTTPError as refusal:
-            refusal.close()
-            answered.set()
-        except (OSError, ValueError):
-            return
-
-    # A thread, since looking up a name has no time limit of its own.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return answered.is_set()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fljax.data import generated, images
+from fljax.data import cifar, emnist, generated, images, sent140
 from fljax.data.dataset import Dataset
 from fljax.data.names import check_keywords, choose, keywords
 
@@ -14,6 +14,9 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,
     "fashion_mnist": images.fashion_mnist,
     "mnist": images.mnist,
+    "emnist": emnist.emnist,
+    "cifar10": cifar.cifar10,
+    "sent140": sent140.sent140,
     "synthetic": generated.synthetic,
     "blobs": generated.blobs,
     "two_means": generated.two_means,
@@ -59,4 +62,7 @@ def status(cache: str | Path | None = None) -> dict[str, str]:
     Args:
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
     """
-    return dict.fromkeys(SOURCES, "generated, nothing to fetch") | images.status(cache)
+    found = dict.fromkeys(SOURCES, "generated, nothing to fetch")
+    for module in (images, emnist, cifar, sent140):
+        found |= module.status(cache)
+    return found

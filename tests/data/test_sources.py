@@ -1,6 +1,5 @@
 """Sources: generated sets against their formulas, IDX files good and bad, the cache, being offline."""
 
-import contextlib
 import gzip
 import struct
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fljax.data import Dataset, images, load, status
+from fljax.data import Dataset, download, images, load, status
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.idx import read_idx
 from fljax.data.sources import SOURCES
@@ -297,39 +296,6 @@ def test_cache_folder_follows_argument_then_environment_then_platform(tmp_path, 
 # --- Network ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-def test_offline_is_one_sentence_that_says_what_to_do(monkeypatch, name):
-    pytest.importorskip("tensorflow_datasets")
-    asked = []
-    monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=()))
-    monkeypatch.setattr(images, "_reachable", lambda url: asked.append(url))
-    with pytest.raises(ValueError, match="folder=") as caught:
-        load(name)
-    assert len(asked) == 1
-    assert "\n" not in str(caught.value)
-    assert ("dataset-fashion-mnist" in str(caught.value)) == (name == "fashion_mnist")
-
-
-def test_probe_gives_up_quickly(monkeypatch):
-    import time
-    import urllib.error
-
-    def hang(*args, **kwargs):
-        time.sleep(0.4)
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr("urllib.request.urlopen", hang)
-    start = time.monotonic()
-    assert not images._reachable("http://nowhere.invalid/file", seconds=0.05)
-    assert time.monotonic() - start < 0.35
-
-    def refuse(*args, **kwargs):
-        raise urllib.error.URLError("no route")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert not images._reachable("http://nowhere.invalid/file")
-
-
 def test_download_goes_through_tfds_and_our_parser(tmp_path, monkeypatch):
     tfds = pytest.importorskip("tensorflow_datasets")
     kept = write_family(tmp_path / "remote")
@@ -345,7 +311,7 @@ def test_download_goes_through_tfds_and_our_parser(tmp_path, monkeypatch):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(images, "_reachable", lambda url: True)
+    monkeypatch.setattr(download, "_reachable", lambda url: True)
     made = load("mnist")
     assert seen["checksums"] == 4
     np.testing.assert_array_equal(made.x[:6, ..., 0], kept["train"][0])

