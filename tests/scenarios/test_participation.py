@@ -154,9 +154,7 @@ def test_dropout_by_client(federation):
     assert not present[:, 1].any()
     assert 15 < present[:, 2].sum() < 45
     assert (present[:, 2] != present[:, 3]).any()  # each draws its own
-    with pytest.raises(
-        ValueError, match=r"expected rate to be one number or one for each of 5 clients, got shape \(2,\)"
-    ):
+    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(2,\)"):
         run(dropout(fedavg(TASK, LOCAL), rate=jnp.ones(2)), federation, 1)
 
 
@@ -193,8 +191,8 @@ def test_availability_errors(federation, tmp_path):
         run(availability(inner, trace=TRACE[:, :4]), federation, 1)
     with pytest.raises(ValueError, match=r"expected a trace \[rounds, clients\], got shape \(5,\)"):
         availability(inner, trace=TRACE[0])
-    with pytest.raises(ValueError, match="expected a trace in a .npy or .csv file, got"):
+    with pytest.raises(ValueError, match=r"expected a trace in a \.npy or \.csv file, got"):
         availability(inner, trace=str(tmp_path / "nothing.csv"))
     (tmp_path / "words.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match="expected a trace in a .npy or .csv file, got"):
+    with pytest.raises(ValueError, match=r"expected a trace in a \.npy or \.csv file, got"):
         availability(inner, trace=str(tmp_path / "words.csv"))
