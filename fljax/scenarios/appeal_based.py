@@ -89,5 +89,5 @@ def appeal_based(
 ENTRY = Entry(
     appeal_based,
     "clients stay only while the model is good enough for them (MaxFL)",
-    {"threshold": (5.0, 0.9, 5.0, 0.2, 5.0), "after": 1},
+    {"threshold": (5.0, 0.9, 5.0, 0.7, 5.0), "after": 1},
 )

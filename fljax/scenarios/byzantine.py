@@ -63,7 +63,8 @@ def byzantine(
         population = census.train.shape[0]
         score = jax.random.uniform(jax.random.fold_in(key, BYZANTINE), (population,))
         place = jnp.argsort(jnp.argsort(score))
-        return ByzantineServer(inner.init_server(key, census), place < jnp.round(fraction * population))
+        count = jnp.round(jnp.asarray(fraction, score.dtype) * population)
+        return ByzantineServer(inner.init_server(key, census), place < count)
 
     def send(server: ByzantineServer, seat: Any) -> ByzantineDown:
         return ByzantineDown(own.send(server, seat), server.byzantine[seat.id] if seat.known else jnp.asarray(False))
