@@ -11,3 +11,5 @@ from fljax.engine.round import one_round as one_round
 from fljax.engine.simulate import Block as Block
 from fljax.engine.simulate import simulate as simulate
 from fljax.engine.standalone import standalone as standalone
+from fljax.engine.standalone import standalone_sweep as standalone_sweep
+from fljax.engine.sweep import sweep as sweep
