@@ -14,6 +14,7 @@ import typer
 from fljax.cli import show
 from fljax.cli.printing import fail
 from fljax.cli.run import run
+from fljax.cli.sweep import sweep
 
 app = typer.Typer(
     name="fljax",
@@ -24,6 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: where they are, and getting them.")
 
 app.command()(run)
+app.command()(sweep)
 app.command(name="report")(show.report_)
 app.command(name="list")(show.list_)
 app.command()(show.cite)

@@ -6,6 +6,7 @@ from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.cores import use_cores as use_cores
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
+from fljax.engine.program import groups as groups
 from fljax.engine.round import State as State
 from fljax.engine.round import one_round as one_round
 from fljax.engine.simulate import Block as Block

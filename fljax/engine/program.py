@@ -46,6 +46,7 @@ class Spec(NamedTuple):
     structure: Any
     static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
     varied: tuple[int, ...] = ()  # which of the traced leaves have a leading axis of runs, because plans differ in them
+    valid: bool = False  # whether some client has validation rows, so that models are judged on them
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
         """The algorithm, with its traced leaves put back."""
@@ -109,6 +110,12 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     Raises:
       ValueError: if ``plan`` is neither an Algorithm nor a Plan.
     """
+    spec, traced, by_seed = _parted(plan)
+    valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
+    return spec._replace(valid=valid), Inputs(traced, by_seed, by_id(federation))
+
+
+def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
         plan = Plan(_Fixed(plan))
     if not isinstance(plan, Plan):
@@ -117,7 +124,21 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
     static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
-    return Spec(plan.build, structure, static), Inputs(traced, dict(plan.by_seed), by_id(federation))
+    return Spec(plan.build, structure, static), traced, dict(plan.by_seed)
+
+
+def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
+    """Positions of plans that differ in the values of floats and arrays only, group by group, in order."""
+    found: dict[Any, list[int]] = {}
+    for place, plan in enumerate(plans):
+        spec, traced, by_seed = _parted(plan)
+        leaves, structure = jax.tree.flatten((traced, by_seed))
+        found.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
+    return list(found.values())
+
+
+def _describe(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
 
 
 def together(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
@@ -149,8 +170,7 @@ def _check_alike(place: int, spec: Spec, other: Spec, first: Any, numbers: Any) 
     if wrong is None and differ:
         a, b = ("a number" if leaf is _TRACED else repr(leaf) for leaf in differ[0])
         wrong = f"values that shape the program, {a} beside {b}"
-    describe = lambda leaf: (np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf)))  # noqa: E731
-    if wrong is None and jax.tree.map(describe, first) != jax.tree.map(describe, numbers):
+    if wrong is None and jax.tree.map(_describe, first) != jax.tree.map(_describe, numbers):
         wrong = "arrays of other shapes, types or names"
     if wrong is not None:
         raise ValueError(
@@ -165,11 +185,12 @@ def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
-    """Maps ``function(algorithm, federation, own)`` over runs; data are shared unless seeds have federations of their
-    own, whose tables are then read where they are: there is no copy of them for every run."""
+    """Maps ``function(algorithm, federation, lanes, own)`` over runs; data are shared unless seeds have federations of
+    their own, whose tables are then read where they are: there is no copy of them for every run."""
     federation, runs = inputs.federation, jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = federation._replace(examples=None)
+    inner = lanes._replace(devices=1) if lanes.runs_apart else lanes
 
     def one(row: tuple[Any, ...]) -> PyTree:
         varied, by_seed, place, own_values = row
@@ -181,11 +202,11 @@ def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Ca
             # With one federation for each run it is a row; one for all of them is not batched at all.
             found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
             mine = found._replace(examples=federation.examples)
-        return function(spec.algorithm(traced, by_seed), mine, own_values)
+        return function(spec.algorithm(traced, by_seed), mine, inner, own_values)
 
     place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
-    return map_lanes(one, (varied, inputs.by_seed, place, own), lanes.seeds)
+    return map_lanes(one, (varied, inputs.by_seed, place, own), lanes.seeds, lanes.devices if lanes.runs_apart else 1)
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: four times faster to compile like this.
@@ -193,8 +214,11 @@ def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Ca
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all runs before round 0; ``seeds`` is ``[runs]``."""
 
+    def begin(algorithm: Algorithm, data: Federation, lanes: Lanes, seed: Array) -> State:
+        return initial_state(algorithm, data, seed)
+
     def run(inputs: Inputs, seeds: Array) -> State:
-        states = map_runs(spec, lanes, inputs, seeds, initial_state)
+        states = map_runs(spec, lanes, inputs, seeds, begin)
         # What stems from Python's numbers is given its dtype for good, as every later state has it.
         return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
 
@@ -212,7 +236,9 @@ def run_rounds(
     """
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, dict[str, Array]]:
-        def one_run(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
+        def one_run(
+            algorithm: Algorithm, data: Federation, lanes: Lanes, state: State
+        ) -> tuple[State, dict[str, Array]]:
             # Under jit, so that it is traced once for its shapes and for the loop.
             step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round))
             shapes = jax.eval_shape(step, state, first)[1]
@@ -232,11 +258,11 @@ def run_rounds(
 
 @jit.program(static_argnames=("spec", "lanes"))
 def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
-    """Test loss and accuracy of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
+    """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
     def run(inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
-        def one_run(algorithm: Algorithm, data: Federation, state: State) -> dict[str, Array]:
-            return evaluation.evaluate(algorithm, data, lanes, state, round)
+        def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> dict[str, Array]:
+            return evaluation.evaluate(algorithm, data, lanes, state, round, spec.valid)
 
         return map_runs(spec, lanes, inputs, state, one_run)
 

@@ -160,7 +160,7 @@ def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
 
 @jit.program(static_argnames=("spec", "lanes", "keep_models"))
 def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
-    def one_run(solo: Any, data: Federation, seed: Array) -> Reference:
+    def one_run(solo: Any, data: Federation, lanes: Lanes, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))

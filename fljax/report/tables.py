@@ -14,6 +14,7 @@ TITLES = {
     "incentivised_participation_rate": "Clients that prefer the deployed model",
     "preferred_model_accuracy": "Accuracy of the preferred model",
     "average_accuracy": "Average accuracy",
+    "average_valid_accuracy": "Average accuracy on validation rows",
     "maximum_accuracy": "Best client's accuracy",
     "global_model_appeal": "Clients that the global model appeals to",
     "accuracy_increase": "Accuracy gained over standalone",
