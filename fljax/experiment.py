@@ -96,13 +96,13 @@ def run(
     Raises:
       ValueError: if the data cannot be partitioned as asked, or the results to resume are of another config.
     """
-    tell = _teller(directory, on_event)
-    finished = _finished(config, directory) if resume and directory is not None else {}
+    tell = teller(directory, on_event)
+    finished = resumed(config, directory) if resume and directory is not None else {}
     federation, task = build_federation(config, tell)
     local = build_local(config)
     execution = Execution(**config.execution.model_dump())
-    tell("standalone", "", 0, config.rounds, f"training {_population(federation)} standalone models per seed")
-    reference = standalone(task, federation, _standalone_local(config, local), seeds=config.seeds, execution=execution)
+    tell("standalone", "", 0, config.rounds, f"training {population(federation)} standalone models per seed")
+    reference = standalone(task, federation, standalone_local(config, local), seeds=config.seeds, execution=execution)
     if config.participation.clients_per_round > config.data.clients:
         asked = config.participation.clients_per_round
         tell(
@@ -146,9 +146,9 @@ def run(
                 f"diverged in round {round} of seed {seed}; frozen there",
             )
         if directory is not None:
-            _save(directory, *_join(config, parts))
+            save(directory, *join(config, parts))
             tell("saved", label, config.rounds, config.rounds, "")
-    metrics, records = _join(config, parts)
+    metrics, records = join(config, parts)
     return Outcome(metrics, records, _diverged(metrics), kept)
 
 
@@ -248,7 +248,7 @@ def _asked(function: Callable[..., Any], offered: Mapping[str, Any], given: Mapp
     return _offered(function, offered) | dict(given)
 
 
-def _standalone_local(config: Config, local: Local) -> Local:
+def standalone_local(config: Config, local: Local) -> Local:
     chosen = config.standalone.model_dump(exclude_none=True)
     return local._replace(**({"steps": None, "epochs": None} | chosen))
 
@@ -261,12 +261,12 @@ def _own_local(entry: AlgorithmEntry, local: Local) -> Local:
     return local._replace(**own)
 
 
-def _population(federation: Federation) -> int:
+def population(federation: Federation) -> int:
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     return federation.clients.id.shape[-1] + unseen
 
 
-def _teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
+def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
     began = time.perf_counter()
 
     def tell(stage: str, label: str, round: int, rounds: int, message: str) -> None:
@@ -299,20 +299,21 @@ def _cost(metrics: xr.Dataset) -> str:
 Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
 
-def _join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
+def join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     order = [entry.label for entry in config.algorithms if entry.label in parts]
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
     return results.with_gains(metrics, order[0]).assign_attrs(name=config.name), records
 
 
-def _save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset) -> None:
+def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset) -> None:
     """Written beside and moved into place, so that a run that dies leaves the last complete file."""
     fresh = directory / ".results.nc"
     metrics.to_netcdf(fresh, engine="h5netcdf")
     records.to_netcdf(fresh, engine="h5netcdf", mode="a", group="records")
     os.replace(fresh, directory / "results.nc")
-    scalars = [str(name) for name, values in metrics.items() if values.dims == ("algorithm", "seed", "evaluated_round")]
+    scalar = lambda dims: dims[:1] == ("algorithm",) and dims[-2:] == ("seed", "evaluated_round")  # noqa: E731
+    scalars = [str(name) for name, values in metrics.items() if scalar(values.dims)]
     table = metrics[scalars].to_dataframe().reset_index()
     table.to_csv(directory / ".metrics.csv", index=False)
     os.replace(directory / ".metrics.csv", directory / "metrics.csv")
@@ -333,7 +334,7 @@ def load(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset]:
     )
 
 
-def _finished(config: Config, directory: pathlib.Path) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+def resumed(config: Config, directory: pathlib.Path) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Results of an interrupted run by label, if it was of the same config."""
     if not (directory / "results.nc").is_file():
         return {}

@@ -88,6 +88,9 @@ def metrics_dataset(
             variables |= {
                 prefix + name: (("seed", "evaluated_round"), np.asarray(value)) for name, value in scalars.items()
             }
+    if "valid_accuracy" in variables:
+        average = formulas.average_accuracy(variables["valid_accuracy"][1])
+        variables["average_valid_accuracy"] = (("seed", "evaluated_round"), average)
     return xr.Dataset(variables, coordinates)
 
 
@@ -213,7 +216,7 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
     """Adds IP-FL's PMA and opt-outs of every algorithm against the model that ``baseline`` gives its clients.
 
     Args:
-      metrics: joined over ``algorithm``.
+      metrics: joined over ``algorithm``; the cells of a sweep are compared each with the same cell of ``baseline``.
       baseline: a label among them; IP-FL compares with FedAvg.
 
     Returns:
@@ -224,10 +227,10 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         name = prefix + "test_accuracy"
         if name not in metrics:
             continue
-        accuracy = metrics[name].transpose("algorithm", "seed", "evaluated_round", axis)
+        accuracy = metrics[name].transpose("algorithm", ..., "seed", "evaluated_round", axis)
         other = accuracy.sel(algorithm=baseline, drop=True)
         gain = formulas.personalised_model_accuracy_gain(accuracy.values, other.values[None])
-        dims = ("algorithm", "seed", "evaluated_round")
+        dims = accuracy.dims[:-1]
         found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
         found[prefix + "average_gain"] = (dims, formulas.average_accuracy(gain))
         found[prefix + "opt_outs"] = (dims, formulas.opt_outs(gain))

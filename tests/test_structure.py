@@ -32,6 +32,7 @@ FLOORS = {
     "scenarios": (3, 1),
     "config": (4, 0),
     "experiment": (5, 0),
+    "sweep": (5, 1),
     "report": (6, 0),
     "reproduce": (6, 0),
     "cli": (7, 0),
@@ -152,7 +153,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        ("xarray", "results experiment report reproduce config cli engine"),
+        ("xarray", "results experiment sweep report reproduce config cli engine"),
     ],
 )
 def test_libraries_have_a_home(library, home):

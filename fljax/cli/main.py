@@ -15,6 +15,7 @@ from fljax.cli import show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
+from fljax.cli.sweep import sweep
 
 app = typer.Typer(
     name="fljax",
@@ -26,6 +27,7 @@ data_app = typer.Typer(help="Data sets: where they are, and getting them.")
 
 app.command()(run)
 app.command()(reproduce)
+app.command()(sweep)
 app.command(name="report")(show.report_)
 app.command(name="list")(show.list_)
 app.command()(show.cite)

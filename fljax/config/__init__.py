@@ -17,8 +17,10 @@ from fljax.config.keys import (
     Participation,
     Scenario,
     Standalone,
+    Sweep,
 )
 from fljax.config.reading import load, parse
+from fljax.config.sweeping import Grid, load_grid, parse_grid
 from fljax.config.writing import dumps
 
 __all__ = [
@@ -27,12 +29,16 @@ __all__ = [
     "ConfigError",
     "Data",
     "Execution",
+    "Grid",
     "Local",
     "Model",
     "Participation",
     "Scenario",
     "Standalone",
+    "Sweep",
     "dumps",
     "load",
+    "load_grid",
     "parse",
+    "parse_grid",
 ]

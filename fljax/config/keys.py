@@ -50,6 +50,14 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _values(value: Any) -> Any:
+    if isinstance(value, list | tuple) and value:
+        different = [each for place, each in enumerate(value) if each not in value[:place]]
+        if len(different) == len(value):
+            return tuple(value)
+    raise ValueError(f"expected a list of different values, got {value!r}")
+
+
 Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
 Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
 ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan"] | int, BeforeValidator(_client_strategy)]
@@ -221,6 +229,16 @@ class Published(Table):
     partition: str | None = None
 
 
+class Sweep(Table):
+    """What ``fljax sweep`` tries: ``grid`` maps paths, as ``--set`` writes them, to lists.
+
+    ``metric`` says which cell is best.
+    """
+
+    grid: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
+    metric: str = "average_accuracy"
+
+
 class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
@@ -239,6 +257,7 @@ class Config(Table):
     execution: Execution = Execution()
     published: Published | None = None
     scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+    sweep: Sweep | None = None
     algorithms: Annotated[tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1)]
 
     @model_validator(mode="before")

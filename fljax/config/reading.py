@@ -32,11 +32,19 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
       ConfigError: the file cannot be read, or something in it or in the overrides is wrong.
     """
-    path = pathlib.Path(path)
-    raw = _read(path)
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw, name=path.stem)
+    raw = read(path)
+    for text in overrides:
+        override(raw, text)
+    return parse(raw, name=pathlib.Path(path).stem)
+
+
+def read(path: str | pathlib.Path) -> dict[str, Any]:
+    """A TOML file, on top of its bases, as nested dictionaries, not checked.
+
+    Raises:
+      ConfigError: it cannot be read.
+    """
+    return _read(pathlib.Path(path))
 
 
 def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
@@ -74,23 +82,40 @@ def parse(raw: Mapping[str, Any], *, name: str = "experiment") -> Config:
     return with_checked_options(config)
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
+def override(raw: dict[str, Any], text: str) -> None:
+    """Applies one ``"a.b=c"`` in place."""
+    path, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"expected an override 'table.key=value', got {text!r}")
+    assign(raw, path, toml_value(value), text)
+
+
+def toml_value(text: str) -> Any:
+    """What a piece of TOML stands for; the text itself where it is none."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    return parsed["value"] if set(parsed) == {"value"} else text.strip()
+
+
+def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
+    """Sets the key at a dotted path in place; ``text`` is how the user wrote it.
+
+    Raises:
+      ConfigError: there is no such place.
+    """
     keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys):
-        raise ConfigError(f"expected an override 'table.key=value', got {override!r}")
+    if not all(keys):
+        raise ConfigError(f"expected an override 'table.key=value', got {text!r}")
     table: Any = raw
     if keys[0] == "algorithms" and len(keys) > 1:
         table, keys = _entry(raw, path.strip())
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"expected {key!r} in the override {override!r} to be a table, got {table!r}")
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        parsed = {}
-    table[keys[-1]] = parsed["value"] if set(parsed) == {"value"} else text.strip()
+            raise ConfigError(f"expected {key!r} in the override {text!r} to be a table, got {table!r}")
+    table[keys[-1]] = value
 
 
 def _entry(raw: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:

@@ -6,8 +6,11 @@ from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.cores import use_cores as use_cores
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
+from fljax.engine.program import groups as groups
 from fljax.engine.round import State as State
 from fljax.engine.round import one_round as one_round
 from fljax.engine.simulate import Block as Block
 from fljax.engine.simulate import simulate as simulate
 from fljax.engine.standalone import standalone as standalone
+from fljax.engine.standalone import standalone_sweep as standalone_sweep
+from fljax.engine.sweep import sweep as sweep

@@ -71,6 +71,7 @@ def evaluate(
     lanes: Lanes,
     state: State,
     round: Int[Array, ""] | None = None,
+    valid: bool = False,
 ) -> dict[str, Array]:
     """Test loss and accuracy of every client.
 
@@ -80,30 +81,37 @@ def evaluate(
       lanes: how many run side by side.
       state: whose models are judged.
       round: equals ``state.round``, as in ``one_round``.
+      valid: whether seen clients are judged on their validation rows as well.
 
     Returns:
       ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
       ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
-      ``unseen_`` [U] in the order of ``federation.unseen``. NaN for clients without training or test rows
-      and for those whom the algorithm does not count; a loss that is not a number counts as infinite.
+      ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
+      of what seen clients would use. NaN for clients without training rows or without such rows, and for those whom
+      the algorithm does not count; a loss that is not a number counts as infinite.
     """
     round = state.round if round is None else round
 
     def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
-        test = local_data(federation, client).test
-        counts = (client.train.size > 0) & (client.test.size > 0)
-        if algorithm.counted is not None:
-            counts = counts & algorithm.counted(state.server, _seat(round, client, known))
         found: dict[str, Array] = {}
         for prefix, model in zip(("", "global_"), models, strict=True):
             if model is not None:
-                loss, accuracy = local.evaluate(algorithm.task, lambda x, m=model: algorithm.predict(m, x), test)
-                found[prefix + "test_loss"], found[prefix + "test_accuracy"] = local.judged(loss, accuracy, counts)
+                found |= score(client, model, "test", known, prefix)
         return found
+
+    def score(client: ClientData, model: PyTree, part: str, known: bool, prefix: str = "") -> dict[str, Array]:
+        rows = getattr(local_data(federation, client), part)
+        counts = (client.train.size > 0) & (rows.rows.size > 0)
+        if algorithm.counted is not None:
+            counts = counts & algorithm.counted(state.server, _seat(round, client, known))
+        loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
+        loss, accuracy = local.judged(loss, accuracy, counts)
+        return {f"{prefix}{part}_loss": loss, f"{prefix}{part}_accuracy": accuracy}
 
     def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:
         client, kept = row
-        return judge(client, deploy_seen(algorithm, federation, state, round, client, kept), True)
+        models = deploy_seen(algorithm, federation, state, round, client, kept)
+        return judge(client, models, True) | (score(client, models[0], "valid", True) if valid else {})
 
     def unseen(client: ClientData) -> dict[str, Array]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
@@ -113,7 +121,7 @@ def evaluate(
         fresh = map_lanes(unseen, federation.unseen, lanes.evaluation, lanes.devices)
         found |= {"unseen_" + name: values for name, values in fresh.items()}
     if algorithm.shared is not None and algorithm.shared is algorithm.deploy:
-        for name in list(found):
+        for name in [name for name in found if "test_" in name]:
             prefix, _, rest = name.rpartition("test_")
             found[f"{prefix}global_test_{rest}"] = found[name]
     return found

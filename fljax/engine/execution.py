@@ -23,6 +23,9 @@ FILLED = 0.5
 ACCELERATOR = 8 * 2**30
 # Prepared examples that are evaluated at a time: LeNet on 50 clients x 2,000 images took 2.0 s in fives, 3.2 s in 25s.
 EVALUATION = {"cpu": 4 * 2**20, "accelerator": 1024 * 2**20}
+# Runs for each device from which on devices take whole runs: they then wait for each other once a block, not in every
+# round, and runs that do not divide by devices waste little.
+APART = 4
 # A client alone costs 1 + this times its share of many side by side.
 ALONE = {"cpu": 1.0, "accelerator": 100.0}
 
@@ -53,6 +56,7 @@ class Lanes(NamedTuple):
     seeds: int
     evaluation: int
     devices: int = 1
+    runs_apart: bool = False  # whether devices take runs (of a sweep, or seeds) whole, rather than a run's clients
 
 
 class Sizes(NamedTuple):
@@ -82,19 +86,22 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     backend = jax.default_backend() if backend is None else backend
     kind = "cpu" if backend == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
-    rows = -(-sizes.rows // devices)
+    apart = devices > 1 and sizes.seeds >= APART * devices
+    rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
     fitting = CACHE // needed if kind == "cpu" else _power_of_two(_memory() // max(sizes.lane, needed))
     lanes = max(1, min(rows, fitting))
     if sizes.samples is not None:
         lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
     clients = "auto" if execution.clients == "trial" else execution.clients
-    each = -(-sizes.population // devices)
+    each = sizes.population if apart else -(-sizes.population // devices)
+    runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Lanes(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
-        _lanes("seeds", execution.seeds, sizes.seeds, fitting // rows),
+        _lanes("seeds", execution.seeds, runs, fitting // rows),
         _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
         devices,
+        apart,
     )
 
 

@@ -1,4 +1,4 @@
-"""The compiled programs of a run: what is static, what is traced, and how seeds are mapped."""
+"""The compiled programs of a run: what is static, what is traced, and how runs (seeds, or cells x seeds) are mapped."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class Spec(NamedTuple):
     build: Callable[..., Any]
     structure: Any
     static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
+    varied: tuple[int, ...] = ()  # which of the traced leaves have a leading axis of runs, because plans differ in them
+    valid: bool = False  # whether some client has validation rows, so that models are judged on them
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
         """The algorithm, with its traced leaves put back."""
@@ -77,10 +79,14 @@ class _Fixed:
 
 
 class Inputs(NamedTuple):
-    """The traced half of a plan, with the data."""
+    """The traced half of a plan, or of several that are run together, with the data.
 
-    traced: list[Any]
-    by_seed: dict[str, Any]
+    A run is one plan with one seed: those of the first plan come first. Where federations are stacked, run r uses that
+    of seed ``r % seeds``.
+    """
+
+    traced: list[Any]  # leaves; those that vary are [runs, ...]
+    by_seed: dict[str, Any]  # [runs, ...]
     federation: Federation
 
 
@@ -104,6 +110,12 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     Raises:
       ValueError: if ``plan`` is neither an Algorithm nor a Plan.
     """
+    spec, traced, by_seed = _parted(plan)
+    valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
+    return spec._replace(valid=valid), Inputs(traced, by_seed, by_id(federation))
+
+
+def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
         plan = Plan(_Fixed(plan))
     if not isinstance(plan, Plan):
@@ -112,29 +124,101 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
     static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
-    return Spec(plan.build, structure, static), Inputs(traced, dict(plan.by_seed), by_id(federation))
+    return Spec(plan.build, structure, static), traced, dict(plan.by_seed)
 
 
-def map_seeds(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
-    """Maps ``function(algorithm, federation, own)`` over seeds; the data are shared unless they are stacked."""
-    federation, stacked = inputs.federation, is_stacked(inputs.federation)
-    tables = federation._replace(examples=None) if stacked else None
+def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
+    """Positions of plans that differ in the values of floats and arrays only, group by group, in order."""
+    found: dict[Any, list[int]] = {}
+    for place, plan in enumerate(plans):
+        spec, traced, by_seed = _parted(plan)
+        leaves, structure = jax.tree.flatten((traced, by_seed))
+        found.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
+    return list(found.values())
 
-    def one(row: tuple[Any, Any, Any]) -> PyTree:
-        by_seed, own_tables, own_values = row
-        mine = own_tables._replace(examples=federation.examples) if stacked else federation
-        return function(spec.algorithm(inputs.traced, by_seed), mine, own_values)
 
-    return map_lanes(one, (inputs.by_seed, tables, own), lanes.seeds)
+def _describe(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
+
+
+def together(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
+    """Several plans as one: leaves in which they differ get a leading axis of runs, the others stay shared.
+
+    Raises:
+      ValueError: if the plans differ in more than the values of floats and arrays.
+    """
+    spec, first = parts[0]
+    if len(parts) == 1:
+        return spec, first
+    for place, (other, inputs) in enumerate(parts):
+        _check_alike(place, spec, other, (first.traced, first.by_seed), (inputs.traced, inputs.by_seed))
+    columns = list(zip(*(inputs.traced for _, inputs in parts), strict=True))
+    varied = tuple(
+        place for place, leaves in enumerate(columns) if any(not same_numbers([leaves[0]], [leaf]) for leaf in leaves)
+    )
+    traced: list[Any] = list(first.traced)
+    for place in varied:
+        # Stacked one by one, so that Python's numbers stay as weakly typed as they are in a run of their own.
+        traced[place] = jnp.repeat(jnp.stack([jnp.asarray(leaf) for leaf in columns[place]]), seeds, axis=0)
+    by_seed = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(inputs.by_seed for _, inputs in parts))
+    return spec._replace(varied=varied), Inputs(traced, by_seed, first.federation)
+
+
+def _check_alike(place: int, spec: Spec, other: Spec, first: Any, numbers: Any) -> None:
+    wrong = "builders" if spec.build != other.build else "arguments" if spec.structure != other.structure else None
+    differ = [(a, b) for a, b in zip(spec.static, other.static, strict=False) if a != b]
+    if wrong is None and differ:
+        a, b = ("a number" if leaf is _TRACED else repr(leaf) for leaf in differ[0])
+        wrong = f"values that shape the program, {a} beside {b}"
+    if wrong is None and jax.tree.map(_describe, first) != jax.tree.map(_describe, numbers):
+        wrong = "arrays of other shapes, types or names"
+    if wrong is not None:
+        raise ValueError(
+            f"expected plans that differ in the values of floats and arrays only, got plans 0 and {place} with {wrong}"
+        )
+
+
+def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether the traced leaves of two plans with the same Spec are equal."""
+    pairs = zip(some, others, strict=True)  # compared in the precision in which they are computed with
+    return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
+
+
+def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+    """Maps ``function(algorithm, federation, lanes, own)`` over runs; data are shared unless seeds have federations of
+    their own, whose tables are then read where they are: there is no copy of them for every run."""
+    federation, runs = inputs.federation, jax.tree.leaves(own)[0].shape[0]
+    seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
+    tables = federation._replace(examples=None)
+    inner = lanes._replace(devices=1) if lanes.runs_apart else lanes
+
+    def one(row: tuple[Any, ...]) -> PyTree:
+        varied, by_seed, place, own_values = row
+        traced = list(inputs.traced)
+        for position, value in zip(spec.varied, varied, strict=True):
+            traced[position] = value
+        mine = federation
+        if seeds:
+            # With one federation for each run it is a row; one for all of them is not batched at all.
+            found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
+            mine = found._replace(examples=federation.examples)
+        return function(spec.algorithm(traced, by_seed), mine, inner, own_values)
+
+    place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
+    varied = [inputs.traced[position] for position in spec.varied]
+    return map_lanes(one, (varied, inputs.by_seed, place, own), lanes.seeds, lanes.devices if lanes.runs_apart else 1)
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: four times faster to compile like this.
 @jit.program(static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
-    """States of all seeds before round 0."""
+    """States of all runs before round 0; ``seeds`` is ``[runs]``."""
+
+    def begin(algorithm: Algorithm, data: Federation, lanes: Lanes, seed: Array) -> State:
+        return initial_state(algorithm, data, seed)
 
     def run(inputs: Inputs, seeds: Array) -> State:
-        states = map_seeds(spec, lanes, inputs, seeds, initial_state)
+        states = map_runs(spec, lanes, inputs, seeds, begin)
         # What stems from Python's numbers is given its dtype for good, as every later state has it.
         return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
 
@@ -145,14 +229,16 @@ def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
 def run_rounds(
     spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, dict[str, Array]]:
-    """``count`` rounds from round ``first`` for all seeds, in one program without a host round trip.
+    """``count`` rounds from round ``first`` for all runs, in one program without a host round trip.
 
     ``count`` is traced: blocks of any length up to ``capacity`` share one compilation. Records are
-    ``[seeds, capacity, ...]``, of which the first ``count`` are filled.
+    ``[runs, capacity, ...]``, of which the first ``count`` are filled.
     """
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, dict[str, Array]]:
-        def one_seed(algorithm: Algorithm, data: Federation, state: State) -> tuple[State, dict[str, Array]]:
+        def one_run(
+            algorithm: Algorithm, data: Federation, lanes: Lanes, state: State
+        ) -> tuple[State, dict[str, Array]]:
             # Under jit, so that it is traced once for its shapes and for the loop.
             step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round))
             shapes = jax.eval_shape(step, state, first)[1]
@@ -165,20 +251,20 @@ def run_rounds(
 
             return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-        return map_seeds(spec, lanes, inputs, state, one_seed)
+        return map_runs(spec, lanes, inputs, state, one_run)
 
     return on_devices(run, lanes.devices)(inputs, state, first, count)
 
 
 @jit.program(static_argnames=("spec", "lanes"))
 def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
-    """Test loss and accuracy of all clients of all seeds: ``[seeds, N]`` and ``[seeds, U]``."""
+    """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
     def run(inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
-        def one_seed(algorithm: Algorithm, data: Federation, state: State) -> dict[str, Array]:
-            return evaluation.evaluate(algorithm, data, lanes, state, round)
+        def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> dict[str, Array]:
+            return evaluation.evaluate(algorithm, data, lanes, state, round, spec.valid)
 
-        return map_seeds(spec, lanes, inputs, state, one_seed)
+        return map_runs(spec, lanes, inputs, state, one_run)
 
     return on_devices(run, lanes.devices)(inputs, state, round)
 
@@ -216,20 +302,20 @@ class Shapes(NamedTuple):
     ballot: int  # bytes of one ballot
 
 
-def first_seed(inputs: Inputs) -> tuple[Federation, Any]:
-    """Shapes of one seed's federation, and of its hyper-parameters that differ between seeds."""
-    data = inputs.federation
+def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
+    """Shapes of what one run sees: traced leaves, what differs between seeds, and its federation."""
+    data, take = inputs.federation, lambda tree: jax.eval_shape(lambda tree: trees.take(tree, 0), tree)
     if is_stacked(data):
-        own = jax.eval_shape(lambda f: trees.take(f._replace(examples=None), 0), data)
-        data = own._replace(examples=data.examples)
-    return data, jax.eval_shape(lambda tree: trees.take(tree, 0), inputs.by_seed)
+        data = take(data._replace(examples=None))._replace(examples=data.examples)
+    traced = [take(leaf) if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
+    return traced, take(inputs.by_seed), data
 
 
-def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
-    """Shapes and bytes of a plan, by abstract evaluation."""
+def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
+    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation."""
     kept: list[Any] = []
     federation = inputs.federation
-    data, by_seed = first_seed(inputs)
+    traced, by_seed, data = first_run(spec, inputs)
     zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
@@ -242,7 +328,7 @@ def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
         ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
         return state, cohort, down, ballot
 
-    state, cohort, down, ballot = jax.eval_shape(begin, inputs.traced, by_seed, data)
+    state, cohort, down, ballot = jax.eval_shape(begin, traced, by_seed, data)
     row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
 
     def one_client(
@@ -251,13 +337,13 @@ def measure(spec: Spec, inputs: Inputs, seeds: int) -> Shapes:
         algorithm = spec.algorithm(traced, by_seed)
         return train(algorithm, data, single, zero, zero, server, cohort, kept, own)[0]
 
-    arguments = (inputs.traced, by_seed, data, state.server, row(cohort), row(state.clients), row(data.clients))
+    arguments = (traced, by_seed, data, state.server, row(cohort), row(state.clients), row(data.clients))
     closed, up = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
     population = data.clients.id.shape[0]
     sizes = Sizes(
         rows=cohort.id.shape[0],
         population=population,
-        seeds=seeds,
+        seeds=runs,
         model=trees.bytes_of(down),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         lane=made_bytes(closed.jaxpr),

@@ -16,7 +16,7 @@ from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
-from fljax.engine.round import State
+from fljax.engine.round import State, by_id
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
@@ -33,8 +33,9 @@ class Block(NamedTuple):
       round: rounds done.
       rounds: rounds asked for.
       ran: rounds of this block.
-      metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point.
-      state: of all seeds; it is donated to the next block, so copy what you keep.
+      metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point. In a sweep the rows are runs: all
+        seeds of the first plan, then those of the second, and so on.
+      state: of all seeds (or runs); it is donated to the next block, so copy what you keep.
       seconds: spent in this block, evaluation included.
       diverged: ``((seed, round), ...)`` so far.
     """
@@ -85,18 +86,49 @@ def simulate(
       ValueError: if counts are out of range, if the federation, ``by_seed`` or ``reference`` has another number of
         seeds, or if ``initial`` does not fit the algorithm and the seeds.
     """
+    (result,) = run_plans(
+        [algorithm_or_plan],
+        federation,
+        rounds=rounds,
+        seeds=seeds,
+        references=[reference],
+        initial=initial,
+        evaluate_every=evaluate_every,
+        callbacks=callbacks,
+        execution=execution,
+    )
+    return result
+
+
+def run_plans(
+    plans: Sequence[Algorithm | Plan],
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    references: Sequence[Reference | None],
+    initial: State | None = None,
+    evaluate_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    execution: Execution | None = None,
+) -> list[Result]:
+    """What ``simulate`` does, for one plan or several that share their programs; ``initial`` is of one plan."""
     seeds = [int(seed) for seed in seeds]
     _check(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
-    spec, inputs = program.split(algorithm_or_plan, federation)
-    _check_rows(seeds, inputs, reference)
+    federation = by_id(federation)
+    parts = [program.split(plan, federation) for plan in plans]
+    for (_, inputs), reference in zip(parts, references, strict=True):
+        _check_rows(seeds, inputs, reference)
+    spec, inputs = program.together(parts, len(seeds))
     execution = execution or Execution()
     clock = _Clock()
-    shapes = program.measure(spec, inputs, len(seeds))
+    runs = seeds * len(plans)
+    shapes = program.measure(spec, inputs, len(runs))
     lanes = resolve(execution, shapes.sizes)
     capacity = max(1, min(rounds, evaluate_every or rounds))
-    numbers = jnp.asarray(seeds, jnp.uint32)
-    given, inputs = inputs, replicated(inputs, lanes.devices)
+    numbers = jnp.asarray(runs, jnp.uint32)
+    inputs = replicated(inputs, lanes.devices)
     if execution.clients == "trial":
         lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
@@ -122,11 +154,21 @@ def simulate(
         evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
         clock.lap("evaluate")
         seconds = time.perf_counter() - began
-        report = Block(done, end, count, evaluations[-1][1], state, seconds, _diverged(seeds, state))
+        report = Block(done, end, count, evaluations[-1][1], state, seconds, _diverged(runs, state))
         answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
         if any(answers):
             break
-    return _result(spec, given, lanes, shapes, seeds, first, evaluations, records, reference, state, clock, memory)
+    seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
+    found = []
+    for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
+        own = slice(place * len(seeds), (place + 1) * len(seeds))
+        mine = (
+            [(at, {name: values[own] for name, values in scores.items()}) for at, scores in evaluations],
+            [{name: values[own] for name, values in block.items()} for block in records],
+            state if len(plans) == 1 else jax.tree.map(lambda leaf, own=own: leaf[own], state),
+        )
+        found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, memory))
+    return found
 
 
 class _Clock:
@@ -201,15 +243,15 @@ def _result(
     first: int,
     evaluations: list[tuple[int, dict[str, np.ndarray]]],
     records: list[dict[str, np.ndarray]],
-    reference: Reference | None,
     state: State,
-    clock: _Clock,
+    reference: Reference | None,
+    seconds: dict[str, float],
     memory: int,
 ) -> Result:
     metrics = results.metrics_dataset(seeds, evaluations, reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
-    for purpose, seconds in clock.seconds.items():
-        metrics[f"seconds_{purpose}"] = ((), seconds)
+    for purpose, spent in seconds.items():
+        metrics[f"seconds_{purpose}"] = ((), spent)
     for name, number in lanes._asdict().items():
         metrics[f"execution_{name}"] = ((), number)
     metrics["execution_memory"] = ((), float(memory), {"units": "bytes", "long_name": "estimate, of each device"})

@@ -22,12 +22,14 @@ from fljax.engine.program import (
     Spec,
     check_seeds,
     evaluated_bytes,
-    first_seed,
-    map_seeds,
+    first_run,
+    map_runs,
+    same_numbers,
     samples,
     split,
+    together,
 )
-from fljax.engine.round import local_data
+from fljax.engine.round import by_id, local_data
 from fljax.local import Local
 from fljax.results import Reference
 from fljax.types import ClientData, Federation, Task
@@ -69,8 +71,62 @@ def standalone(
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
+    (found,) = standalone_sweep(task, federation, [local], seeds=seeds, keep_models=keep_models, execution=execution)
+    return found
+
+
+def standalone_sweep(
+    task: Task,
+    federation: Federation,
+    locals: Sequence[Local],
+    *,
+    seeds: Sequence[int] = (0,),
+    keep_models: bool = False,
+    execution: Execution | None = None,
+) -> list[Reference]:
+    """``standalone`` for several ways to train: those that differ in floats only are runs of one program.
+
+    Args:
+      task: model and loss.
+      federation: one, or one per seed.
+      locals: at least one; equal ones are computed once.
+      seeds: as for ``standalone``.
+      keep_models: as for ``standalone``.
+      execution: as for ``standalone``.
+
+    Returns:
+      One ``Reference`` for each of ``locals``, in their order.
+    """
     check_seeds(seeds, federation)
-    spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
+    federation = by_id(federation)
+    groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
+    places: list[tuple[Spec, int]] = []
+    for local in locals:
+        spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
+        members = groups.setdefault(spec, [])
+        equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
+        if not equal:
+            members.append((local, inputs))
+        places.append((spec, equal[0] if equal else len(members) - 1))
+    found = {
+        spec: _references([(spec, inputs) for _, inputs in members], task, members[0][0], seeds, keep_models, execution)
+        for spec, members in groups.items()
+    }
+    return [found[spec][place] for spec, place in places]
+
+
+def _references(
+    parts: Sequence[tuple[Spec, Inputs]],
+    task: Task,
+    local: Local,
+    seeds: Sequence[int],
+    keep_models: bool,
+    execution: Execution | None,
+) -> list[Reference]:
+    """Of ways to train that share a program; ``local`` is one of them."""
+    spec, inputs = together(parts, len(seeds))
+    federation = inputs.federation
+    runs = list(seeds) * len(parts)
     model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
@@ -80,11 +136,12 @@ def standalone(
     evaluated = evaluated_bytes(federation, rows)
     # What training one client holds decides on accelerators only; finding it takes a trace.
     lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
-    sizes = Sizes(count, count, len(seeds), model, evaluated, lane, ragged)
+    sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
     inputs = replicated(inputs, lanes.devices)
-    found = _run(spec, lanes, keep_models, inputs, jnp.asarray(seeds, jnp.uint32))
-    return jax.tree.map(np.asarray, found)
+    found = jax.tree.map(np.asarray, _run(spec, lanes, keep_models, inputs, jnp.asarray(runs, jnp.uint32)))
+    starts = range(0, len(runs), len(seeds))
+    return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
 
 
 def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
@@ -96,14 +153,14 @@ def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
         zero = jnp.zeros((), jnp.int32)
         return _population(solo, data, client, zero[None], params, zero, Lanes(1, 1, 1), keep_models=True)
 
-    data, by_seed = first_seed(inputs)
+    traced, by_seed, data = first_run(spec, inputs)
     single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), data.clients)
-    return made_bytes(jax.make_jaxpr(one)(inputs.traced, by_seed, data, single).jaxpr)
+    return made_bytes(jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr)
 
 
 @jit.program(static_argnames=("spec", "lanes", "keep_models"))
 def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
-    def one_seed(solo: Any, data: Federation, seed: Array) -> Reference:
+    def one_run(solo: Any, data: Federation, lanes: Lanes, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))
@@ -118,7 +175,7 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
-    run = on_devices(lambda inputs, seeds: map_seeds(spec, lanes, inputs, seeds, one_seed), lanes.devices)
+    run = on_devices(lambda inputs, seeds: map_runs(spec, lanes, inputs, seeds, one_run), lanes.devices)
     return run(inputs, seeds)
 
 

@@ -2,6 +2,7 @@
 
 from fljax.report.drawing import figures, picture
 from fljax.report.page import write
+from fljax.report.sweeps import best_rows, sweep_picture
 from fljax.report.tables import Row, pivot, summary
 
-__all__ = ["Row", "figures", "picture", "pivot", "summary", "write"]
+__all__ = ["Row", "best_rows", "figures", "picture", "pivot", "summary", "sweep_picture", "write"]

@@ -94,12 +94,17 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
     return figure
 
 
-def _draw(panel: Panel, axes: Axes) -> None:
+def dress(axes: Axes) -> None:
+    """The frame, ticks and grid of every panel."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#999999")
     axes.tick_params(colors=INK, labelsize=9)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def _draw(panel: Panel, axes: Axes) -> None:
+    dress(axes)
     panel(axes)
     axes.title.set(fontsize=11, color=INK, fontweight="bold")
     axes.xaxis.label.set(fontsize=9.5, color=INK)

@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 
 from fljax.experiment import load
 from fljax.report.drawing import figures, picture
+from fljax.report.sweeps import best_rows, sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title
+from fljax.sweep import axes_of, best
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1180px;
@@ -29,7 +31,7 @@ img { width: 100%; height: auto; } pre { background: #f6f6f6; padding: 1rem; ove
 
 
 def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes ``report.png`` and ``report.html`` into the folder of a run; returns their paths.
+    """Writes ``report.png`` (of a sweep: ``sweep.png``) and ``report.html`` into the folder of a run; their paths.
 
     Raises:
       ValueError: the folder holds no results.
@@ -38,8 +40,14 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     metrics, records = load(folder)
     image, page = folder / "report.png", folder / "report.html"
     heading = str(metrics.attrs.get("name", folder.resolve().name))
-    image.write_bytes(_png(picture(metrics, records, heading), dpi=120))
     attached = [folder / name for name in ("config.toml", "environment.json") if (folder / name).is_file()]
+    if axes_of(metrics):
+        image = folder / "sweep.png"
+        drawn = sweep_picture(metrics, heading)
+        image.write_bytes(_png(drawn, dpi=120))
+        page.write_text(_sweep_page(heading, metrics, drawn, attached), encoding="utf-8")
+        return image, page
+    image.write_bytes(_png(picture(metrics, records, heading), dpi=120))
     page.write_text(_page(heading, metrics, records, attached), encoding="utf-8")
     return image, page
 
@@ -47,23 +55,37 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list[pathlib.Path]) -> str:
     rows = summary(metrics)
     drawn = [_image(name, figure) for name, figure in figures(metrics, records).items()]
+    tables = [_table("Seen clients", rows, unseen=False), _table("Unseen clients", rows, unseen=True)]
+    pictures = f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""
+    return _whole(heading, [f'<p class="note">{_when(rows)}</p>', *_diverged(metrics), *tables, pictures], attached)
+
+
+def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list[pathlib.Path]) -> str:
+    metric = str(metrics.attrs["metric"])
+    head, *rows = best_rows(best(metrics, metric), metric)
+    lines = ["".join(f"<td>{html.escape(each)}</td>" for each in row) for row in rows]
+    titles = "".join(f"<th>{html.escape(each)}</th>" for each in head)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+    note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
+    tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
+    return _whole(heading, [tables, f"<h2>Grid</h2>{_image(metric, drawn)}"], attached)
+
+
+def _whole(heading: str, parts: list[str], attached: list[pathlib.Path]) -> str:
     files = [
         f"<details><summary>{each.name}</summary><pre>{html.escape(each.read_text(encoding='utf-8'))}</pre></details>"
         for each in attached
     ]
-    tables = [_table("Seen clients", rows, unseen=False), _table("Unseen clients", rows, unseen=True)]
-    parts = [
+    whole = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(heading)}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
         f"<h1>{html.escape(heading)}</h1>",
-        f'<p class="note">{_when(rows)}</p>',
-        *_diverged(metrics),
-        *tables,
-        f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else "",
+        *parts,
         f"<h2>How it was run</h2>{''.join(files)}" if files else "",
         "</body></html>\n",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in whole if part)
 
 
 def _when(rows: list[Row]) -> str:

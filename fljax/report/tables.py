@@ -15,6 +15,7 @@ TITLES = {
     "preferred_model_accuracy": "Accuracy of the preferred model",
     "average_accuracy": "Average accuracy",
     "global_average_accuracy": "Average accuracy of the global model",
+    "average_valid_accuracy": "Average accuracy on validation rows",
     "maximum_accuracy": "Best client's accuracy",
     "global_model_appeal": "Clients that the global model appeals to",
     "accuracy_increase": "Accuracy gained over standalone",

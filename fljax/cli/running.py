@@ -1,0 +1,84 @@
+"""What commands that run experiments share: the folder of the results, and progress."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fljax.cli.environment import environment
+
+if TYPE_CHECKING:
+    from fljax.config import Config
+    from fljax.experiment import Event
+
+
+def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
+    """Where results go.
+
+    Raises:
+      ValueError: there is nothing to resume, or the folder holds results that would be lost.
+    """
+    if resume and out is None:
+        runs = sorted(pathlib.Path("runs").glob(f"{config.name}-[0-9]*"))
+        if not runs:
+            raise ValueError(f"expected an earlier run of {config.name!r} in 'runs' to resume, got none")
+        return runs[-1]
+    if out is None:
+        return pathlib.Path("runs") / f"{config.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if (out / "results.nc").exists() and not resume:
+        raise ValueError(f"expected a folder without results, or --resume, got {str(out)!r}, which holds some")
+    return out
+
+
+def prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
+    """Makes the folder and writes what was asked for and where it runs, before anything is computed."""
+    from fljax.config import dumps
+
+    text, written = dumps(config), folder / "config.toml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if resume and written.exists() and written.read_text(encoding="utf-8") != text:
+            raise ValueError(f"expected the config of the run in {str(folder)!r} to resume it, got a changed one")
+        written.write_text(text, encoding="utf-8")
+        found = json.dumps(environment(), indent=2) + "\n"
+        (folder / "environment.json").write_text(found, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+
+
+def progress_bars(quiet: bool) -> Progress:
+    """Bars on stderr, with lines above them."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=quiet,
+    )
+
+
+def listener(progress: Progress) -> Any:
+    """Turns events into bars, one for each algorithm; anything else is a line above them."""
+    bars: dict[str, Any] = {}
+    began: dict[str, float] = {}
+
+    def listen(event: Event) -> None:
+        if event.stage == "train":
+            if event.label not in bars:
+                bars[event.label] = progress.add_task(event.label, total=event.rounds, speed="")
+                began[event.label] = event.seconds
+            elapsed = event.seconds - began[event.label]
+            speed = f"{event.round / elapsed:.1f} rounds/s" if event.round and elapsed > 0 else ""
+            progress.update(bars[event.label], completed=event.round, speed=speed)
+        elif event.message and not progress.disable:
+            start = f"{event.label}: " if event.label else ""
+            progress.console.print(f"{start}{event.message}", highlight=False, markup=False)
+
+    return listen

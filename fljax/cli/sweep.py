@@ -1,0 +1,98 @@
+"""``fljax sweep``."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fljax.cli.environment import start_jax
+from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.running import folder_of, listener, prepare, progress_bars
+
+if TYPE_CHECKING:
+    from fljax.sweep import Best
+
+
+def sweep(
+    config: Annotated[pathlib.Path, typer.Argument(help="A TOML file.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="A.B=C,D", help="Values of a key to try; may be repeated. Goes before [sweep]."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0.")] = None,
+    out: Annotated[
+        pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")
+    ] = False,
+    as_json: Json = False,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
+    ] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")] = False,
+) -> int:
+    """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
+    from fljax.config import load_grid
+
+    changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
+    chosen = load_grid(config, changes, grid or ())
+    folder = folder_of(chosen.config, out, resume)
+    start_jax(cache)
+    from fljax import sweep as sweeping
+
+    sweeping.check(chosen)
+    prepare(folder, chosen.config, resume)
+    with progress_bars(quiet) as progress:
+        try:
+            outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listener(progress))
+        except KeyboardInterrupt:
+            again = f"--resume --out {folder}"
+            return fail(f"interrupted; finished algorithms are saved, {again} goes on after them", 1)
+    from fljax import report
+
+    pictures = () if no_report else report.write(folder)
+    if as_json:
+        diverged = [dict(zip(("algorithm", "cell", "seed", "round"), each, strict=True)) for each in outcome.diverged]
+        written = [str(path) for path in pictures]
+        best = [each._asdict() for each in outcome.best]
+        print_json({"directory": str(folder), "best": best, "diverged": diverged, "report": written})
+    elif not quiet:
+        # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
+        console = Console(width=None if sys.stdout.isatty() else 110)
+        console.print(_table(outcome.best, str(outcome.metrics.attrs["metric"]), len(chosen.config.seeds)))
+        print(f"Results: {folder}")
+        for path in pictures:
+            print(f"Report:  {path}")
+    if outcome.diverged:
+        label, cell, seed, round_ = outcome.diverged[0]
+        where = ", ".join(f"{name} = {value}" for name, value in cell.items())
+        others = len(outcome.diverged) - 1
+        more = f", and {others} more" if others else ""
+        return fail(
+            f"{label} diverged at {where} with seed {seed} in round {round_}{more}; all is saved in {folder}", 1
+        )
+    return 0
+
+
+def _table(best: Sequence[Best], metric: str, seeds: int) -> Table:
+    from fljax.report import best_rows
+
+    head, *rows = best_rows(best, metric)
+    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    table = Table(title=f"Best cells at the last evaluation, {spread}", caption="*: at the edge of the grid")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="left" if place < 2 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table

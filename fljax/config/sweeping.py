@@ -1,0 +1,108 @@
+"""The cells of a sweep: one config for each combination of the values of a grid."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pathlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fljax.config.errors import ConfigError
+from fljax.config.keys import Config
+from fljax.config.reading import assign, override, parse, read, toml_value
+
+# What the results of a sweep are laid out by already, or what names them.
+_FIXED = ("name", "seeds", "rounds", "evaluate_every", "sweep")
+# Dimensions and variables of results, which an axis must not be called.
+_TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})
+
+
+class Axis(NamedTuple):
+    """One axis of a grid: its name in results, the path of the key, and the values in the order given."""
+
+    name: str
+    path: str
+    values: tuple[Any, ...]
+
+
+class Grid(NamedTuple):
+    """A sweep.
+
+    Attributes:
+      config: the experiment without the grid's values, but with the grid in ``sweep``.
+      axes: in the order of the grid.
+      cells: a config for each combination of values; the last axis changes fastest.
+    """
+
+    config: Config
+    axes: tuple[Axis, ...]
+    cells: tuple[Config, ...]
+
+
+def load_grid(path: str | pathlib.Path, overrides: Sequence[str] = (), grid: Sequence[str] = ()) -> Grid:
+    """Reads a config and makes the cells of its sweep.
+
+    Args:
+      path: a TOML file.
+      overrides: as for ``load``.
+      grid: each ``"a.b=c,d,e"``: values of one path as TOML, or else text, with commas between; they replace those
+        that the file's ``[sweep]`` has for this path.
+
+    Raises:
+      ConfigError: something in the file, the overrides, the grid or one of the cells is wrong, or there is no grid.
+    """
+    raw = read(path)
+    for text in overrides:
+        override(raw, text)
+    return parse_grid(raw, grid, name=pathlib.Path(path).stem)
+
+
+def parse_grid(raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = "experiment") -> Grid:
+    """As ``load_grid``, of a config given as nested dictionaries."""
+    raw = copy.deepcopy(dict(raw))
+    table = raw.pop("sweep", {})
+    # Checked before anything is added to it; the rest of the config is checked in its cells.
+    base = parse(raw | {"sweep": table}, name=name)
+    assert base.sweep is not None
+    given: dict[str, Any] = dict(base.sweep.grid)
+    for text in grid:
+        path, equals, values = text.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"expected a grid 'table.key=value,value', got {text!r}")
+        given[path.strip()] = _listed(values)
+    if not given:
+        raise ConfigError("expected a grid to sweep over ([sweep] in the config, or --grid PATH=VALUES), got none")
+    config = parse(raw | {"sweep": base.sweep.model_dump() | {"grid": given}}, name=name)
+    assert config.sweep is not None
+    for path in given:
+        if path.split(".")[0].strip() in _FIXED:
+            raise ConfigError(f"expected a grid over what may differ between cells, got {path!r}")
+    axes = _axes(config.sweep.grid)
+    cells = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        own = copy.deepcopy(raw)
+        for axis, value in zip(axes, values, strict=True):
+            assign(own, axis.path, value, f"{axis.path}={value}")
+        cells.append(parse(own, name=name))
+    labels = [entry.label for entry in config.algorithms]
+    for cell in cells:
+        if [entry.label for entry in cell.algorithms] != labels:
+            raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
+    return Grid(config, axes, tuple(cells))
+
+
+def _listed(text: str) -> list[Any]:
+    """``a,b,c`` as TOML's values, each as text where it is none."""
+    try:
+        return tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return [toml_value(each) for each in text.split(",")] if text.strip() else []
+
+
+def _axes(grid: Mapping[str, tuple[Any, ...]]) -> tuple[Axis, ...]:
+    last = {path: path.rpartition(".")[2].strip() for path in grid}
+    names = list(last.values())
+    short = {path: name for path, name in last.items() if names.count(name) == 1 and name not in _TAKEN}
+    return tuple(Axis(short.get(path, path), path, values) for path, values in grid.items())

@@ -1,0 +1,64 @@
+"""Several plans that differ in numbers alone, as further runs of one compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fljax.engine.execution import Execution
+from fljax.engine.program import Plan
+from fljax.engine.simulate import Callback, run_plans
+from fljax.results import Reference, Result
+from fljax.types import Algorithm, Federation
+
+
+def sweep(
+    plans: Sequence[Algorithm | Plan],
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    references: Sequence[Reference | None] | Reference | None = None,
+    evaluate_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    execution: Execution | None = None,
+) -> list[Result]:
+    """Runs plans that differ in floats and arrays as one ``simulate`` would: compiled once, every plan with every seed.
+
+    The numbers in which plans differ get an axis of runs, which is mapped like that of seeds
+    (``Execution.seeds``: how many runs are side by side); what is equal in all of them stays shared.
+
+    Args:
+      plans: at least one; all with the same builder and the same ints, strings, bools and functions.
+      federation: shared by all, or one per seed (``fljax.data.stack``), which the plans share.
+      rounds: as for ``simulate``.
+      seeds: as for ``simulate``, for every plan.
+      references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
+      evaluate_every: as for ``simulate``.
+      callbacks: as for ``simulate``, told of all runs at once.
+      execution: as for ``simulate``; "trial" times the whole sweep.
+
+    Returns:
+      One ``Result`` per plan, equal up to rounding to what ``simulate`` gives for it. Seconds in ``metrics`` are the
+      plan's equal share of those of the sweep. A run in which a NaN or infinity appears is frozen alone.
+
+    Raises:
+      ValueError: if there is no plan, if plans differ in more than the values of floats and arrays, if there is
+        another number of references, or as for ``simulate``.
+    """
+    plans = list(plans)
+    if not plans:
+        raise ValueError("expected at least one plan to sweep over, got none")
+    if references is None or isinstance(references, Reference):
+        references = [references] * len(plans)
+    if len(references) != len(plans):
+        raise ValueError(f"expected one reference for each of {len(plans)} plans, got {len(references)}")
+    return run_plans(
+        plans,
+        federation,
+        rounds=rounds,
+        seeds=seeds,
+        references=references,
+        evaluate_every=evaluate_every,
+        callbacks=callbacks,
+        execution=execution,
+    )

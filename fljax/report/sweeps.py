@@ -1,0 +1,186 @@
+"""The picture and the table of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+
+from fljax.report.drawing import INK, Style, dress, styles
+from fljax.report.tables import title
+from fljax.sweep import LOWER, Best, axes_of, best, mean_over_seeds
+
+_NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation"})
+
+
+def best_rows(found: Sequence[Best], metric: str) -> list[list[str]]:
+    """The best cells as text: a row of headings, then one for each algorithm and criterion."""
+    axes = list(found[0].cell) if found else []
+    several = len({each.criterion for each in found}) > 1
+    chosen = ["value chosen by"] if several else []
+    rows = [["algorithm", "chosen by", *axes, *chosen, title(metric)]]
+    for each in found:
+        cell = [number(each.cell[name]) + ("*" if name in each.edges else "") for name in axes]
+        spread = "" if math.isnan(each.std) else f" ± {each.std:.3f}"
+        by = "test rows" if each.criterion == metric else "validation rows"
+        own = [f"{each.chosen_by:.3f}"] if several else []
+        rows.append([each.algorithm, by, *cell, *own, f"{each.mean:.3f}{spread}"])
+    return rows
+
+
+def number(value: Any) -> str:
+    """A value of an axis as text; ``any`` for None."""
+    if value is None:
+        return "any"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
+    """The sweep's metric at the last evaluation over its grid.
+
+    Lines over one axis, a heat map per algorithm over two. Longer axes are drawn first; of any further one, each
+    algorithm's best value is taken, as the titles say.
+    """
+    metric = str(metrics.attrs["metric"])
+    names = axes_of(metrics)
+    drawn = sorted(names, key=lambda name: (metrics.sizes[name] < 2, names.index(name)))[:2]
+    if len(drawn) == 2 and metrics.sizes[drawn[1]] < 2:
+        drawn = drawn[:1]
+    chosen = {each.algorithm: each for each in best(metrics, metric) if each.criterion == metric}
+    labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
+    tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
+    if len(drawn) == 1:
+        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+        _lines(figure.add_subplot(), metrics, metric, drawn[0], tables, styles(labels))
+    else:
+        figure = _maps(metrics, metric, drawn, tables)
+    rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
+    note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
+    text = "\n".join(each for each in (heading, note) if each)
+    if text:
+        figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
+    return figure
+
+
+def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
+    """``[drawn axes, seed]`` at the last evaluation, with the best cell's values on every other axis."""
+    values = metrics[metric].sel(algorithm=label).isel(evaluated_round=-1)
+    for name in axes_of(metrics):
+        if name not in drawn:
+            value = chosen.cell[name]
+            values = values.isel({name: 0}) if value is None else values.sel({name: value})
+    return np.asarray(values.transpose(*drawn, "seed").values, float)
+
+
+def _place(axes: Axes, values: np.ndarray, name: str) -> np.ndarray:
+    """Where the values of an axis go: on a logarithmic scale where they span it, evenly spaced if they are text."""
+    if not np.issubdtype(values.dtype, np.number):
+        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        return np.arange(len(values))
+    axes.set_xlabel(name)
+    if is_logarithmic(values):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    if len(values) <= 8:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+    elif is_logarithmic(values):
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return values
+
+
+def is_logarithmic(values: np.ndarray) -> bool:
+    """Whether positive values are spaced more evenly by their ratios than by their differences."""
+    ordered = np.sort(np.asarray(values, float))
+    if len(ordered) < 3 or ordered[0] <= 0:
+        return False
+    spread = lambda steps: np.std(steps) / np.mean(steps)  # noqa: E731
+    return bool(spread(np.diff(np.log(ordered))) < spread(np.diff(ordered)))
+
+
+def _lines(
+    axes: Axes, metrics: xr.Dataset, metric: str, name: str, tables: dict[str, np.ndarray], looks: dict[str, Style]
+) -> None:
+    """Mean over seeds with a bar of one standard deviation; the best cell as a star."""
+    dress(axes)
+    place = _place(axes, metrics[name].values, name)
+    order = np.argsort(place)
+    seeds = metrics.sizes["seed"]
+    for label, values in tables.items():
+        look = looks[label]
+        mean = mean_over_seeds(values)
+        spread = np.ma.masked_invalid(values).std(axis=-1, ddof=1).filled(0) if seeds > 1 else None
+        shown = {"color": look.colour, "linestyle": look.dash, "lw": 2, "marker": "o", "markersize": 4}
+        if spread is None:
+            axes.plot(place[order], mean[order], label=label, **shown)
+        else:
+            axes.errorbar(place[order], mean[order], spread[order], label=label, capsize=3, elinewidth=1, **shown)
+        at = _best(mean, metric)
+        axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
+    band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
+    axes.set_xlabel(f"{name}{band}; star: best")
+    axes.set_ylabel(title(metric))
+    _as_shares(axes.yaxis, metric)
+    axes.legend(frameon=False, fontsize=10)
+
+
+def _maps(metrics: xr.Dataset, metric: str, drawn: Sequence[str], tables: dict[str, np.ndarray]) -> Figure:
+    """A heat map of means over seeds for each algorithm, with one scale of colours; the best cell is framed."""
+    first, second = drawn
+    down, across = metrics.sizes[first], metrics.sizes[second]
+    width, height = max(3.4, 0.75 * across + 1.6), max(2.8, 0.45 * down + 1.5)
+    columns = max(1, min(3, len(tables)))
+    rows = max(1, -(-len(tables) // columns))
+    figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
+    means = {label: mean_over_seeds(values) for label, values in tables.items()}
+    finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
+    low, high = float(finite.min()), float(finite.max())
+    image: Any = None
+    panels = []
+    for place, (label, mean) in enumerate(means.items()):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        panels.append(axes)
+        image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
+        axes.set_title(label, fontsize=11, fontweight="bold", color=INK)
+        axes.set_xticks(range(across), [number(value.item()) for value in metrics[second].values])
+        axes.set_yticks(range(down), [number(value.item()) for value in metrics[first].values])
+        axes.set(xlabel=second, ylabel=first)
+        axes.tick_params(length=0, labelsize=9, colors=INK)
+        axes.spines[:].set_visible(False)
+        for row, column in np.argwhere(np.isfinite(mean)):
+            bright = mean[row, column] > (low + high) / 2
+            text = _text(float(mean[row, column]), metric)
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
+        row, column = _best(mean, metric)
+        corner = (float(column) - 0.47, float(row) - 0.47)
+        axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
+    if image is not None:
+        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)} (frame: best)")
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        _as_shares(bar.ax.yaxis, metric)
+    return figure
+
+
+def _best(mean: np.ndarray, metric: str) -> tuple[Any, ...]:
+    score = np.where(np.isfinite(mean), -mean if metric in LOWER else mean, -np.inf)
+    return np.unravel_index(int(np.argmax(score)), score.shape)
+
+
+def _is_share(metric: str) -> bool:
+    return metric.removeprefix("unseen_") not in _NOT_SHARES
+
+
+def _text(value: float, metric: str) -> str:
+    return f"{100 * value:.1f}" if _is_share(metric) else f"{value:.3g}"
+
+
+def _as_shares(axis: Any, metric: str) -> None:
+    if _is_share(metric):
+        axis.set_major_formatter(PercentFormatter(1))

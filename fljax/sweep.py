@@ -1,0 +1,355 @@
+"""Sweeps: every algorithm of a config in every cell of a grid, with as few programs as the grid allows."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax import experiment
+from fljax import metrics as formulas
+from fljax.config import Config, ConfigError
+from fljax.config.sweeping import Axis, Grid
+from fljax.engine import Block, Execution, groups, standalone_sweep, sweep
+from fljax.experiment import OnEvent
+from fljax.naming import unknown
+from fljax.results import Reference
+from fljax.types import Federation, Task
+
+LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is better
+VALIDATION = "average_valid_accuracy"
+_PREFIXES = ("", "unseen_")
+_METRICS = ("average_loss", "global_model_appeal_rho", "average_gain", *formulas.METRICS)
+_NOT_SCALAR = ("personalised_model_accuracy_gain", "participation_rate")
+METRICS = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
+
+
+class Outcome(NamedTuple):
+    """All algorithms in all cells.
+
+    Attributes:
+      metrics: over ``algorithm``, the axes of the grid, ``seed, evaluated_round, client | unseen``.
+      records: over ``algorithm``, the axes of the grid, ``seed, round, row``.
+      best: the best cell of every algorithm, by every criterion that can be had.
+      diverged: ``(label, cell, seed, round)`` of runs in which a NaN or infinity appeared.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+    best: tuple[Best, ...]
+    diverged: tuple[tuple[str, dict[str, Any], int, int], ...]
+
+
+class Best(NamedTuple):
+    """The best cell of one algorithm at the last evaluation.
+
+    Attributes:
+      algorithm: its label.
+      criterion: by what the cell was chosen: the sweep's metric or ``average_valid_accuracy``.
+      cell: value by axis; None on an axis that makes no difference to the algorithm.
+      chosen_by: mean of the criterion over seeds in this cell.
+      mean: of the sweep's metric over seeds in this cell, ``std`` its standard deviation (n - 1; NaN for one seed).
+      std: see above.
+      seeds: how many seeds have a finite value.
+      edges: numeric axes of more than two values at whose first or last value the cell lies.
+    """
+
+    algorithm: str
+    criterion: str
+    cell: dict[str, Any]
+    chosen_by: float
+    mean: float
+    std: float
+    seeds: int
+    edges: tuple[str, ...]
+
+
+class _World(NamedTuple):
+    """What cells with the same data and model share."""
+
+    config: Config
+    federation: Federation
+    task: Task
+
+
+def run(
+    grid: Grid,
+    *,
+    directory: pathlib.Path | None = None,
+    resume: bool = False,
+    on_event: OnEvent | None = None,
+) -> Outcome:
+    """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiment.run`` does.
+
+    Cells that differ in floats only are runs of one compiled program; those that differ in what shapes it come one
+    after another. Where nothing that an algorithm depends on differs between cells, it is run once for all of them.
+
+    Args:
+      grid: from ``fljax.config.load_grid``.
+      directory: as for ``fljax.experiment.run``; None: nothing is saved.
+      resume: skip algorithms that ``directory`` already holds.
+      on_event: told what happens.
+
+    Raises:
+      ValueError: if the sweep's metric does not exist, if data cannot be partitioned as asked, or if the results to
+        resume are of another config.
+    """
+    config, metric = grid.config, check(grid)
+    tell = experiment.teller(directory, on_event)
+    parts = experiment.resumed(config, directory) if resume and directory is not None else {}
+    tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
+    missing = [place for place, entry in enumerate(config.algorithms) if entry.label not in parts]
+    worlds = [_world(cell) for cell in grid.cells]
+    made = _worlds(grid.cells, worlds, tell) if missing else {}
+    references = _references(grid.cells, worlds, made, tell) if missing else []
+    for place, entry in enumerate(config.algorithms):
+        label = entry.label
+        if label in parts:
+            tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
+            continue
+        found = _algorithm(grid.cells, place, worlds, made, references, tell)
+        parts[label] = (
+            gridded([each for each, _ in found], grid.axes),
+            gridded([each for _, each in found], grid.axes),
+        )
+        if directory is not None:
+            experiment.save(directory, *_join(grid, parts))
+            tell("saved", label, config.rounds, config.rounds, "")
+    metrics, records = _join(grid, parts)
+    chosen = best(metrics, metric)
+    for label, axis, value in dict.fromkeys((b.algorithm, axis, b.cell[axis]) for b in chosen for axis in b.edges):
+        words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
+        tell("note", label, config.rounds, config.rounds, words)
+    return Outcome(metrics, records, chosen, _diverged(metrics))
+
+
+def check(grid: Grid) -> str:
+    """The sweep's metric; raises a ConfigError unless it exists."""
+    assert grid.config.sweep is not None
+    metric = grid.config.sweep.metric
+    if metric not in METRICS:
+        raise ConfigError(f"sweep.metric: {unknown('metric', metric, METRICS)}")
+    return metric
+
+
+def _shape(axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{len(axis.values)} of {axis.name}" for axis in axes)
+
+
+def _world(cell: Config) -> str:
+    return repr((cell.data, cell.model, cell.seeds))
+
+
+def _worlds(cells: Sequence[Config], keys: Sequence[str], tell: Callable[..., None]) -> dict[str, _World]:
+    """Federation and task of every group of cells; models on the same data share its federation."""
+    found: dict[str, _World] = {}
+    for cell, key in zip(cells, keys, strict=True):
+        if key in found:
+            continue
+        federation, task = experiment.build_federation(cell, tell)
+        same = next(
+            (w.federation for w in found.values() if (w.config.data, w.config.seeds) == (cell.data, cell.seeds)), None
+        )
+        found[key] = _World(cell, federation if same is None else same, task)
+    return found
+
+
+def _references(
+    cells: Sequence[Config], worlds: Sequence[str], made: Mapping[str, _World], tell: Callable[..., None]
+) -> list[Reference]:
+    """The standalone models of every cell."""
+    found: dict[int, Reference] = {}
+    for key, world in made.items():
+        for execution, places in _by(cells, [p for p, each in enumerate(worlds) if each == key], lambda c: c.execution):
+            locals = [experiment.standalone_local(cells[p], experiment.build_local(cells[p])) for p in places]
+            count = len(set(map(repr, locals)))
+            ways = f", in {count} ways" if count > 1 else ""
+            population = experiment.population(world.federation)
+            tell("standalone", "", 0, world.config.rounds, f"training {population} standalone models per seed{ways}")
+            each = standalone_sweep(
+                world.task,
+                world.federation,
+                locals,
+                seeds=world.config.seeds,
+                execution=Execution(**execution.model_dump()),
+            )
+            found |= dict(zip(places, each, strict=True))
+    return [found[place] for place in range(len(cells))]
+
+
+def _by(cells: Sequence[Config], places: Sequence[int], key: Callable[[Config], Any]) -> list[tuple[Any, list[int]]]:
+    """Places of cells with equal keys."""
+    found: dict[str, tuple[Any, list[int]]] = {}
+    for place in places:
+        value = key(cells[place])
+        found.setdefault(repr(value), (value, []))[1].append(place)
+    return list(found.values())
+
+
+def _algorithm(
+    cells: Sequence[Config],
+    position: int,
+    worlds: Sequence[str],
+    made: Mapping[str, _World],
+    references: Sequence[Reference],
+    tell: Callable[..., None],
+) -> list[tuple[xr.Dataset, xr.Dataset]]:
+    """Metrics and records of one algorithm in every cell; the models of all cells would fill the memory."""
+    entry = cells[0].algorithms[position]
+    label, rounds = entry.label, cells[0].rounds
+    # What an algorithm depends on is its cell without the other algorithms.
+    alone = lambda cell: cell.model_copy(update={"algorithms": (cell.algorithms[position],)})  # noqa: E731
+    same = [places for _, places in _by(cells, range(len(cells)), alone)]
+    firsts = [places[0] for places in same]
+    jobs: list[list[int]] = []
+    plans = {}
+    for _, places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
+        for place in places:
+            cell, task = cells[place], made[worlds[place]].task
+            local = experiment.build_local(cell)
+            plans[place] = experiment.build_plan(cell, cell.algorithms[position], task, local, references[place])
+        jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
+    programs = f"{len(jobs)} program" + ("s" if len(jobs) > 1 else "")
+    tell("note", label, 0, len(jobs) * rounds, f"{len(firsts)} different cells in {programs}")
+    found: dict[int, tuple[xr.Dataset, xr.Dataset]] = {}
+    for job, members in enumerate(jobs):
+
+        def progress(block: Block, done: int = job * rounds) -> None:
+            tell("train", label, done + block.round, len(jobs) * rounds, "")
+
+        tell("train", label, job * rounds, len(jobs) * rounds, "")
+        cell, world = cells[members[0]], made[worlds[members[0]]]
+        results = sweep(
+            [plans[place] for place in members],
+            world.federation,
+            rounds=rounds,
+            seeds=cell.seeds,
+            references=[references[place] for place in members],
+            evaluate_every=cell.evaluate_every,
+            callbacks=(progress,),
+            execution=Execution(**cell.execution.model_dump()),
+        )
+        for place, each in zip(members, results, strict=True):
+            found[place] = (each.metrics, each.records)
+            for seed, round in each.diverged:
+                words = f"cell {place} diverged in round {round} of seed {seed}; frozen there"
+                tell("note", label, round, len(jobs) * rounds, words)
+    return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
+
+
+def gridded(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
+    """Datasets of cells, the last axis changing fastest, as one with the axes in front of every variable."""
+    numbers = [
+        each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
+        for each in datasets
+    ]
+    joined = xr.concat(numbers, dim="cell", data_vars="all", coords="minimal", compat="override", join="outer")
+    shape = tuple(len(axis.values) for axis in axes)
+    names = tuple(axis.name for axis in axes)
+    variables = {}
+    for name, values in joined.items():
+        rest = values.transpose("cell", ...)
+        # A record may be called as an axis is.
+        free = f"{name}_recorded" if name in names else str(name)
+        variables[free] = ((*names, *rest.dims[1:]), rest.values.reshape(*shape, *rest.shape[1:]), values.attrs)
+    return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
+
+
+def coordinate(values: Sequence[Any]) -> np.ndarray:
+    """Numbers as they are, anything else as text."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def _join(grid: Grid, parts: experiment.Parts) -> tuple[xr.Dataset, xr.Dataset]:
+    assert grid.config.sweep is not None
+    metrics, records = experiment.join(grid.config, parts)
+    paths = json.dumps({axis.name: axis.path for axis in grid.axes})
+    return metrics.assign_attrs(grid=paths, metric=grid.config.sweep.metric), records.assign_attrs(grid=paths)
+
+
+def axes_of(metrics: xr.Dataset) -> list[str]:
+    """Names of the axes of a sweep's results; empty for those of a run."""
+    return list(json.loads(metrics.attrs.get("grid", "{}")))
+
+
+def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
+    """The best cell of every algorithm by the mean over seeds at the last evaluation.
+
+    Args:
+      metrics: of a sweep.
+      metric: what is best: the most, or the least for ``LOWER``. On test rows, as the papers choose.
+
+    Returns:
+      By algorithm, the best cell by ``metric`` and, where clients have validation rows, also that by
+      ``average_valid_accuracy``. Cells in which a seed diverged count only where no other is left; of equal cells the
+      first one wins. Algorithms without a number are left out.
+    """
+    if metric not in metrics:
+        raise ValueError(f"expected metric to be in the results, got {metric!r}")
+    names = axes_of(metrics)
+    found = []
+    for algorithm in metrics["algorithm"].values:
+        own = metrics.sel(algorithm=algorithm).isel(evaluated_round=-1)
+        judged = own[metric].transpose(*names, "seed")
+        for criterion in dict.fromkeys([metric, VALIDATION]):
+            if criterion not in metrics:
+                continue
+            mean = mean_over_seeds(own[criterion].transpose(*names, "seed").values)
+            sound = (own["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
+            score = np.where(np.isfinite(mean), -mean if criterion in LOWER else mean, -np.inf)
+            if (sound & np.isfinite(score)).any():
+                score = np.where(sound, score, -np.inf)
+            if not np.isfinite(score).any():
+                continue
+            at = np.unravel_index(int(np.argmax(score)), score.shape)
+            same = [_makes_no_difference(judged.values, place) for place in range(len(names))]
+            cell = {
+                name: None if same[place] else metrics[name].values[at[place]].item()
+                for place, name in enumerate(names)
+            }
+            edges = tuple(
+                name
+                for place, name in enumerate(names)
+                if cell[name] is not None and _at_edge(metrics[name].values, at[place])
+            )
+            values = judged.values[at]
+            finite = values[np.isfinite(values)]
+            std = float(finite.std(ddof=1)) if finite.size > 1 else float("nan")
+            level = float(finite.mean()) if finite.size else float("nan")
+            found.append(Best(str(algorithm), criterion, cell, float(mean[at]), level, std, finite.size, edges))
+    return tuple(found)
+
+
+def mean_over_seeds(values: np.ndarray) -> np.ndarray:
+    """Over the last axis, of finite values; NaN where there are none."""
+    there = np.isfinite(values)
+    count = there.sum(axis=-1)
+    return np.where(count > 0, np.where(there, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+
+
+def _makes_no_difference(values: np.ndarray, axis: int) -> bool:
+    return values.shape[axis] > 1 and np.array_equal(
+        values, np.broadcast_to(values.take([0], axis), values.shape), equal_nan=True
+    )
+
+
+def _at_edge(values: np.ndarray, place: Any) -> bool:
+    """Whether the value is the least or the largest of more than two numbers."""
+    numeric = np.issubdtype(values.dtype, np.number)
+    return bool(numeric and len(values) > 2 and values[place] in (values.min(), values.max()))
+
+
+def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, dict[str, Any], int, int], ...]:
+    names = axes_of(metrics)
+    table = metrics["diverged"].transpose("algorithm", *names, "seed")
+    found = []
+    for place in np.argwhere(table.values >= 0):
+        label, *cell, seed = (table[dim].values[i].item() for dim, i in zip(table.dims, place, strict=True))
+        found.append((label, dict(zip(names, cell, strict=True)), seed, int(table.values[tuple(place)])))
+    return tuple(found)
