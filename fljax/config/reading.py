@@ -109,8 +109,8 @@ def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
     if not all(keys):
         raise ConfigError(f"expected an override 'table.key=value', got {text!r}")
     table: Any = raw
-    if keys[0] == "algorithms" and len(keys) > 1:
-        table, keys = _entry(raw, path.strip())
+    if keys[0] in ("algorithms", "scenarios") and len(keys) > 1:
+        table, keys = _entry(raw, keys[0], path.strip())
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -118,10 +118,10 @@ def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
     table[keys[-1]] = value
 
 
-def _entry(raw: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
+def _entry(raw: Mapping[str, Any], kind: str, path: str) -> tuple[Any, list[str]]:
     """The table that a path such as ``algorithms.incfl.eps`` is about, and the keys that are left of it."""
-    rest = path.removeprefix("algorithms.")
-    entries = raw.get("algorithms", [])
+    rest = path.removeprefix(f"{kind}.")
+    entries = raw.get(kind, [])
     entries = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     labels = {str(each.get("label", each.get("name"))): each for each in entries}
     for label in sorted(labels, key=len, reverse=True):  # a label may have dots in it
@@ -129,5 +129,5 @@ def _entry(raw: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
             return labels[label], rest[len(label) + 1 :].split(".")
     label, _, key = rest.partition(".")
     if label in labels and not key:
-        raise ConfigError(f"expected an override 'algorithms.{label}.key=value', got {path!r} without a key")
-    raise ConfigError(f"algorithms: {unknown('label', label, labels)}")
+        raise ConfigError(f"expected an override '{kind}.{label}.key=value', got {path!r} without a key")
+    raise ConfigError(f"{kind}: {unknown('label', label, labels)}")
