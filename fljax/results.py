@@ -188,7 +188,7 @@ def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], 
     np.add.at(count, place, 1)
     dims = ("seed", "round", "client")
     found: dict[str, Any] = {"participation": (dims, count)}
-    if dimensions.get("weight") == ("row",):
+    if "weight" in joined and dimensions.get("weight") == ("row",):
         weight = np.zeros(count.shape, joined["weight"].dtype)
         np.add.at(weight, place, joined["weight"][seed, round, row])
         found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -28,6 +29,12 @@ steps = 2
 [[algorithms]]
 name = "fedavg"
 """
+
+
+def jax_settings():
+    """What ``start_jax`` may change."""
+    names = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_enable_compilation_cache")
+    return {name: jax.config.read(name) for name in (*names, "jax_persistent_cache_min_compile_time_secs")}
 
 
 def outcome(config, diverged=()):
@@ -228,6 +235,37 @@ def test_compilation_cache_is_filled(tmp_path):
     assert found.returncode == 0, found.stderr
     assert int(found.stdout) == len(os.sched_getaffinity(0))
     assert any((tmp_path / ".cache" / "fljax" / "xla").iterdir())
+
+
+def test_a_killed_process_does_not_spoil_the_compilation_cache(tmp_path, monkeypatch):
+    """A program without the time of its last use keeps JAX from storing others: one that is old is removed."""
+    before = jax_settings()
+    for name in ("old-cache", "old_but_used-cache", "fresh-cache"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "old_but_used-atime").write_bytes(b"")
+    for name in ("old-cache", "old_but_used-cache"):
+        os.utime(tmp_path / name, (1, 1))
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", str(tmp_path))
+    start_jax()
+    assert sorted(each.name for each in tmp_path.glob("*-cache")) == ["fresh-cache", "old_but_used-cache"]
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_published_tables(capsys, tmp_path):
+    code, printed, _ = call(capsys, "list", "tables")
+    assert code == 0
+    assert "maxfl_table1_flexible" in printed
+    code, printed, _ = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "FMNIST")
+    assert code == 0
+    assert "98.8 ± 0.1" in printed
+    assert "ours" not in printed
+    code, _, wrong = call(capsys, "reproduce", "incfl_table")
+    assert code == 2
+    assert "expected one of the tables" in wrong
+    code, _, wrong = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "MNIST")
+    assert code == 2
+    assert "expected rows about MNIST" in wrong
 
 
 def test_help_imports_nothing_heavy():

@@ -305,17 +305,70 @@ def test_files_that_cannot_be_read(path, tmp_path):
     assert "expected valid TOML in" in error(path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "quickstart.toml",
-        "incfl/fmnist.toml",
-        "incfl/table1_cifar10.toml",
-        "incfl/table1_sent140.toml",
-        "maxfl/table1_emnist.toml",
-    ],
-)
+@pytest.mark.parametrize("name", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml")))
 def test_shipped_configs_load(name, monkeypatch):
     monkeypatch.undo()
-    loaded = config.load(ROOT / "configs" / name)
+    loaded = config.load(ROOT / name)
     assert config.parse(tomllib.loads(config.dumps(loaded))) == loaded
+
+
+def test_a_base_is_joined_table_by_table(path, tmp_path):
+    (tmp_path / "sub").mkdir()
+    above = tmp_path / "sub" / "above.toml"
+    above.write_text(
+        f'base = "../{path.name}"\nrounds = 7\n[data]\nclients = 9\n[[algorithms]]\nname = "qffl"\nq = 1.0\n'
+    )
+    found, below = config.load(above), config.load(path)
+    assert (found.rounds, found.data.clients, found.data.dataset) == (7, 9, below.data.dataset)
+    assert [entry.label for entry in found.algorithms] == ["qffl"]
+    assert found.local == below.local
+    assert config.load(above, ["data.clients=3"]).data.clients == 3
+
+
+def test_bases_that_are_wrong(path, tmp_path):
+    text = path.read_text()
+    path.write_text(f'base = "{path.name}"\n{text}')
+    assert "expected bases that end, got" in error(path)
+    path.write_text(f'base = "nothing.toml"\n{text}')
+    assert "expected a config file, got" in error(path)
+    path.write_text(f"base = 3\n{text}")
+    assert error(path) == "base: expected the path of a config file, got 3"
+
+
+def test_scenarios_of_all_algorithms(path):
+    found = config.load(path, ['scenarios=[{name="finetuned", steps=3}]'])
+    assert [(each.name, each.options) for each in found.scenarios] == [("finetuned", {"steps": 3})]
+    assert config.parse(tomllib.loads(config.dumps(found))) == found
+    path.write_text(path.read_text() + '[[scenarios]]\nname = "finetuned"\n')
+    assert config.load(path, ["scenarios.finetuned.steps=4"]).scenarios[0].options == {"steps": 4}
+    assert "scenarios.finetuned" in error(path, "scenarios.finetuned.pace=4")
+    assert "expected one of the labels finetuned" in error(path, "scenarios.tuned.steps=4")
+
+
+def test_an_algorithm_may_train_in_its_own_way(path):
+    found = config.load(path, ["algorithms.fedavg.local={learning_rate=0.5, epochs=2}"])
+    own = found.algorithms[0].local
+    assert (own.learning_rate, own.epochs, own.steps) == (0.5, 2, None)
+    assert config.parse(tomllib.loads(config.dumps(found))) == found
+    assert "expected at most one of steps and epochs" in error(path, "algorithms.fedavg.local={steps=1, epochs=2}")
+    assert "expected one of the keys" in error(path, "algorithms.fedavg.local={rate=1.0}")
+
+
+def test_the_servers_optimizer_is_checked_before_anything_runs(path, monkeypatch):
+    monkeypatch.undo()
+    set_to = lambda value: f"algorithms.fedavg.server_optimizer={value}"  # noqa: E731
+    config.load(path, [set_to('"adam"')])
+    config.load(path, [set_to('{name="sgd", momentum=0.9}')])
+    where = r"algorithms\.fedavg\.server_optimizer"
+    assert re.search(rf"{where}: expected one of the optimizers .*'adamm'", error(path, set_to('"adamm"')))
+    assert re.search(rf"{where}: expected .*'momentun'", error(path, set_to('{name="sgd", momentun=0.9}')))
+    assert re.search(rf"{where}: expected the name of an optimizer", error(path, set_to("{momentum=0.9}")))
+
+
+def test_an_algorithm_that_asks_everybody(path, monkeypatch):
+    monkeypatch.undo()
+    text = path.read_text().replace("[[algorithms]]", '[[algorithms]]\nname = "afl"\n[[algorithms]]', 1)
+    path.write_text(text)
+    config.load(path)
+    sentence = error(path, "participation.clients_per_round=3")
+    assert sentence == "algorithms.afl.clients_per_round: expected all 4 clients, which afl asks, got 3"

@@ -177,3 +177,33 @@ def test_an_impossible_partition_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="at least 10000 samples") as caught:
         experiment.run(build(data=data), directory=pathlib.Path(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_scenarios_are_given_the_thresholds_of_their_seed():
+    """Around every algorithm, also those that have no use for thresholds themselves."""
+    flexible = {"name": "appeal_based", "after": 1}
+    own = {"name": "incfl", "label": "lazy", "scenarios": [{"name": "dropout", "rate": 1.0}]}
+    config = build(scenarios=[flexible], algorithms=[{"name": "fedavg"}, {"name": "incfl"}, own])
+    outcome = experiment.run(config)
+    records, threshold = outcome.records, outcome.metrics["threshold"].values
+    for label in ("fedavg", "incfl"):
+        mine = records.sel(algorithm=label)
+        appealed = mine["polled_loss"].values < threshold[:, None]
+        np.testing.assert_array_equal(mine["appealed"].values.astype(bool), appealed)
+        size = np.where(np.arange(4) < 1, 6, appealed.sum(axis=-1))
+        np.testing.assert_array_equal(mine["pool_size"].values, size)
+        assert (mine["participation"].sum("client") == np.minimum(size, 3)).all()
+    assert not records["participation"].sel(algorithm="lazy").any()
+
+
+def test_one_algorithm_may_have_its_own_learning_rate():
+    faster = {"name": "fedavg", "label": "faster", "local": {"learning_rate": 0.4}}
+    metrics = experiment.run(build(algorithms=[{"name": "fedavg"}, faster])).metrics
+    whole = experiment.run(
+        build(local={**BASE["local"], "learning_rate": 0.4}, algorithms=[{"name": "fedavg"}])
+    ).metrics
+    np.testing.assert_allclose(
+        metrics["test_loss"].sel(algorithm="faster"), whole["test_loss"].sel(algorithm="fedavg"), rtol=1e-6
+    )
+    assert (metrics["threshold"] != whole["threshold"]).any()
+    assert (metrics["test_loss"].sel(algorithm="faster") != metrics["test_loss"].sel(algorithm="fedavg")).any()

@@ -78,7 +78,8 @@ def test_metrics_that_compare_with_standalone_models(unseen):
         assert alone.dims == ("seed", axis)
         rate = (loss < alone).mean(axis).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found[prefix + "incentivised_participation_rate"], rate)
-        rate = (loss < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
+        common = found.get(prefix + "global_test_loss", loss)  # that of the global model, where there is one
+        rate = (common < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found[prefix + "global_model_appeal_rho"], rate)
         gain = (found[prefix + "test_accuracy"] - found[prefix + "standalone_test_accuracy"]).mean(axis)
         np.testing.assert_allclose(found[prefix + "accuracy_increase"], gain.transpose("seed", "evaluated_round"))
@@ -109,7 +110,7 @@ def block(rounds, start=0):
 
 def test_records():
     dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
-    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], dimensions, (2**33, 10, 3))
+    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], dimensions, (2**33, 10, 3), 70)
     assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
     assert found["weight"].dims == ("seed", "round", "row")
     assert found["polled"].dims == ("seed", "round")
@@ -120,8 +121,40 @@ def test_records():
     assert (found["bytes_up"] == 2 * 10 + 4 * 3).all()
 
 
+def test_participation_and_weights_by_client(monkeypatch):
+    one = block(2)
+    one["cohort_id"][0, 0] = (7, 7, 1)  # two rows of one client; the third row is empty
+    one["weight"][0, 0] = (0.25, 0.5, 9.0)
+    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
+    found = records_dataset([0, 1], 0, [one], dimensions, (1, 1, 1), 20)
+    assert found["participation"].dims == found["client_weight"].dims == ("seed", "round", "client")
+    table, weight = found["participation"].values, found["client_weight"].values
+    assert table[0, 0].tolist() == [2 if client == 7 else 0 for client in range(20)]
+    assert (table.sum(axis=-1) == 2).all()
+    assert weight[0, 0, 7] == 0.75
+    assert np.isnan(weight[0, 0, [0, 1]]).all()
+    np.testing.assert_array_equal(np.isfinite(weight), table > 0)
+    without = {name: values for name, values in one.items() if name != "weight"}
+    assert "client_weight" not in records_dataset([0, 1], 0, [without], dimensions, (1, 1, 1), 20)
+    monkeypatch.setattr("fljax.results.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
+    assert "participation" not in records_dataset([0, 1], 0, [one], dimensions, (1, 1, 1), 20)
+
+
+def test_the_global_model_has_metrics_of_its_own():
+    rounds, solo = evaluated(unseen=False), reference(unseen=False)
+    shared = {
+        name.removeprefix("global_"): np.stack([found[name] for _, found in rounds], 1)
+        for name in rounds[0][1]
+        if "global_" in name
+    }
+    found = metrics_dataset([0, 1], rounds, solo)
+    np.testing.assert_allclose(found["global_average_accuracy"], shared["test_accuracy"].mean(-1))
+    appeal = (shared["test_loss"] < np.asarray(solo.test_loss)[:, None]).mean(-1)
+    np.testing.assert_allclose(found["global_model_appeal"], appeal)
+
+
 def test_records_of_no_rounds():
-    found = records_dataset([0, 1], 10, [], {}, (1, 1, 1))
+    found = records_dataset([0, 1], 10, [], {}, (1, 1, 1), 5)
     assert found.sizes == {"seed": 2, "round": 0}
 
 
@@ -176,7 +209,7 @@ def test_gains():
 def test_files(tmp_path):
     metrics = with_gains(join(algorithms(reference())), "fedavg")
     dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
-    records = records_dataset([0, 1], 0, [block(2)], dimensions, (5, 6, 7))
+    records = records_dataset([0, 1], 0, [block(2)], dimensions, (5, 6, 7), 20)
     for name, dataset in (("metrics", metrics), ("records", records)):
         path = tmp_path / f"{name}.nc"
         dataset.to_netcdf(path, engine="h5netcdf")

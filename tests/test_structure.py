@@ -34,7 +34,7 @@ FLOORS = {
     "experiment": (5, 0),
     "sweep": (5, 1),
     "report": (6, 0),
-    "reproduce": (6, 0),
+    "reproduce": (6, 1),
     "cli": (7, 0),
     "__main__": (8, 0),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +27,18 @@ def sentence(error: pydantic.ValidationError, raw: Mapping[str, Any]) -> str:
     if first["type"] == "extra_forbidden":
         table: Any = Config
         for key in location[:-1]:
-            if isinstance(key, str) and issubclass(table, BaseModel):
-                table = table.model_fields[key].annotation
+            if isinstance(key, str):
+                table = _table(table.model_fields[key].annotation)
         return f"{path}: {unknown('key', str(location[-1]), table.model_fields)}"
     prefix = f"{path}: " if path else ""
     return f"{prefix}{_mistake(first)}"
+
+
+def _table(annotation: Any) -> Any:
+    """The table that a key holds, also in a list or where it may be left out."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in typing.get_args(annotation) if (found := _table(each)) is not None), None)
 
 
 def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names: Sequence[str]) -> str:
