@@ -209,7 +209,8 @@ def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, ro
     slope = trees.scale(total, 1 / jnp.maximum(samples, 1))
     if local.weight_decay is not None:
         slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
-    return trees.scale(slope, -training.rate(local, round)), samples
+    eta = training.rate(local, round, jax.tree.leaves(slope)[0].dtype)
+    return trees.scale(slope, -eta), samples
 
 
 ENTRY = Entry(
