@@ -2,9 +2,9 @@
 
 Source: Blum et al., "One for one, or all for all: equilibria and optimality of collaboration in federated learning"
 (ICML 2021), section 5; INCFL and MaxFL describe it as "more local updates" for clients that are not content.
-Deviations: the default ``mode="local"`` is a reconstruction of that description (threshold rho_k, factor 2, only the cohort's weights
-move); ``mode="pooled"`` is the original's single gradient step on samples drawn by weight. A client complains with its
-update, so that weights count from the next round on.
+Deviations: the default ``mode="local"`` is a reconstruction of that description (threshold rho_k, factor 2, only the
+cohort's weights move); ``mode="pooled"`` is the original's single gradient step on samples drawn by weight. A client
+complains with its update, so that weights count from the next round on.
 """
 
 from __future__ import annotations
