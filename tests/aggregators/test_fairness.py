@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +29,11 @@ def strict():
         yield
 
 
-def updates(rows=slice(None), dtype=None):
+def updates(rows: Any = slice(None), dtype: Any = None):
     return {name: jnp.asarray(leaf[rows], dtype) for name, leaf in UPDATES.items()}
 
 
-def expected(q, rate=RATE, rows=slice(None), loss=LOSS, scale=1.0):
+def expected(q, rate=RATE, rows: Any = slice(None), loss: Any = LOSS, scale=1.0):
     """The formula in double precision."""
     rows = np.arange(4)[rows]
     trees = [{name: scale * leaf[row].astype(float) for name, leaf in UPDATES.items()} for row in rows]
@@ -49,7 +50,7 @@ def jitted(stacked, loss, q, rate, present, masked=False):
     return qffl_update(stacked, loss, q=q, learning_rate=rate, present=present if masked else None)
 
 
-def qffl(q, loss=LOSS, stacked=None, rate=RATE, present=None):
+def qffl(q, loss: Any = LOSS, stacked=None, rate=RATE, present=None):
     dtype = jnp.zeros(()).dtype
     number = functools.partial(jnp.asarray, dtype=dtype)
     stacked = updates(dtype=dtype) if stacked is None else stacked
@@ -302,7 +303,7 @@ def test_weights_under_transforms():
     weights = jnp.asarray(WEIGHTS, jnp.float32)
     found = jax.jit(jax.vmap(mw_weights, (None, 0)))(weights, several)
     for row, unsatisfied in zip(found, np.asarray(several), strict=True):
-        np.testing.assert_allclose(row, raised(WEIGHTS, np.flatnonzero(unsatisfied), 2.0), rtol=1e-6)
+        np.testing.assert_allclose(row, raised(WEIGHTS, np.flatnonzero(unsatisfied).tolist(), 2.0), rtol=1e-6)
     # W_0 = c w_0 / (c w_0 + 1 - w_0) for a single complaint: by the factor, w_0 (1 - w_0) / (c w_0 + 1 - w_0)^2.
     first = jnp.array([True, False, False, False])
     slope = jax.jit(jax.grad(lambda c: mw_weights(weights, first, factor=c)[0]))(jnp.float32(3))

@@ -6,6 +6,8 @@ They read all of their rows in every batch, so that K local steps of rate eta le
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +17,7 @@ from tests.algorithms.rounds_tools import federation, history
 
 START = np.array([0.5, -0.3, 0.8])
 CENTRES = np.array([[1.0, 0.2, -0.5], [-0.7, 0.4, 0.3], [0.1, -1.2, 0.9], [0.6, 0.6, 1.5]])
-CURVATURE = np.array([0.5, 1.0, 2.0, 1.5])
+CURVATURE: Any = np.array([0.5, 1.0, 2.0, 1.5])
 ETA = 0.3
 
 
@@ -28,7 +30,7 @@ def quadratic(start):
     )
 
 
-def clients(centres=CENTRES, curvature=CURVATURE):
+def clients(centres=CENTRES, curvature: Any = CURVATURE):
     """Two rows for each client, whose mean is its centre; their spread adds a constant to the loss."""
     count = len(centres)
     spread = np.where(np.arange(2)[:, None, None] == 0, 0.1, -0.1)
@@ -42,16 +44,16 @@ def clients(centres=CENTRES, curvature=CURVATURE):
     return federation((2,) * count, range(count), capacity=2, x=x, y=np.zeros(2 * count, int))
 
 
-def losses(w, centres=CENTRES, curvature=CURVATURE):
+def losses(w, centres=CENTRES, curvature: Any = CURVATURE):
     return curvature / 2 * (((w - centres) ** 2).sum(axis=1) + centres.shape[1] * 0.1**2)
 
 
-def trained(w, steps, rate=ETA, centres=CENTRES, curvature=CURVATURE):
+def trained(w, steps, rate=ETA, centres=CENTRES, curvature: Any = CURVATURE):
     """Where K local steps lead every client, ``[M, d]``."""
     return centres + ((1 - rate * np.broadcast_to(curvature, len(centres))) ** steps)[:, None] * (w - centres)
 
 
-def follow(w, steps, rounds, momentum=0.0, server_lr=1.0, **others):
+def follow(w, steps, rounds, momentum: Any = 0.0, server_lr: Any = 1.0, **others: Any):
     """Models of uniform FedAvg (FedAvgM with a momentum), ``[rounds + 1, d]``."""
     found, speed = [w], 0.0
     for _ in range(rounds):

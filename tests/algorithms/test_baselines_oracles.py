@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +140,7 @@ def test_the_first_step_of_fedprox_is_fedavgs(exact):
 
 
 @functools.cache
-def scaffolded(steps, option="II", clients_per_round=None):
+def scaffolded(steps, option: Any = "II", clients_per_round=None):
     def build(values):
         return scaffold(quadratic(values["start"]), how(steps), option=option, clients_per_round=clients_per_round)
 
@@ -163,7 +164,7 @@ def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
     close(states.server.model["w"][-1], optimum, 1e-6)
     assert np.abs(follow(START, 3, 40)[-1] - optimum).max() > 0.02  # client drift
     # Identical clients have no drift.
-    same = {"centres": CENTRES[[1] * 4], "curvature": CURVATURE[[1] * 4]}
+    same: dict[str, Any] = {"centres": CENTRES[[1] * 4], "curvature": CURVATURE[[1] * 4]}
     states, _ = run(scaffolded(3, option), 40, clients(**same))
     if option == "II":
         close(states.server.model["w"], follow(START, 3, 40, **same), 1e-12)
@@ -215,7 +216,7 @@ def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
 
     weight = CURVATURE * (1 - 0.2 * CURVATURE) ** 2
     minimum = (weight[:, None] * CENTRES).sum(axis=0) / weight.sum()
-    close(run(build, 1, alpha=0.2, start=minimum)[0].server.model["w"][1], minimum, 1e-12)
+    close(run(build, 200, alpha=0.2, start=minimum)[0].server.model["w"], np.tile(minimum, (201, 1)), 1e-12)
     close(run(build, 200, alpha=0.2)[0].server.model["w"][-1], minimum, 1e-9)
 
 
@@ -254,6 +255,11 @@ def test_pfedme_without_regularisation_only_decays():
     algorithm = pfedme(quadratic(jnp.asarray(START, jnp.float32)), local, regularisation=0.0, clients_per_round=None)
     states, _ = history(lambda _: algorithm, clients(), 1)
     close(states.server.model["w"][1], START * (1 - ETA * 0.1) ** 2)
+
+
+def text(name) -> Any:
+    """A name that the type checker does not look at."""
+    return name
 
 
 # --- All ----------------------------------------------------------------------------------------------------
@@ -300,10 +306,10 @@ def test_without_rounds_the_model_is_the_initial_one():
         (lambda adam: pfedme(TASK, adam), "expected the local optimizer 'sgd' without options for pfedme"),
         (lambda adam: afl(TASK, adam), "expected the local optimizer 'sgd' without options for afl"),
         (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
-        (lambda _: scaffold(TASK, how(1), option="III"), "expected option to be I or II, got 'III'"),
-        (lambda _: mwfed(TASK, how(1), threshold=1.0, mode="global"), "expected mode to be local or pooled"),
+        (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
+        (lambda _: mwfed(TASK, how(1), threshold=1.0, mode=text("global")), "expected mode to be local or pooled"),
         (lambda _: mwfed(TASK, how(1), threshold=1.0, most=0), "expected most to be positive, got 0"),
-        (lambda _: perfedavg(TASK, how(1), hessian="half"), "expected hessian to be none, exact or difference"),
+        (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
         (lambda _: perfedavg(TASK, how(1), adaptation_steps=-1), "expected adaptation_steps to be zero or more"),
         (lambda _: pfedme(TASK, how(1), personal_steps=0), "expected personal_steps to be positive, got 0"),
         (lambda _: fedavg(TASK, how(1), server_optimizer="adamant"), "expected the name of an optax optimizer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +83,7 @@ def taking_part(records, t):
     return [int(id) for id in records["cohort_id"][t][records["cohort_present"][t]]]
 
 
-def at(tree, t):
+def at(tree, t) -> Any:
     """One round of stacked trees, in double precision."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[t], np.float64), tree)
 
@@ -95,8 +96,8 @@ def clients_of(records, t, how):
     return {id: numpy_client(federation(), id, t, how) for id in taking_part(records, t)}
 
 
-def rate_of(how, t):
-    return how.learning_rate * how.decay**t
+def rate_of(how, t) -> float:
+    return float(how.learning_rate * how.decay**t)
 
 
 def by_row(records, t, values):
@@ -183,7 +184,7 @@ def test_pfedme(how, tolerance):
         pfedme, how, personal_learning_rate=0.15, personal_weight_decay=0.05, server_lr=0.7, **options
     )
     model = at(states.server.model, 0)
-    personal = dict.fromkeys(WITH_DATA, model)
+    personal: Any = dict.fromkeys(WITH_DATA, model)
     for t in range(ROUNDS):
         clients = clients_of(records, t, how)
         model, personal = oracle.pfedme_round(
