@@ -48,7 +48,8 @@ def qffl_update(
     present = jnp.ones(loss.shape, bool) if present is None else present
     logarithm = jnp.log(jnp.clip(jnp.where(present, loss, 1), LEAST_LOSS, jnp.finfo(loss.dtype).max))
     largest = jnp.max(jnp.where(present, q * logarithm, -jnp.inf))
-    power = jnp.where(present, jnp.exp(q * logarithm - jnp.where(jnp.any(present), largest, 0)), 0)
+    below = jnp.where(present, q * logarithm - jnp.where(jnp.any(present), largest, 0), -jnp.inf)
+    power = jnp.exp(below)  # an absent client's would overflow beside small losses, and its gradient be NaN
 
     def squares(leaf: Array) -> Array:
         rows = jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0)
@@ -81,13 +82,16 @@ def simplex_projection(
     point = jnp.asarray(point)
     mask = jnp.ones(point.shape, bool) if mask is None else mask
     mass = jnp.asarray(mass, point.dtype)
+    # Moving all entries alike changes nothing: counted from the largest, the mass is not lost in rounding.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, point, -jnp.inf)))
+    point = jnp.where(mask, point - jnp.where(jnp.any(mask), largest, 0), 0)
     ordered = jnp.flip(jnp.sort(jnp.where(mask, point, -jnp.inf)))
     real = jnp.arange(point.shape[0]) < jnp.sum(mask)
     ordered = jnp.where(real, ordered, 0)
     count = jnp.arange(1, point.shape[0] + 1, dtype=point.dtype)
     shift = (mass - jnp.cumsum(ordered)) / count
     last = jnp.sum(real & (ordered + shift > 0)) - 1
-    return jnp.where(mask, jnp.maximum(jnp.where(mask, point, 0) + shift[jnp.maximum(last, 0)], 0), 0)
+    return jnp.where(mask, jnp.maximum(point + shift[jnp.maximum(last, 0)], 0), 0)
 
 
 def mw_weights(

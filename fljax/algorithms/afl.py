@@ -105,7 +105,8 @@ def afl(
         )
         if local.weight_decay is not None:
             slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
-        return Reported(trees.scale(slope, -training.rate(local, seat.round)), loss), client
+        eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
+        return Reported(trees.scale(slope, -eta), loss), client
 
     def aggregate(
         key: Any, round: Any, server: AflServer, up: Reported, cohort: Any, held: Any

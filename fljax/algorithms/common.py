@@ -114,7 +114,8 @@ def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Call
     Raises:
       ValueError: if optax has no optimizer of that name.
 
-    Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1.
+    Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1. Deviation: optax's adam
+    corrects the bias of its moments, and starts the second one at 0.
     """
     options = dict(chosen) if isinstance(chosen, Mapping) else {}
     name: Any = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen

@@ -84,7 +84,8 @@ def mwfed(
     """``W_k <- W_k factor`` where ``F_k(w) >= threshold_k``, normalised; client k does ``W_k`` times the usual work.
 
     "local": ``tau_k = clip(round(tau |S| W_k / sum_S W_j), 1, most tau)`` local steps; ``w <- w + mean_k Delta_k``.
-    "pooled": client k contributes ``round(W_k b N)`` samples, drawn with replacement, to one gradient step of rate eta.
+    "pooled": client k contributes ``round(W_k b N)`` samples, drawn with replacement, to one gradient step of rate eta;
+    N counts the clients that have data.
 
     Args:
       task: model and loss.
@@ -132,7 +133,7 @@ def mwfed(
             usual = among / jnp.maximum(jnp.sum(cohort.present), 1)
             effort = jnp.where(usual > 0, server.weights / jnp.where(usual > 0, usual, 1), 1)
         else:
-            effort = server.weights * server.weights.shape[0]
+            effort = server.weights * jnp.sum(server.weights > 0)  # clients without data are none of the N
         return server._replace(effort=effort.astype(server.effort.dtype)), cohort, info
 
     def train(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> tuple[MwFedUp, Any]:
@@ -209,7 +210,8 @@ def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, ro
     slope = trees.scale(total, 1 / jnp.maximum(samples, 1))
     if local.weight_decay is not None:
         slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
-    return trees.scale(slope, -training.rate(local, round)), samples
+    eta = training.rate(local, round, jax.tree.leaves(slope)[0].dtype)
+    return trees.scale(slope, -eta), samples
 
 
 ENTRY = Entry(

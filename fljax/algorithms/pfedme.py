@@ -89,10 +89,10 @@ def pfedme(
                 return trees.subtract(theta, trees.scale(slope, personal_learning_rate)), None
 
             personal, _ = jax.lax.scan(inner, personal, jnp.arange(personal_steps))
-            pull = trees.subtract(model, personal)
+            pull = trees.scale(trees.subtract(model, personal), regularisation)
             if local.weight_decay is not None:
-                pull = trees.add(pull, trees.scale(model, local.weight_decay / regularisation))
-            return trees.subtract(model, trees.scale(pull, eta * regularisation)), personal
+                pull = trees.add(pull, trees.scale(model, local.weight_decay))
+            return trees.subtract(model, trees.scale(pull, eta)), personal
 
         batches = training.draw(jax.random.fold_in(key, 0), data.train, local)
         (model, personal), _ = training.descend(step, (down, down), batches, jax.random.fold_in(key, 1))

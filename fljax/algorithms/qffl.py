@@ -61,7 +61,7 @@ def qffl(
         return Reported(trees.subtract(trained.params, down), loss), client
 
     def direction(round: Any, up: Reported, cohort: Any) -> tuple[PyTree, Info]:
-        rate = training.rate(local, round)
+        rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
         step = aggregators.qffl_update(up.update, up.loss, q=q, learning_rate=rate, present=cohort.present)
         return step, {"loss": jnp.where(cohort.present, up.loss, jnp.nan)}
 

@@ -116,7 +116,8 @@ def scaffold(
             # local.train takes the keys 0 and 1
             control = training.full_gradient(task, down.model, data.train, jax.random.fold_in(key, 2))
         else:
-            length = trained.steps * training.rate(local, seat.round)
+            eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
+            length = trained.steps.astype(eta.dtype) * eta
             control = trees.subtract(trees.scale(update, -1 / length), drift)
         return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
 

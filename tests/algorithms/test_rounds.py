@@ -9,54 +9,39 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from fljax import local as training
 from fljax.algorithms import fedavg, incfl
-from fljax.engine.execution import Lanes
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.round import by_id, initial_state, one_round
+from fljax.engine.round import initial_state, one_round
 from fljax.local import Local
 from fljax.trees import take
-from fljax.types import ClientData, Examples, Federation, Rows, Subset, Task
-from tests.oracles import numpy_round
-
-ALL_AT_ONCE = Lanes(5, 1, 5)
-SEED = 7
-
-
-TASK = Task(
-    init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
-    logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
-    loss=optax.softmax_cross_entropy_with_integer_labels,
+from fljax.types import Subset
+from tests.algorithms.rounds_tools import (
+    ALL_AT_ONCE,
+    SEED,
+    TASK,
+    close,
+    double,
+    engine_key,
+    federation,
+    fixed_step,
+    own_rows,
+    present_clients,
+    stored,
 )
+from tests.oracles import numpy_round
+from tests.toys.quick import QUICK
+
 STEPS, EPOCHS = Local(0.5, 3, steps=3), Local(0.5, 3, epochs=2, decay=0.5)
 
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def federation(sizes=(5, 0, 3, 7, 2), ids=(2, 0, 4, 1, 3), *, capacity=7, x=None, y=None):
-    """Ragged clients, stored in another order than their ids; padding points at an example of NaN."""
-    rng = np.random.default_rng(1)
-    total = sum(sizes)
-    x = rng.normal(size=(total, 3)) if x is None else x
-    y = rng.integers(0, 4, total) if y is None else y
-    x = np.concatenate([x, np.full((1, 3), np.nan)])
-    dtype = jnp.zeros(()).dtype
-    index = np.full((len(sizes), capacity), total)
-    for k, size in enumerate(sizes):
-        index[k, :size] = sum(sizes[:k]) + np.arange(size)
-    rows = Rows(jnp.asarray(index, jnp.int32), jnp.asarray(sizes, jnp.int32))
-    clients = ClientData(jnp.asarray(ids, jnp.int32), rows, rows, rows)
-    return Federation(Examples(jnp.asarray(x, dtype), jnp.asarray(np.append(y, 0), jnp.int32)), clients)
-
-
 SIZE = fedavg(TASK, STEPS, clients_per_round=None)
 UNIFORM = fedavg(TASK, STEPS, clients_per_round=None, weights="uniform")
 SLOW = fedavg(TASK, EPOCHS, clients_per_round=None, weights="uniform", server_lr=0.8)
-stored = jax.jit(by_id)
 
 
 class Relu(NamedTuple):
@@ -65,12 +50,7 @@ class Relu(NamedTuple):
     threshold: Any
 
 
-@functools.partial(jax.jit, static_argnames="algorithm")
-def fixed_step(algorithm, data, state):
-    return one_round(algorithm, data, ALL_AT_ONCE, state)
-
-
-@jax.jit
+@functools.partial(jax.jit, compiler_options=QUICK)
 def relu_step(threshold, data, state):
     algorithm = incfl(TASK, STEPS, threshold=threshold, surrogate="relu", clients_per_round=None)
     return one_round(algorithm, data, ALL_AT_ONCE, state)
@@ -87,14 +67,6 @@ def begin(data):
     return initial_state(UNIFORM, data, jnp.uint32(SEED))  # the same for all algorithms with one model
 
 
-@functools.partial(jax.jit, static_argnames="how")
-def engine_draw(clients, id, round, how):
-    """The batches that the engine gives a client."""
-    key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, round), id)
-    nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
-    return training.draw(jax.random.fold_in(key, 0), Subset(nothing, take(clients.train, id)), how)
-
-
 def run(algorithm, data, rounds):
     """Models before round 0 and after each round, and the records."""
     data = stored(data)
@@ -106,41 +78,6 @@ def run(algorithm, data, rounds):
         records.append(jax.tree.map(np.asarray, info))
     assert int(state.diverged) == -1
     return models, records
-
-
-def own_rows(data, id):
-    """x, y of one client without padding."""
-    train = stored(data).clients.train
-    rows = np.asarray(train.index)[id, : np.asarray(train.size)[id]]
-    return np.asarray(data.examples.x)[rows], np.asarray(data.examples.y)[rows]
-
-
-def present_clients(data, how, record, round):
-    """NumPy clients of a record's cohort, with the batches that the engine's keys give them."""
-    found, ids = [], record["cohort_id"][record["cohort_present"]]
-    for id in ids:
-        drawn = engine_draw(stored(data).clients, jnp.int32(id), jnp.int32(round), how)
-        steps = drawn.position.shape[0] if drawn.steps is None else int(drawn.steps)
-        batches = [np.asarray(drawn.position)[t][np.asarray(drawn.mask)[t]].tolist() for t in range(steps)]
-        x, y = own_rows(data, id)
-        found.append(numpy_round.Client(x.astype(np.float64), y, batches))
-    return found, ids
-
-
-def double(tree):
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
-
-
-def relative_error(found, expected):
-    top = max(np.abs(leaf).max() for leaf in jax.tree.leaves(double(expected)))
-    errors = jax.tree.map(
-        lambda a, b: np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max(), found, expected
-    )
-    return max(jax.tree.leaves(errors)) / top
-
-
-def close(found, expected, tolerance=1e-6):
-    assert relative_error(found, expected) < tolerance
 
 
 # --- Against NumPy ------------------------------------------------------------------------------------------
@@ -346,7 +283,7 @@ def test_tuning_changes_the_loss_but_not_the_update():
     fall = []
     for row, id in enumerate(record["cohort_id"]):
         if record["cohort_present"][row]:
-            key = client_key(round_key(jnp.uint32(SEED), Purpose.TRAIN, 0), jnp.int32(id))
+            key = engine_key(jnp.int32(id), 0)
             own = Subset(data.examples, take(stored(data).clients.train, int(id)))
             tuned = train(jax.random.fold_in(key, 3), before, own).params
             loss = numpy_round.loss(double(tuned), *own_rows(data, id))

@@ -1,0 +1,320 @@
+"""What the baselines must equal: closed forms on the clients of ``quadratic``, and FedAvg where a parameter is off."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.engine.round import initial_state, local_data
+from fljax.local import Local
+from fljax.trees import take, zeros_like
+from fljax.types import Seat
+from tests.algorithms.quadratic import (
+    CENTRES,
+    CURVATURE,
+    ETA,
+    START,
+    clients,
+    follow,
+    how,
+    losses,
+    quadratic,
+    run,
+    trained,
+)
+from tests.algorithms.rounds_tools import SEED, TASK, close, federation, history, stored
+from tests.toys.quick import QUICK
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+# --- Reductions to FedAvg -----------------------------------------------------------------------------------
+
+
+def frozen(algorithm):
+    """SCAFFOLD whose control variates stay zero."""
+
+    def train(*arguments):
+        up, client = algorithm.train(*arguments)
+        return up._replace(control=zeros_like(up.control)), zeros_like(client)
+
+    return algorithm._replace(train=train)
+
+
+REDUCTIONS = {
+    "afl": functools.partial(afl, mixture_learning_rate=0.0),
+    "fedavg": functools.partial(fedavg, weights="size"),
+    "fedprox": functools.partial(fedprox, mu=0.0),
+    "qffl": functools.partial(qffl, q=0.0),
+    "mwfed": functools.partial(mwfed, factor=1.0, threshold=0.6),
+    "scaffold": lambda *task, **options: frozen(scaffold(*task, **options)),
+    "perfedavg": functools.partial(perfedavg, alpha=0.0, hessian="exact"),
+}
+
+
+def steps_of(name):
+    """AFL has one whatever it is asked for."""
+    return 1 if name == "afl" else 3
+
+
+@functools.cache
+def reduced(name):
+    def build(values):
+        server = {"name": "sgd", "momentum": values["momentum"]}
+        return REDUCTIONS[name](
+            quadratic(values["start"]),
+            how(steps_of(name), values["rate"]),
+            clients_per_round=None,
+            server_lr=values["server_lr"],
+            server_optimizer=server,
+        )
+
+    return build
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_equals_uniform_fedavg(name, exact):
+    for momentum, server_lr in ((0.0, 1.0), (0.9, 0.5)):
+        states, _ = run(reduced(name), 3, rate=ETA, momentum=momentum, server_lr=server_lr)
+        close(states.server.model["w"], follow(START, steps_of(name), 3, momentum, server_lr), exact)
+
+
+def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
+    def build(values):
+        task = quadratic(values["start"])
+        return incfl(task, how(3), threshold=values["rho"], eps=0.0, clients_per_round=None)
+
+    states, records = run(build, 1, rho=losses(START))
+    close(states.server.model["w"], follow(START, 3, 1), exact)
+    close(records["weight"], np.full((1, 4), 0.25), exact)
+
+
+@pytest.mark.parametrize("name", ["fedprox", "qffl", "scaffold"])
+def test_equals_fedavg_with_the_same_batches(name):
+    """Ragged clients and small batches: the very batches of FedAvg."""
+    small = Local(0.3, 3, epochs=2, decay=0.9)
+    options = {"weights": "uniform"} if name == "fedprox" else {}
+    found, _ = history(lambda _: REDUCTIONS[name](TASK, small, clients_per_round=3, **options), federation(), 2)
+    wanted, _ = history(ragged_fedavg, federation(), 2)
+    close(found.server.model, wanted.server.model)
+
+
+def ragged_fedavg(_):
+    return fedavg(TASK, Local(0.3, 3, epochs=2, decay=0.9), clients_per_round=3, weights="uniform")
+
+
+# --- FedProx ------------------------------------------------------------------------------------------------
+
+
+def test_fedprox_solves_the_proximal_problem(x64):
+    def build(values):
+        return fedprox(quadratic(values["start"]), how(3, values["rate"]), mu=values["mu"], clients_per_round=None)
+
+    for mu in (0.0, 0.01, 2.0, 1e6):
+        rate = min(ETA, 1 / (2 + mu))
+        states, _ = run(build, 1, mu=mu, rate=rate)
+        solution = (CURVATURE[:, None] * CENTRES + mu * START) / (CURVATURE + mu)[:, None]
+        ends = solution + ((1 - rate * (CURVATURE + mu)) ** 3)[:, None] * (START - solution)
+        close(states.server.model["w"][1], ends.mean(axis=0), 1e-12)
+        if mu == 1e6:  # nobody moves
+            assert np.abs(states.server.model["w"][1] - START).max() < 1e-5
+    # With the rate 1 / (a + mu) a single step is the exact solution.
+    states, _ = run(build, 1, clients(curvature=1.5), mu=2.0, rate=1 / 3.5)
+    close(states.server.model["w"][1], ((1.5 * CENTRES + 2 * START) / 3.5).mean(axis=0), 1e-12)
+
+
+def test_the_first_step_of_fedprox_is_fedavgs(exact):
+    def build(values):
+        return fedprox(quadratic(values["start"]), how(1), mu=values["mu"], clients_per_round=None)
+
+    for mu in (0.0, 5.0):
+        close(run(build, 2, mu=mu)[0].server.model["w"], follow(START, 1, 2), exact)
+
+
+# --- SCAFFOLD -----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def scaffolded(steps, option: Any = "II", clients_per_round=None):
+    def build(values):
+        return scaffold(quadratic(values["start"]), how(steps), option=option, clients_per_round=clients_per_round)
+
+    return build
+
+
+def test_scaffold_with_one_step_is_gradient_descent(exact):
+    states, _ = run(scaffolded(1), 4)
+    close(states.server.model["w"], follow(START, 1, 4), exact)
+    for t in range(4):  # c_k is the gradient that was used, c their mean
+        slopes = CURVATURE[:, None] * (states.server.model["w"][t] - CENTRES)
+        close(states.clients.control["w"][t + 1], slopes, 10 * exact)
+        close(states.server.control["w"][t + 1], slopes.mean(axis=0), 10 * exact)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_begins_as_fedavg_and_finds_what_fedavg_misses(option, x64):
+    states, _ = run(scaffolded(3, option), 40)
+    close(states.server.model["w"][1], follow(START, 3, 1)[1], 1e-12)
+    optimum = (CURVATURE[:, None] * CENTRES).sum(axis=0) / CURVATURE.sum()
+    close(states.server.model["w"][-1], optimum, 1e-6)
+    assert np.abs(follow(START, 3, 40)[-1] - optimum).max() > 0.02  # client drift
+    # Identical clients have no drift.
+    same: dict[str, Any] = {"centres": CENTRES[[1] * 4], "curvature": CURVATURE[[1] * 4]}
+    states, _ = run(scaffolded(3, option), 40, clients(**same))
+    if option == "II":
+        close(states.server.model["w"], follow(START, 3, 40, **same), 1e-12)
+
+
+@pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
+def test_scaffold_with_a_tenth_of_the_clients(option, x64):
+    """c moves by the cohort's sum over ALL clients: over the cohort alone it runs away."""
+    rng = np.random.default_rng(5)
+    centres, curvature = rng.normal(size=(100, 3)), rng.uniform(0.5, 2.0, 100)
+    data, rounds = clients(centres, curvature), 400
+    states, records = run(scaffolded(3, option, 10), rounds, data)
+    assert (records["cohort_present"].sum(axis=1) == 10).all()
+    means = states.clients.control["w"].mean(axis=1)
+    np.testing.assert_allclose(states.server.control["w"], means, atol=1e-12)
+    optimum = (curvature[:, None] * centres).sum(axis=0) / curvature.sum()
+    distance = np.linalg.norm(states.server.model["w"] - optimum, axis=1)
+    assert distance.max() < 3
+    assert distance[-1] < 1e-3
+    if option == "II":  # FedAvg stays at a distance: it is drawn to each cohort's own mean
+        usual, _ = run(lambda v: fedavg(quadratic(v["start"]), how(3), clients_per_round=10), rounds, data)
+        usual = np.linalg.norm(usual.server.model["w"] - optimum, axis=1)
+        assert usual.max() < 3
+        assert usual[-50:].mean() > 100 * distance[-1]
+
+
+# --- Per-FedAvg ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hessian", ["none", "exact", "difference"])
+def test_perfedavg_factors(hessian, x64):
+    def build(values):
+        task = quadratic(values["start"])
+        return perfedavg(task, how(2), alpha=values["alpha"], hessian=hessian, clients_per_round=None)
+
+    for alpha in (0.0, 0.2):
+        states, _ = run(build, 1, alpha=alpha)
+        power = 1 if hessian == "none" else 2
+        factor = (1 - ETA * CURVATURE * (1 - alpha * CURVATURE) ** power) ** 2
+        wanted = (CENTRES + factor[:, None] * (START - CENTRES)).mean(axis=0)
+        close(states.server.model["w"][1], wanted, 1e-12 if hessian != "difference" else 1e-9)
+
+
+def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
+    def build(values):
+        return perfedavg(
+            quadratic(values["start"]), how(1), alpha=values["alpha"], hessian="exact", clients_per_round=None
+        )
+
+    weight = CURVATURE * (1 - 0.2 * CURVATURE) ** 2
+    minimum = (weight[:, None] * CENTRES).sum(axis=0) / weight.sum()
+    close(run(build, 200, alpha=0.2, start=minimum)[0].server.model["w"], np.tile(minimum, (201, 1)), 1e-12)
+    close(run(build, 200, alpha=0.2)[0].server.model["w"][-1], minimum, 1e-9)
+
+
+# --- pFedMe -------------------------------------------------------------------------------------------------
+
+
+def test_pfedme_follows_the_moreau_gradient(x64):
+    curvature, steps = 1.5, 3
+    data = clients(curvature=curvature)
+
+    def build(values):
+        return pfedme(
+            quadratic(values["start"]),
+            how(steps),
+            regularisation=values["lambda"],
+            personal_learning_rate=1 / (curvature + values["lambda"]),  # one step is the exact prox
+            personal_steps=1,
+            server_lr=values["beta"],
+            clients_per_round=None,
+        )
+
+    for strength, beta in ((2.0, 1.0), (3.0, 0.6), (0.0, 1.0), (2.0, 0.0)):
+        states, _ = run(build, 1, data, **{"lambda": strength, "beta": beta})
+        slope = strength * curvature / (curvature + strength)  # of the Moreau envelope: slope (y - c)
+        before, ends = trained(START, steps - 1, curvature=slope), trained(START, steps, curvature=slope)
+        close(states.server.model["w"][1], (1 - beta) * START + beta * ends.mean(axis=0), 1e-12)
+        personal = (curvature * CENTRES + strength * before) / (curvature + strength)
+        close(states.clients.personal["w"][1], personal, 1e-12)
+        if strength * beta == 0:
+            np.testing.assert_allclose(states.server.model["w"][1], START, rtol=1e-12)
+
+
+def test_pfedme_without_regularisation_only_decays():
+    """lambda = 0 is no division by zero where weights decay."""
+    local = how(2)._replace(weight_decay=0.1)
+    algorithm = pfedme(quadratic(jnp.asarray(START, jnp.float32)), local, regularisation=0.0, clients_per_round=None)
+    states, _ = history(lambda _: algorithm, clients(), 1)
+    close(states.server.model["w"][1], START * (1 - ETA * 0.1) ** 2)
+
+
+def text(name) -> Any:
+    """A name that the type checker does not look at."""
+    return name
+
+
+# --- All ----------------------------------------------------------------------------------------------------
+
+ALL = {
+    "afl": afl,
+    "fedprox": fedprox,
+    "mwfed": functools.partial(mwfed, threshold=1.0),
+    "perfedavg": functools.partial(perfedavg, alpha=0.2),
+    "pfedme": pfedme,
+    "qffl": qffl,
+    "scaffold": scaffold,
+}
+
+
+@functools.partial(jax.jit, compiler_options=QUICK)
+def untrained(data):
+    """What client 2 is shown and would use before the first round."""
+    found = {}
+    for name, build in ALL.items():
+        algorithm = build(quadratic(jnp.asarray(START, jnp.float32)), how(2), clients_per_round=None)
+        state = initial_state(algorithm, data, jnp.uint32(SEED))
+        seat = Seat(jnp.int32(0), jnp.int32(2), jnp.int32(0))
+        down, own = algorithm.send(state.server, seat), take(state.clients, 2)
+        arguments = (jax.random.key(0), seat, down, own, local_data(data, take(data.clients, 2)))
+        found[name] = algorithm.shared(*arguments), algorithm.deploy(*arguments)
+    return found
+
+
+def test_without_rounds_the_model_is_the_initial_one():
+    for name, (shared, deployed) in untrained(stored(clients())).items():
+        np.testing.assert_array_equal(shared["w"], START.astype(np.float32))
+        moved = START - 0.2 * CURVATURE[2] * (START - CENTRES[2]) if name == "perfedavg" else START
+        close(deployed["w"], moved)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda adam: scaffold(TASK, adam),
+            "expected the local optimizer 'sgd' without options for scaffold, got 'adam'",
+        ),
+        (lambda adam: pfedme(TASK, adam), "expected the local optimizer 'sgd' without options for pfedme"),
+        (lambda adam: afl(TASK, adam), "expected the local optimizer 'sgd' without options for afl"),
+        (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
+        (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
+        (lambda _: mwfed(TASK, how(1), threshold=1.0, mode=text("global")), "expected mode to be local or pooled"),
+        (lambda _: mwfed(TASK, how(1), threshold=1.0, most=0), "expected most to be positive, got 0"),
+        (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
+        (lambda _: perfedavg(TASK, how(1), adaptation_steps=-1), "expected adaptation_steps to be zero or more"),
+        (lambda _: pfedme(TASK, how(1), personal_steps=0), "expected personal_steps to be positive, got 0"),
+        (lambda _: fedavg(TASK, how(1), server_optimizer="adamant"), "expected the name of an optax optimizer"),
+    ],
+)
+def test_bad_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build(Local(0.1, 2, steps=1, optimizer="adam"))
