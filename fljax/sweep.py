@@ -310,7 +310,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
             at = np.unravel_index(int(np.argmax(score)), score.shape)
             same = [_makes_no_difference(judged.values, place) for place in range(len(names))]
             cell = {
-                name: None if same[place] else metrics[name].values[at[place]].item()
+                name: None if same[place] else metrics[name].values.tolist()[at[place]]
                 for place, name in enumerate(names)
             }
             edges = tuple(
@@ -350,6 +350,6 @@ def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, dict[str, Any], int, int]
     table = metrics["diverged"].transpose("algorithm", *names, "seed")
     found = []
     for place in np.argwhere(table.values >= 0):
-        label, *cell, seed = (table[dim].values[i].item() for dim, i in zip(table.dims, place, strict=True))
+        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
         found.append((label, dict(zip(names, cell, strict=True)), seed, int(table.values[tuple(place)])))
     return tuple(found)
