@@ -284,7 +284,6 @@ METRICS: dict[str, str] = {
     "ipr_accuracy": "fraction of clients whose accuracy is not below their standalone model's (IAFL)",
     "preferred_model_accuracy": "mean test accuracy if each client keeps the better of both models (INCFL, MaxFL)",
     "average_accuracy": "mean test accuracy over clients",
-    "average_valid_accuracy": "mean accuracy over clients on their validation rows, where they have some",
     "maximum_accuracy": "largest test accuracy over clients (IAFL)",
     "accuracy_increase": "mean over clients of accuracy minus standalone accuracy (IAFL)",
     "pearson_correlation": "correlation over clients of accuracy and standalone accuracy (IAFL)",

@@ -23,9 +23,9 @@ from fljax.types import Federation, Task
 LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is better
 VALIDATION = "average_valid_accuracy"
 _PREFIXES = ("", "unseen_")
-_METRICS = ("average_loss", "global_model_appeal_rho", "average_gain", *formulas.METRICS)
+_METRICS = (*formulas.METRICS, "average_loss", "global_model_appeal_rho", "average_gain")
 _NOT_SCALAR = ("personalised_model_accuracy_gain", "participation_rate")
-METRICS = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
+METRICS = (*(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR), VALIDATION)
 
 
 class Outcome(NamedTuple):
