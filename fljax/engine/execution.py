@@ -78,8 +78,9 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
     on an accelerator as many as fill half of its free memory, rounded down to a power of two, so that what a program
     holds besides seldom changes it. Where steps differ between clients, chunks take the steps of their longest client,
-    and the number is lowered to where chunks of like clients waste least. Seeds are batched only if all their clients
-    fit as well.
+    and the number is lowered to where chunks of like clients waste least. Runs (seeds, and cells of a sweep)
+    are batched only if all their clients fit as well. Where there are four runs or more for each device, devices take
+    whole runs; else each trains a part of every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
