@@ -24,9 +24,9 @@ LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is bett
 VALIDATION = "average_valid_accuracy"
 _PREFIXES = ("", "unseen_")
 _DERIVED = ("average_loss", "global_average_accuracy", "global_model_appeal_rho", "average_gain")
-_METRICS = (*_DERIVED, VALIDATION, *formulas.METRICS)
+_METRICS = (*formulas.METRICS, *_DERIVED)
 _NOT_SCALAR = ("personalised_model_accuracy_gain", "participation_rate")
-METRICS = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
+METRICS = (*(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR), VALIDATION)
 
 
 class Outcome(NamedTuple):
@@ -311,7 +311,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
             at = np.unravel_index(int(np.argmax(score)), score.shape)
             same = [_makes_no_difference(judged.values, place) for place in range(len(names))]
             cell = {
-                name: None if same[place] else metrics[name].values[at[place]].item()
+                name: None if same[place] else metrics[name].values.tolist()[at[place]]
                 for place, name in enumerate(names)
             }
             edges = tuple(
@@ -351,6 +351,6 @@ def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, dict[str, Any], int, int]
     table = metrics["diverged"].transpose("algorithm", *names, "seed")
     found = []
     for place in np.argwhere(table.values >= 0):
-        label, *cell, seed = (table[dim].values[i].item() for dim, i in zip(table.dims, place, strict=True))
+        label, *cell, seed = (table[dim].values.tolist()[i] for dim, i in zip(table.dims, place, strict=True))
         found.append((label, dict(zip(names, cell, strict=True)), seed, int(table.values[tuple(place)])))
     return tuple(found)

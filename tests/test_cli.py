@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli, experiment, report
+from fljax import cli, experiment, report, sweep
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
 
@@ -167,6 +167,10 @@ def test_interrupt(fake, capsys, monkeypatch):
         (["run", "tiny.toml", "--seeds", "0"], "seeds: expected a positive number"),
         (["run", "tiny.toml", "--sets", "x"], "No such option"),
         (["run"], "Missing argument"),
+        (["sweep", "tiny.toml"], "expected a grid to sweep over"),
+        (["sweep", "tiny.toml", "--grid", "local.step=1,2"], "(did you mean 'steps'?)"),
+        (["sweep", "tiny.toml", "--grid", "local.steps="], "expected a list of different values, got []"),
+        (["sweep", "tiny.toml", "--grid", "local.steps=1", "--set", "sweep.metric=x"], "expected one of the metrics"),
         (["list", "algorithm"], "(did you mean 'algorithms'?)"),
         (["cite", "incfll"], "(did you mean 'incfl'?)"),
         (["report", "."], "expected a run folder"),
@@ -182,6 +186,55 @@ def test_bad_input(fake, capsys, monkeypatch, arguments, sentence):
     assert sentence in err
     assert err.startswith("fljax: ")
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def fake_sweep(fake, monkeypatch):
+    """As ``fake``, for sweeps: no time, and one cell that diverges where the learning rate is 1."""
+    calls = []
+
+    def run(grid, *, directory, resume, on_event):
+        calls.append((grid, directory, resume))
+        on_event(experiment.Event("train", "fedavg", 4, 4, 2.0, ""))
+        metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")
+        best = sweep.Best("fedavg", "average_accuracy", {"learning_rate": 0.1}, 0.5, 0.5, float("nan"), 1, ())
+        rates = [cell.local.learning_rate for cell in grid.cells]
+        diverged = (("fedavg", {"learning_rate": 1}, 0, 3),) if 1 in rates else ()
+        return sweep.Outcome(metrics, xr.Dataset(), (best,), diverged)
+
+    monkeypatch.setattr(sweep, "run", run)
+    return calls
+
+
+def test_sweep(fake_sweep, capsys):
+    arguments = [
+        "--grid",
+        "local.learning_rate=0.1,0.2",
+        "--grid",
+        "local.steps=1",
+        "--set",
+        "rounds=8",
+        "--seeds",
+        "2",
+    ]
+    code, out, _ = call(capsys, "sweep", "tiny.toml", *arguments)
+    ((grid, folder, resume),) = fake_sweep
+    assert (code, resume, len(grid.cells), grid.config.rounds, grid.config.seeds) == (0, False, 2, 8, (0, 1))
+    assert "learning_rate" in out
+    assert "0.500" in out
+    assert f"Results: {folder}" in out
+    assert '"local.learning_rate" = [0.1, 0.2]' in (folder / "config.toml").read_text()
+    assert call(capsys, "sweep", "tiny.toml", *arguments, "--resume")[0] == 0
+    assert fake_sweep[1][1:] == (folder, True)
+
+
+def test_sweep_json_and_divergence(fake_sweep, capsys):
+    code, out, err = call(capsys, "sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,1", "--json", "--out", "x")
+    assert code == 1
+    assert "fedavg diverged at learning_rate = 1 with seed 0 in round 3; all is saved in x" in err
+    found = json.loads(out)
+    assert found["best"][0]["cell"] == {"learning_rate": 0.1}
+    assert found["diverged"] == [{"algorithm": "fedavg", "cell": {"learning_rate": 1}, "seed": 0, "round": 3}]
 
 
 @pytest.mark.parametrize("kind", LISTS)

@@ -31,15 +31,16 @@ ALONE = {"cpu": 1.0, "accelerator": 100.0}
 
 
 class Execution(NamedTuple):
-    """How many clients, and seeds, run side by side. Results do not depend on it, up to rounding.
+    """How many clients, and runs, are side by side. Results do not depend on it, up to rounding.
 
     Attributes:
       clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
         "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``) or "trial" (``auto`` and its
         neighbours are compiled, timed for a round, and the fastest is taken).
-      seeds: "auto", "vmap", "scan" or a number, for the seeds of one ``simulate`` call.
+      seeds: "auto", "vmap", "scan" or a number, for the runs of one call: seeds, in a sweep those of all cells.
       evaluation: likewise for clients while they are polled or evaluated.
-      devices: over how many devices clients are spread; "all" or a number. A CPU is one device unless
+      devices: over how many devices clients are spread, or whole runs (seeds, cells of a sweep) where there are four
+        or more for each device; "all" or a number. A CPU is one device unless
         ``fljax.use_cores`` made its cores devices before JAX started.
     """
 
@@ -53,7 +54,7 @@ class Lanes(NamedTuple):
     """A resolved Execution: how many run side by side, on each of how many devices."""
 
     clients: int
-    seeds: int
+    seeds: int  # runs
     evaluation: int
     devices: int = 1
     runs_apart: bool = False  # whether devices take runs (of a sweep, or seeds) whole, rather than a run's clients
@@ -64,7 +65,7 @@ class Sizes(NamedTuple):
 
     rows: int  # of the cohort
     population: int  # clients that are evaluated
-    seeds: int
+    seeds: int  # runs: seeds, times cells in a sweep
     model: int  # what one client receives
     evaluated: int  # prepared examples of one client's evaluation
     lane: int = 0  # what training one client holds at once
@@ -77,8 +78,9 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
     on an accelerator as many as fill half of its free memory, rounded down to a power of two, so that what a program
     holds besides seldom changes it. Where steps differ between clients, chunks take the steps of their longest client,
-    and the number is lowered to where chunks of like clients waste least. Seeds are batched only if all their clients
-    fit as well.
+    and the number is lowered to where chunks of like clients waste least. Runs (seeds, and cells of a sweep)
+    are batched only if all their clients fit as well. Where there are four runs or more for each device, devices take
+    whole runs; else each trains a part of every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, Percent
 
 from fljax.report.drawing import INK, Style, dress, styles
 from fljax.report.tables import title
-from fljax.sweep import LOWER, Best, axes_of, best, mean_over_seeds
+from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
 _NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation"})
 
@@ -58,9 +58,9 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-        _lines(figure.add_subplot(), metrics, metric, drawn[0], tables, styles(labels))
+        _lines(figure.add_subplot(), metrics, drawn[0], tables, chosen, styles(labels))
     else:
-        figure = _maps(metrics, metric, drawn, tables)
+        figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
     text = "\n".join(each for each in (heading, note) if each)
@@ -106,9 +106,15 @@ def is_logarithmic(values: np.ndarray) -> bool:
 
 
 def _lines(
-    axes: Axes, metrics: xr.Dataset, metric: str, name: str, tables: dict[str, np.ndarray], looks: dict[str, Style]
+    axes: Axes,
+    metrics: xr.Dataset,
+    name: str,
+    tables: dict[str, np.ndarray],
+    chosen: Mapping[str, Best],
+    looks: dict[str, Style],
 ) -> None:
-    """Mean over seeds with a bar of one standard deviation; the best cell as a star."""
+    """Mean over seeds with a bar of one standard deviation; the best cell as a star. Text is not joined by lines."""
+    metric = str(metrics.attrs["metric"])
     dress(axes)
     place = _place(axes, metrics[name].values, name)
     order = np.argsort(place)
@@ -117,12 +123,13 @@ def _lines(
         look = looks[label]
         mean = mean_over_seeds(values)
         spread = np.ma.masked_invalid(values).std(axis=-1, ddof=1).filled(0) if seeds > 1 else None
-        shown = {"color": look.colour, "linestyle": look.dash, "lw": 2, "marker": "o", "markersize": 4}
+        joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
+        shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:
             axes.plot(place[order], mean[order], label=label, **shown)
         else:
             axes.errorbar(place[order], mean[order], spread[order], label=label, capsize=3, elinewidth=1, **shown)
-        at = _best(mean, metric)
+        (at,) = _best(metrics, [name], chosen[label])
         axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
     axes.set_xlabel(f"{name}{band}; star: best")
@@ -131,8 +138,11 @@ def _lines(
     axes.legend(frameon=False, fontsize=10)
 
 
-def _maps(metrics: xr.Dataset, metric: str, drawn: Sequence[str], tables: dict[str, np.ndarray]) -> Figure:
+def _maps(
+    metrics: xr.Dataset, drawn: Sequence[str], tables: dict[str, np.ndarray], chosen: Mapping[str, Best]
+) -> Figure:
     """A heat map of means over seeds for each algorithm, with one scale of colours; the best cell is framed."""
+    metric = str(metrics.attrs["metric"])
     first, second = drawn
     down, across = metrics.sizes[first], metrics.sizes[second]
     width, height = max(3.4, 0.75 * across + 1.6), max(2.8, 0.45 * down + 1.5)
@@ -149,8 +159,8 @@ def _maps(metrics: xr.Dataset, metric: str, drawn: Sequence[str], tables: dict[s
         panels.append(axes)
         image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
         axes.set_title(label, fontsize=11, fontweight="bold", color=INK)
-        axes.set_xticks(range(across), [number(value.item()) for value in metrics[second].values])
-        axes.set_yticks(range(down), [number(value.item()) for value in metrics[first].values])
+        axes.set_xticks(range(across), [number(value) for value in metrics[second].values.tolist()])
+        axes.set_yticks(range(down), [number(value) for value in metrics[first].values.tolist()])
         axes.set(xlabel=second, ylabel=first)
         axes.tick_params(length=0, labelsize=9, colors=INK)
         axes.spines[:].set_visible(False)
@@ -158,7 +168,7 @@ def _maps(metrics: xr.Dataset, metric: str, drawn: Sequence[str], tables: dict[s
             bright = mean[row, column] > (low + high) / 2
             text = _text(float(mean[row, column]), metric)
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
-        row, column = _best(mean, metric)
+        row, column = _best(metrics, drawn, chosen[label])
         corner = (float(column) - 0.47, float(row) - 0.47)
         axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
@@ -168,9 +178,10 @@ def _maps(metrics: xr.Dataset, metric: str, drawn: Sequence[str], tables: dict[s
     return figure
 
 
-def _best(mean: np.ndarray, metric: str) -> tuple[Any, ...]:
-    score = np.where(np.isfinite(mean), -mean if metric in LOWER else mean, -np.inf)
-    return np.unravel_index(int(np.argmax(score)), score.shape)
+def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
+    """Positions of the best cell on some axes; the first one where an axis makes no difference."""
+    place = lambda name: metrics[name].values.tolist().index(chosen.cell[name])  # noqa: E731
+    return [0 if chosen.cell[name] is None else place(name) for name in names]
 
 
 def _is_share(metric: str) -> bool:

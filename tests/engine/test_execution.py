@@ -90,6 +90,12 @@ def test_wrong_devices(value: Any, message: str) -> None:
         resolve(Execution(devices=value), SIZES)
 
 
+def test_devices_take_whole_runs_where_there_are_enough() -> None:
+    assert resolve(Execution(), SIZES._replace(seeds=7), "cpu") == Lanes(6, 7, 15, 2)
+    assert resolve(Execution(), SIZES._replace(seeds=9), "cpu") == Lanes(12, 5, 30, 2, runs_apart=True)
+    assert resolve(Execution(devices=1), SIZES._replace(seeds=9), "cpu") == Lanes(12, 7, 30)
+
+
 def test_no_more_devices_than_rows() -> None:
     assert resolve(Execution(), SIZES._replace(rows=1), "cpu").devices == 1
 

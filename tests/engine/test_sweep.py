@@ -48,7 +48,7 @@ def _scores(metrics: Any) -> dict[str, np.ndarray]:
 
 def _assert_like_alone(
     plans: list[engine.Plan], federation: Federation, references: Any, execution: Any, bits: bool = False
-) -> None:
+) -> Any:
     arguments: dict[str, Any] = {"rounds": 4, "seeds": SEEDS, "evaluate_every": 2, "execution": execution}
     together = engine.sweep(plans, federation, references=references, **arguments)
     for plan, reference, found in zip(plans, references, together, strict=True):
@@ -59,6 +59,7 @@ def _assert_like_alone(
         for name, values in alone.records.items():
             np.testing.assert_allclose(found.records[name], values, rtol=1e-5, atol=1e-5, err_msg=str(name))
         assert_close(alone.deployed(2, seed=1), found.deployed(2, seed=1))
+    return together[0]
 
 
 @pytest.mark.parametrize("runs", ["scan", 4])
@@ -69,12 +70,14 @@ def test_a_cell_equals_its_own_run(stacked: Federation, runs: Any) -> None:
     _assert_like_alone(plans, stacked, references, engine.Execution("scan", seeds=runs), bits=runs == "scan")
 
 
-def test_one_federation_for_all() -> None:
+def test_one_federation_for_all_and_devices_that_take_whole_runs() -> None:
     local = LOCAL._replace(steps=None, epochs=2)  # ragged clients take different numbers of steps
     plans = [
-        engine.Plan(fedavg, {"task": TASK, "local": local, "clients_per_round": 3, "server_lr": rate}) for rate in RATES
+        engine.Plan(fedavg, {"task": TASK, "local": local, "clients_per_round": 3, "server_lr": rate})
+        for rate in (0.2, 0.5, 1.0, 1.5)
     ]
-    _assert_like_alone(plans, tiny_federation(), [None] * 3, engine.Execution(devices=1))
+    found = _assert_like_alone(plans, tiny_federation(), [None] * 4, engine.Execution())
+    assert bool(found.metrics["execution_runs_apart"])
 
 
 def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
