@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 import xarray as xr
 
 from fljax import cli, experiment, report, sweep
+from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
 
@@ -29,12 +29,6 @@ steps = 2
 [[algorithms]]
 name = "fedavg"
 """
-
-
-def jax_settings():
-    """What ``start_jax`` may change."""
-    names = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_enable_compilation_cache")
-    return {name: jax.config.read(name) for name in (*names, "jax_persistent_cache_min_compile_time_secs")}
 
 
 def outcome(config, diverged=()):
@@ -290,19 +284,16 @@ def test_compilation_cache_is_filled(tmp_path):
     assert any((tmp_path / ".cache" / "fljax" / "xla").iterdir())
 
 
-def test_a_killed_process_does_not_spoil_the_compilation_cache(tmp_path, monkeypatch):
+def test_a_killed_process_does_not_spoil_the_compilation_cache(tmp_path):
     """A program without the time of its last use keeps JAX from storing others: one that is old is removed."""
-    before = jax_settings()
     for name in ("old-cache", "old_but_used-cache", "fresh-cache"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "old_but_used-atime").write_bytes(b"")
     for name in ("old-cache", "old_but_used-cache"):
         os.utime(tmp_path / name, (1, 1))
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", str(tmp_path))
-    start_jax()
+    mend_cache(tmp_path)
     assert sorted(each.name for each in tmp_path.glob("*-cache")) == ["fresh-cache", "old_but_used-cache"]
-    for name, value in before.items():
-        jax.config.update(name, value)
+    mend_cache(tmp_path / "nothing")
 
 
 def test_published_tables(capsys, tmp_path):

@@ -35,13 +35,13 @@ def start_jax(cache: bool = True) -> None:
     if os.environ.get("JAX_COMPILATION_CACHE_DIR") and not chosen:
         return
     folder = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path.home() / ".cache" / "fljax" / "xla"
-    _mend(folder)
+    mend_cache(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", CACHE_LIMIT)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def _mend(folder: pathlib.Path, older: float = 60.0) -> None:
+def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:
     """Removes programs that were being written when their process was killed.
 
     JAX 0.10 keeps the time of each program's last use in a file beside it, and where that is missing it can store no

@@ -48,7 +48,7 @@ def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | float) -> Algorithm:
     return inner._replace(select=select)
 
 
-def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | str, announced: bool = False) -> Algorithm:
+def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, announced: bool = False) -> Algorithm:
     """Who can answer in which round is given: ``trace[round % rounds, id]``.
 
     Args:

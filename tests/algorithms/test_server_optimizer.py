@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,7 @@ def test_numbers_in_double_precision_leave_a_single_model_single():
     with enable_x64(True):
         task, data = logistic_regression(jnp.float32), by_id(tiny_federation())
         chosen = {"name": "sgd", "momentum": jnp.asarray(0.9, jnp.float64)}
-        rate = jnp.asarray(0.5, jnp.float64)
+        rate: Any = jnp.asarray(0.5, jnp.float64)
         algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=2), server_lr=rate, server_optimizer=chosen)
         start = initial_state(algorithm, data, jnp.uint32(0))
         after, _ = one_round(algorithm, data, Lanes(5, 1, 5), start)
