@@ -97,6 +97,15 @@ def test_figures_draw_what_is_there():
     assert set(few) == {"average_accuracy", "weight"}
 
 
+def test_the_pool_is_drawn_where_clients_may_leave():
+    metrics, records = results(rounds=8)
+    pool = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)
+    records["pool_size"] = (("algorithm", "seed", "round"), pool)
+    axes = report.figures(metrics, records)["pool_size"].axes[0]
+    means = [line for line in axes.lines if line.get_label() in ("fedavg", "incfl")]
+    np.testing.assert_allclose([line.get_ydata() for line in means], pool.mean(axis=1))
+
+
 @pytest.mark.parametrize("missing", ["fedavg", "incfl"])
 def test_figures_with_nan_and_absent_algorithms(missing):
     metrics, records = results(evaluations=1, seeds=1)

@@ -59,6 +59,8 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
         found["gap"] = partial(_gaps, records=records, looks=looks)
     if _has(records, "weight"):
         found["weight"] = partial(_weights, records=records, looks=looks)
+    if _has(records, "pool_size"):
+        found["pool_size"] = partial(_pool, records=records, looks=looks)
     if _has(metrics, "seconds_train"):
         found["seconds"] = partial(_seconds, metrics=metrics, looks=looks)
     return found
@@ -225,6 +227,20 @@ def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> Non
             axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=name)
     axes.set(title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile")
     axes.set_ylabel("weight in aggregation")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
+    """How many clients a round could choose from, seed by seed and their mean."""
+    for name, look in looks.items():
+        if name in records["algorithm"].values:
+            values = _values(records, "pool_size", name, "seed", "round")
+            rounds = records["round"].values
+            axes.plot(rounds, values.T, color=look.colour, linewidth=0.7, alpha=0.4)
+            axes.plot(rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=name)
+    axes.set(title="Clients in the pool", xlabel="round; thick: mean over seeds, thin: each seed")
+    axes.set_ylabel("clients that a round chooses from")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
