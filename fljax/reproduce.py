@@ -22,9 +22,9 @@ from fljax.report.tables import last_values, mean_and_std
 METRICS = {
     "IPR": ("incentivised_participation_rate", 1),
     "IPR_tuned5": ("incentivised_participation_rate", 1),
-    "GM_Appeal": ("incentivised_participation_rate", 1),
+    "GM_Appeal": ("global_model_appeal", 1),  # MaxFL judges the global model, before any client adapts it
     "GM_Appeal_tuned5": ("incentivised_participation_rate", 1),
-    "avg_test_acc_pct": ("average_accuracy", 100),
+    "avg_test_acc_pct": ("global_average_accuracy", 100),
     "pref_model_test_acc_pct": ("preferred_model_accuracy", 100),
     "pref_model_test_acc_tuned5_pct": ("preferred_model_accuracy", 100),
 }
