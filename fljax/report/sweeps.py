@@ -57,7 +57,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
-        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+        figure = Figure(figsize=(8.6, 4.8), layout="constrained")
         _lines(figure.add_subplot(), metrics, drawn[0], tables, chosen, styles(labels))
     else:
         figure = _maps(metrics, drawn, tables, chosen)
@@ -135,7 +135,7 @@ def _lines(
     axes.set_xlabel(f"{name}{band}; star: best")
     axes.set_ylabel(title(metric))
     _as_shares(axes.yaxis, metric)
-    axes.legend(frameon=False, fontsize=10)
+    axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(1.01, 1.0))  # beside, never over lines
 
 
 def _maps(
