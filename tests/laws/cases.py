@@ -79,6 +79,10 @@ COMPOSED = {
     for name, case in ALGORITHMS.items()
 }
 PAIRS |= COMPOSED
+# Of these the default run takes some; the rest is left to the full product.
+COMPOSED_SLOW = {
+    name for name, case in COMPOSED.items() if case.algorithm not in ("incfl", "scaffold", "pfedme", "mwfed")
+}
 # Algorithms that differ in where models live: one at the server, one per client, clusters, private state. All laws hold
 # for each scenario on these; every other pair is under the laws of test_pairs.py.
 UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")

@@ -10,12 +10,30 @@ import pytest
 from fljax import engine
 from fljax.engine.evaluate import evaluate
 from fljax.engine.round import by_id, initial_state
-from tests.laws.cases import CASES, LOCAL, PAIRS, SIDE_BY_SIDE, SLOW, TASK, Controls, controlled, federation
+from tests.laws.cases import (
+    CASES,
+    COMPOSED_SLOW,
+    LOCAL,
+    PAIRS,
+    SIDE_BY_SIDE,
+    SLOW,
+    TASK,
+    Controls,
+    controlled,
+    federation,
+)
 from tests.laws.compare import assert_finite, assert_same, shapes
 from tests.toys.quick import QUICK
 
 
-@pytest.mark.parametrize("name", [name for name in PAIRS if name not in CASES or name in SLOW])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in COMPOSED_SLOW))
+        for name in PAIRS
+        if name not in CASES or name in SLOW
+    ],
+)
 def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     case, data = PAIRS[name], by_id(federation())
     algorithm = case.build(TASK, LOCAL, **case.example)
