@@ -20,7 +20,7 @@ from fljax.local import Local
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
-    from jaxtyping import PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 REFERENCE = """@inproceedings{dinh2020personalized,
   title = {Personalized Federated Learning with Moreau Envelopes},
@@ -31,9 +31,10 @@ REFERENCE = """@inproceedings{dinh2020personalized,
 
 
 class PFedMeClient(NamedTuple):
-    """A client's personal model theta_k, kept between rounds."""
+    """A client's personal model theta_k, kept between rounds, and whether it ever trained one."""
 
     personal: PyTree
+    trained: Bool[Array, ""]
 
 
 def pfedme(
@@ -96,14 +97,14 @@ def pfedme(
 
         batches = training.draw(jax.random.fold_in(key, 0), data.train, local)
         (model, personal), _ = training.descend(step, (down, down), batches, jax.random.fold_in(key, 1))
-        return Update(trees.subtract(model, down)), PFedMeClient(personal)
+        return Update(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
 
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        init_client=lambda key, seat, down, data: PFedMeClient(down),
-        deploy=lambda key, seat, down, client, data: client.personal,
+        init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
+        deploy=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
         **following(task, uniform_mean, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )
