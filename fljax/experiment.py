@@ -101,6 +101,7 @@ def run(
     federation, task = build_federation(config, tell)
     local = build_local(config)
     execution = Execution(**config.execution.model_dump())
+    check(config, task)
     tell("standalone", "", 0, config.rounds, f"training {population(federation)} standalone models per seed")
     reference = standalone(task, federation, standalone_local(config, local), seeds=config.seeds, execution=execution)
     if config.participation.clients_per_round > config.data.clients:
@@ -201,6 +202,18 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         **config.model.options,
     )
     return data.stack(federations), task
+
+
+def check(config: Config, task: Task) -> None:
+    """Builds every algorithm once, so that what is wrong with one is said before anything is computed.
+
+    Raises:
+      ValueError: what the builder says.
+    """
+    nothing = np.zeros((1, config.data.clients), np.float32)
+    for entry in config.algorithms:
+        plan = build_plan(config, entry, task, build_local(config), Reference(nothing, nothing, nothing))
+        plan.build(**plan.arguments, **{name: values[0] for name, values in plan.by_seed.items()})
 
 
 def build_local(config: Config) -> Local:
@@ -334,14 +347,20 @@ def load(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset]:
     )
 
 
-def resumed(config: Config, directory: pathlib.Path) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Results of an interrupted run by label, if it was of the same config."""
+def resumed(
+    config: Config, directory: pathlib.Path, grid: str | None = None
+) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    """Results of an interrupted run by label, if it was of the same config (and of the same grid, if it is a sweep)."""
     if not (directory / "results.nc").is_file():
         return {}
     stored = directory / "config.toml"
     if stored.is_file() and stored.read_text(encoding="utf-8") != dumps(config):
         raise ValueError(f"expected the config of the results in {directory} to resume them, got a changed one")
     metrics, records = load(directory)
+    if metrics.attrs.get("grid") != grid:
+        kinds = {True: "fljax run", False: "fljax sweep"}
+        other, own = kinds["grid" not in metrics.attrs], kinds[grid is None]
+        raise ValueError(f"expected results of {own} in {directory} to resume them, got those of another {other}")
     labels = [str(label) for label in metrics["algorithm"].values]
     return {
         label: (metrics.sel(algorithm=label, drop=True), records.sel(algorithm=label, drop=True)) for label in labels

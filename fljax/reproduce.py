@@ -119,7 +119,7 @@ def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
 
 
 def number(mean: float, std: float, metric: str) -> str:
-    """As the papers print it: two decimals, ``mean ± std``; a dash where there is none."""
+    """``mean ± std`` with two decimals, percentages with one; a dash where there is none."""
     if math.isnan(mean):
         return "–"
     digits = 1 if metric.endswith("pct") else 2

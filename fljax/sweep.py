@@ -101,11 +101,13 @@ def run(
     """
     config, metric = grid.config, check(grid)
     tell = experiment.teller(directory, on_event)
-    parts = experiment.resumed(config, directory) if resume and directory is not None else {}
+    parts = experiment.resumed(config, directory, _paths(grid)) if resume and directory is not None else {}
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
     missing = [place for place, entry in enumerate(config.algorithms) if entry.label not in parts]
     worlds = [_world(cell) for cell in grid.cells]
     made = _worlds(grid.cells, worlds, tell) if missing else {}
+    for place in range(len(grid.cells)) if missing else ():
+        experiment.check(grid.cells[place], made[worlds[place]].task)
     references = _references(grid.cells, worlds, made, tell) if missing else []
     for place, entry in enumerate(config.algorithms):
         label = entry.label
@@ -134,6 +136,11 @@ def check(grid: Grid) -> str:
     metric = grid.config.sweep.metric
     if metric not in METRICS:
         raise ConfigError(f"sweep.metric: {unknown('metric', metric, METRICS)}")
+    data = grid.config.data
+    if metric.startswith("unseen_") and not data.unseen:
+        raise ConfigError(f"sweep.metric: expected data.unseen to be positive for {metric}, got 0")
+    if metric == VALIDATION and not data.valid_fraction:
+        raise ConfigError(f"sweep.metric: expected data.valid_fraction to be positive for {metric}, got 0")
     return metric
 
 
@@ -267,10 +274,15 @@ def coordinate(values: Sequence[Any]) -> np.ndarray:
     return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
 
 
+def _paths(grid: Grid) -> str:
+    """The paths of the axes by name, as results hold them."""
+    return json.dumps({axis.name: axis.path for axis in grid.axes})
+
+
 def _join(grid: Grid, parts: experiment.Parts) -> tuple[xr.Dataset, xr.Dataset]:
     assert grid.config.sweep is not None
     metrics, records = experiment.join(grid.config, parts)
-    paths = json.dumps({axis.name: axis.path for axis in grid.axes})
+    paths = _paths(grid)
     return metrics.assign_attrs(grid=paths, metric=grid.config.sweep.metric), records.assign_attrs(grid=paths)
 
 
@@ -309,7 +321,8 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
             if not np.isfinite(score).any():
                 continue
             at = np.unravel_index(int(np.argmax(score)), score.shape)
-            same = [_makes_no_difference(judged.values, place) for place in range(len(names))]
+            both = (judged.values, own[criterion].transpose(*names, "seed").values)
+            same = [all(_makes_no_difference(values, place) for values in both) for place in range(len(names))]
             cell = {
                 name: None if same[place] else metrics[name].values.tolist()[at[place]]
                 for place, name in enumerate(names)

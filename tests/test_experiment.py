@@ -207,3 +207,24 @@ def test_one_algorithm_may_have_its_own_learning_rate():
     )
     assert (metrics["threshold"] != whole["threshold"]).any()
     assert (metrics["test_loss"].sel(algorithm="faster") != metrics["test_loss"].sel(algorithm="fedavg")).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"local": {**BASE["local"], "optimizer": "adam"}, "algorithms": [{"name": "fedavg"}, {"name": "scaffold"}]},
+            "'sgd'",
+        ),
+        ({"scenarios": [{"name": "finetuned"}]}, "exactly one of steps and epochs for finetuned"),
+        ({"scenarios": [{"name": "byzantine", "fraction": 10.0}]}, "fraction to be from 0 to 1, got 10"),
+        ({"scenarios": [{"name": "dropout", "rate": 30.0}]}, "rate to be from 0 to 1, got 30"),
+        ({"scenarios": [{"name": "availability", "trace": "nothing.csv"}]}, "expected a trace in a"),
+        ({"scenarios": [{"name": "availability", "trace": [[1, 0], [1]]}]}, "as many in each round"),
+    ],
+)
+def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):
+    events: list[experiment.Event] = []
+    with pytest.raises(ValueError, match=sentence):
+        experiment.run(build(**changes), on_event=events.append)
+    assert {event.stage for event in events} == {"data"}

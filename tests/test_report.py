@@ -103,7 +103,7 @@ def test_the_pool_is_drawn_where_clients_may_leave():
     records["pool_size"] = (("algorithm", "seed", "round"), pool)
     axes = report.figures(metrics, records)["pool_size"].axes[0]
     means = [line for line in axes.lines if line.get_label() in ("fedavg", "incfl")]
-    np.testing.assert_allclose([line.get_ydata() for line in means], pool.mean(axis=1))
+    np.testing.assert_allclose(np.array([line.get_ydata() for line in means], float), pool.mean(axis=1))
 
 
 @pytest.mark.parametrize("missing", ["fedavg", "incfl"])

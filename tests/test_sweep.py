@@ -85,6 +85,26 @@ def test_unknown_metric() -> None:
 # --- Running ------------------------------------------------------------------------------------------------
 
 
+def test_a_metric_that_this_run_will_not_have() -> None:
+    for metric, key in (("unseen_average_accuracy", "data.unseen"), ("average_valid_accuracy", "data.valid_fraction")):
+        data = {**BASE["data"], "unseen": 0}
+        grid = parse_grid(BASE | {"data": data, "sweep": {"metric": metric}}, ["local.learning_rate=0.1,0.2"])
+        with pytest.raises(ConfigError, match=f"expected {key} to be positive for {metric}, got 0"):
+            sweep.check(grid)
+
+
+def test_a_grid_that_an_algorithm_hides() -> None:
+    own = [{"name": "fedavg", "local": {"learning_rate": 0.3}}]
+    with pytest.raises(ConfigError, match=r"algorithms\.fedavg\.local\.learning_rate: expected none in a sweep over"):
+        parse_grid(BASE | {"algorithms": own}, ["local.learning_rate=0.1,0.2"])
+
+
+def test_runs_and_sweeps_are_not_resumed_as_each_other(finished: Any) -> None:
+    _, _, folder = finished
+    with pytest.raises(ValueError, match=r"expected results of fljax run in .*, got those of another fljax sweep"):
+        experiment.run(parse_grid(TINY, name="tiny").config, directory=folder, resume=True)
+
+
 def test_a_cell_equals_its_own_run(finished: Any) -> None:
     outcome, _, _ = finished
     cell = parse_grid(TINY, name="tiny").cells[3]

@@ -41,6 +41,9 @@ REFERENCE = """@inproceedings{mohri2019agnostic,
 }"""
 
 
+LARGEST_LOSS = 1e6
+
+
 class AflServer(NamedTuple):
     """The model w, the state of the server's optimizer, the mixture lambda, and the mean of w over rounds."""
 
@@ -116,7 +119,8 @@ def afl(
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
         place = jnp.where(cohort.present, cohort.id, server.mixture.shape[0])
         present = jnp.zeros(server.mixture.shape, bool).at[place].set(True, mode="drop")
-        loss = jnp.where(cohort.present, up.loss, 0).astype(server.mixture.dtype)
+        # A loss may be reported as infinite; its share then is all there is.
+        loss = jnp.minimum(jnp.where(cohort.present, up.loss, 0), LARGEST_LOSS).astype(server.mixture.dtype)
         raised = server.mixture.at[place].add(mixture_learning_rate * loss, mode="drop")
         left = jnp.sum(jnp.where(present, server.mixture, 0))
         projected = aggregators.simplex_projection(raised, mass=left, mask=present)

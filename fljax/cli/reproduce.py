@@ -42,6 +42,13 @@ def reproduce(
     print_beside(compared, ours=run is not None)
 
 
+def check_chosen(chosen: Chosen) -> None:
+    """Raises a ValueError unless there are such published numbers."""
+    from fljax import reproduce as published
+
+    published.select(chosen.tables, chosen.dataset, chosen.partition)
+
+
 def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
     """The published numbers that a config names, beside those of its run."""
     from fljax import reproduce as published

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, fail, print_json
-from fljax.cli.reproduce import print_chosen
+from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import folder_of, listener, prepare, progress_bars
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def run(
     from fljax.config import load
 
     chosen = load(config, [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])])
+    if chosen.published is not None:
+        check_chosen(chosen.published)
     folder = folder_of(chosen, out, resume)
     start_jax(cache)
     from fljax import experiment

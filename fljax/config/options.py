@@ -127,7 +127,7 @@ def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping
     import optax
 
     def takes_learning_rate(name: str) -> bool:
-        found = getattr(optax, name)
+        found = None if name.startswith("_") else getattr(optax, name)
         return inspect.isfunction(found) and "learning_rate" in inspect.signature(found).parameters
 
     names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}

@@ -90,6 +90,11 @@ def parse_grid(raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = 
     for cell in cells:
         if [entry.label for entry in cell.algorithms] != labels:
             raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
+    for axis in axes:
+        table, _, key = axis.path.rpartition(".")
+        hidden = [e.label for e in config.algorithms if table == "local" and getattr(e.local, key, None) is not None]
+        if hidden:
+            raise ConfigError(f"algorithms.{hidden[0]}.local.{key}: expected none in a sweep over {axis.path}, got one")
     return Grid(config, axes, tuple(cells))
 
 

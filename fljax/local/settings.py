@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -62,7 +63,7 @@ def named_optimizer(
     """``optax.<name>(rate, **options)``; a function is called with the rate alone.
 
     Raises:
-      ValueError: if optax has no optimizer of that name.
+      ValueError: if optax has no optimizer of that name, or it needs more than gradients, as "lbfgs" does.
     """
     if callable(name):
         return name(rate)
@@ -70,4 +71,9 @@ def named_optimizer(
     if name.startswith("_") or not callable(builder):
         raise ValueError(f"expected the name of an optax optimizer such as sgd, adam or adadelta, got {name!r}")
     built: Any = builder(rate, **options)
+    zero = jnp.zeros(())
+    try:
+        jax.eval_shape(lambda: built.update(zero, built.init(zero), zero))
+    except (AttributeError, TypeError):
+        raise ValueError(f"expected an optimizer that needs gradients alone, got {name!r}") from None
     return built

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.scenarios.common import DROPOUT, Entry
+from fljax.scenarios.common import DROPOUT, Entry, check_share
 from fljax.types import Algorithm, Cohort
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | float) -> Algorithm:
       rate: one probability, or one by client id ``[N]``.
 
     Returns:
-      The algorithm; the record's ``cohort_present`` says who answered.
+      The algorithm; the record's ``cohort_present`` says who answered. One inside another draws the same numbers.
 
     Raises:
-      ValueError: if ``rate`` has another length than the population.
+      ValueError: if ``rate`` is a number that is no share of 1, or has another length than the population.
     """
+    check_share("rate", rate)
     probability = jnp.asarray(rate)
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
@@ -63,7 +64,12 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
     Raises:
       ValueError: if the trace is no table with a column for each client, or cannot be read.
     """
-    table = _read(trace) if isinstance(trace, str | os.PathLike) else jnp.asarray(trace)
+    try:
+        table = _read(trace) if isinstance(trace, str | os.PathLike) else jnp.asarray(np.asarray(trace))
+    except (TypeError, ValueError) as error:
+        if isinstance(trace, str | os.PathLike):
+            raise
+        raise ValueError(f"expected a trace of numbers, with as many in each round, got {trace!r}") from error
     if table.ndim != 2 or table.shape[0] == 0:
         raise ValueError(f"expected a trace [rounds, clients], got shape {table.shape}")
     table = table != 0
@@ -88,7 +94,7 @@ def _read(path: str | os.PathLike[str]) -> Array:
     file = pathlib.Path(path)
     try:
         table = np.load(file) if file.suffix == ".npy" else np.loadtxt(file, delimiter=",", ndmin=2)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"expected a trace in a .npy or .csv file, got {str(file)!r} ({error})") from None
     return jnp.asarray(table)
 

@@ -44,11 +44,11 @@ def appeal_based(
       after: rounds in which all clients take part, opted out or not.
       empty_pool: "skip": a round without anybody changes nothing (models that appeal to nobody stay as they are);
         "all": in such a round everybody is available.
-      split: the rows on which the loss is taken.
+      split: the rows on which the loss is taken; a client that has none of them takes its training rows.
 
     Returns:
       The algorithm. Info: ``polled_loss`` [client], ``appealed`` [client], whether the model appeals to a client that
-      could take part (also before ``after``), and ``pool_size``, among how many the round chooses.
+      could take part (also before ``after``), and ``pool_size``, among how many the wrapped algorithm chooses.
 
     Raises:
       ValueError: if a name is not valid, or ``threshold`` has another length than the population.
@@ -62,7 +62,11 @@ def appeal_based(
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
         own = () if inner.poll is None else inner.poll(key, seat, down, client, data)
         deployed = inner.deploy(key, seat, down, client, data)
-        loss, _ = training.evaluate(inner.task, lambda x: inner.predict(deployed, x), getattr(data, split), key=key)
+        predict = lambda x: inner.predict(deployed, x)  # noqa: E731
+        loss, _ = training.evaluate(inner.task, predict, getattr(data, split), key=key)
+        if split != "train":
+            known, _ = training.evaluate(inner.task, predict, data.train, key=key)
+            loss = jnp.where(getattr(data, split).rows.size > 0, loss, known)
         return AppealBallot(loss, own)
 
     def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:

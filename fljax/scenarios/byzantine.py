@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, with_server
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, check_share, with_server
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
@@ -56,7 +56,11 @@ def byzantine(
 
     Returns:
       The algorithm.
+
+    Raises:
+      ValueError: if ``fraction`` is a number that is no share of 1.
     """
+    check_share("fraction", fraction)
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Census) -> ByzantineServer:

@@ -30,6 +30,12 @@ class Entry(NamedTuple):
     example: dict[str, Any] = {}
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
+    if isinstance(value, int | float) and not 0 <= value <= 1:
+        raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
+
+
 def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:
     """A message (Up, Ballot) with ``change`` applied to its field ``name``, also inside messages that it carries."""
     if hasattr(message, "_fields"):

@@ -40,7 +40,12 @@ def finetuned(
 
     Returns:
       The algorithm; its ``shared`` model stays that of ``inner``, so both are judged.
+
+    Raises:
+      ValueError: unless exactly one of steps and epochs is given.
     """
+    if (steps is None) == (epochs is None):
+        raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
     def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.algorithms import fedavg, incfl, mwfed, standalone
+from fljax.algorithms import afl, fedavg, incfl, mwfed, standalone
 from fljax.engine import simulate
 from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
@@ -97,6 +97,14 @@ def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     softplus = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None, surrogate="softplus")
     _, records = run(byzantine(softplus, fraction=0.2, loss_increase=1e6), federation, 1)
     assert records[0]["weight"][records[0]["cohort_id"] == bad] == 1
+
+
+def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
+    inner = afl(TASK, LOCAL, mixture_learning_rate=1.0)
+    states, records = run(byzantine(inner, fraction=0.4, loss_increase=jnp.inf, noise=0.0), federation, 2)
+    bad = np.asarray(states[0].server.byzantine)
+    assert int(states[-1].diverged) == -1
+    np.testing.assert_allclose(records[-1]["mixture"][bad].sum(), 1, rtol=1e-6)
 
 
 def test_byzantine_clients_of_mwfed_always_complain(federation):

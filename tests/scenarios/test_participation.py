@@ -199,3 +199,20 @@ def test_availability_errors(federation, tmp_path):
     (tmp_path / "words.csv").write_text("a,b\n")
     with pytest.raises(ValueError, match=r"expected a trace in a \.npy or \.csv file, got"):
         availability(inner, trace=str(tmp_path / "words.csv"))
+
+
+def test_a_client_without_such_rows_is_asked_on_its_training_rows(federation):
+    empty = federation.clients.valid._replace(size=jnp.zeros_like(federation.clients.valid.size))
+    data = federation._replace(clients=federation.clients._replace(valid=empty))
+    inner = fedavg(TASK, LOCAL, clients_per_round=2)
+    _, asked = run(appeal_based(inner, threshold=1.0, split="valid"), data, 2)
+    _, usual = run(appeal_based(inner, threshold=1.0), data, 2)
+    np.testing.assert_allclose(asked[1]["polled_loss"], usual[1]["polled_loss"], rtol=1e-6)
+
+
+def test_who_never_trained_with_pfedme_has_the_global_model(federation):
+    algorithm = REGISTRY["pfedme"].build(TASK, LOCAL, regularisation=1.0, clients_per_round=2)
+    states, records = run(appeal_based(algorithm, threshold=1.0, after=9), federation, 2)
+    never = sorted(set(range(POPULATION)) - taking_part(records[0]))
+    expected = losses(states[1].server.model, federation)[never]
+    np.testing.assert_allclose(records[1]["polled_loss"][never], expected, rtol=1e-4)
