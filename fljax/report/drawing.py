@@ -258,7 +258,7 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
-    axes.set(title="Time for all seeds", xlabel="seconds: compiling (pale), training (full), evaluating (medium)")
+    axes.set(title="Time for all seeds", xlabel="seconds\npale: compiling, full: training, medium: evaluating")
 
 
 # --- Arrays -------------------------------------------------------------------------------------------------
