@@ -170,7 +170,7 @@ _ALL = (
     ),
     Workload(
         "W6",
-        "a model per client (as IAFL): 50 of 50 clients, LeNet on 28x28, all 51 models tested on 2,000 rows",
+        "IAFL, a model per client: 50 of 50 clients, LeNet on 28x28, all 51 models tested on 2,000 rows",
         model="cnn_a",
         options={},
         shape=(28, 28, 1),

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fljax import aggregators as aggregators
     from fljax import algorithms as algorithms
+    from fljax import contributions as contributions
     from fljax import data as data
     from fljax import metrics as metrics
     from fljax import models as models
@@ -45,7 +46,19 @@ _HOME = {
     "Federation": "types",
     "Task": "types",
 }
-_MODULES = ("aggregators", "algorithms", "data", "engine", "metrics", "models", "scenarios", "theory", "trees", "types")
+_MODULES = (
+    "aggregators",
+    "algorithms",
+    "contributions",
+    "data",
+    "engine",
+    "metrics",
+    "models",
+    "scenarios",
+    "theory",
+    "trees",
+    "types",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
 import pathlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,33 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import algorithms, data, models, results, scenarios
-from fljax.config import AlgorithmEntry, Config, dumps
-from fljax.engine import Block, Execution, Plan, simulate, standalone
+from fljax import algorithms, contributions, data, models, results, scenarios
+from fljax.config import AlgorithmEntry, Config
+from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
+from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.local import Local
-from fljax.naming import resolve
+from fljax.naming import resolve, unknown
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation, Task
-
-
-class Event(NamedTuple):
-    """What happens in a run, for progress bars and the log.
-
-    Attributes:
-      stage: "data", "standalone", "train", "note" or "saved".
-      label: of the algorithm, or "".
-      round: rounds done.
-      rounds: rounds asked for.
-      seconds: since the run began.
-      message: one sentence, or "".
-    """
-
-    stage: str
-    label: str
-    round: int
-    rounds: int
-    seconds: float
-    message: str
 
 
 class Outcome(NamedTuple):
@@ -74,9 +52,6 @@ class Composed(NamedTuple):
         return algorithm
 
 
-OnEvent = Callable[[Event], None]
-
-
 def run(
     config: Config,
     *,
@@ -101,18 +76,13 @@ def run(
     federation, task = build_federation(config, tell)
     local = build_local(config)
     execution = Execution(**config.execution.model_dump())
-    check(config, task)
+    check(config, task, federation)
     tell("standalone", "", 0, config.rounds, f"training {population(federation)} standalone models per seed")
     reference = standalone(task, federation, standalone_local(config, local), seeds=config.seeds, execution=execution)
     if config.participation.clients_per_round > config.data.clients:
         asked = config.participation.clients_per_round
-        tell(
-            "note",
-            "",
-            0,
-            0,
-            f"clients_per_round = {asked} is more than the population: all {config.data.clients} take part",
-        )
+        words = f"clients_per_round = {asked} is more than the population: all {config.data.clients} take part"
+        tell("note", "", 0, 0, words)
 
     parts = dict(finished)
     kept: dict[str, Result] = {}
@@ -125,9 +95,13 @@ def run(
         def progress(block: Block, label: str = label) -> None:
             tell("train", label, block.round, block.rounds, "")
 
+        def held(memory: Memory, label: str = label) -> None:
+            for words in sentences(memory):
+                tell("note", label, 0, config.rounds, words)
+
         tell("train", label, 0, config.rounds, "")
         kept[label] = simulate(
-            build_plan(config, entry, task, local, reference),
+            build_plan(config, entry, task, local, reference, federation),
             federation,
             rounds=config.rounds,
             seeds=config.seeds,
@@ -135,17 +109,12 @@ def run(
             evaluate_every=config.evaluate_every,
             callbacks=(progress,),
             execution=execution,
+            on_memory=held,
         )
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
-            tell(
-                "note",
-                label,
-                round,
-                config.rounds,
-                f"diverged in round {round} of seed {seed}; frozen there",
-            )
+            tell("note", label, round, config.rounds, f"diverged in round {round} of seed {seed}; frozen there")
         if directory is not None:
             save(directory, *join(config, parts))
             tell("saved", label, config.rounds, config.rounds, "")
@@ -173,13 +142,7 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
             datasets[which] = read._replace(x=jnp.asarray(read.x), y=jnp.asarray(read.y, jnp.int32))
             if tell is not None:
                 found = datasets[which]
-                tell(
-                    "data",
-                    "",
-                    0,
-                    0,
-                    f"{config.data.dataset}: {len(found.y)} examples, {found.classes} classes",
-                )
+                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples, {found.classes} classes")
         federations.append(
             data.federate(
                 datasets[which],
@@ -195,25 +158,48 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         )
     dataset = datasets[next(iter(datasets))]
     builder = resolve(config.model.name, models.MODELS, "model")
-    task = builder(
-        dataset.x.shape[1:],
-        dataset.classes,
-        prepare=models.standardise(dataset.mean, dataset.std),
-        **config.model.options,
-    )
+    known: dict[str, Any] = {"prepare": models.standardise(dataset.mean, dataset.std)}
+    if dataset.vocabulary is not None:
+        known = {"vocabulary": dataset.vocabulary}
+        if not _takes(builder, "vocabulary"):
+            texts = {name: each for name, each in models.MODELS.items() if _takes(each, "vocabulary")}
+            raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    task = builder(dataset.x.shape[1:], dataset.classes, **known, **config.model.options)
     return data.stack(federations), task
 
 
-def check(config: Config, task: Task) -> None:
+def check(config: Config, task: Task, federation: Federation, rehearsed: bool = True) -> dict[str, Plan]:
     """Builds every algorithm once, so that what is wrong with one is said before anything is computed.
 
+    Args:
+      config: of the experiment.
+      task: its model.
+      federation: its data.
+      rehearsed: also trace a round of each, which takes a second or two.
+
+    Returns:
+      Their plans by label, with one half for everything that standalone models would tell.
+
     Raises:
-      ValueError: what the builder says.
+      ValueError: what the builder or the round says.
     """
-    nothing = np.zeros((1, config.data.clients), np.float32)
-    for entry in config.algorithms:
-        plan = build_plan(config, entry, task, build_local(config), Reference(nothing, nothing, nothing))
+    half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
+    alone, local = Reference(half, half, half), build_local(config)
+    plans = {e.label: build_plan(config, e, task, local, alone, federation) for e in config.algorithms}
+    for plan in plans.values():
         plan.build(**plan.arguments, **{name: values[0] for name, values in plan.by_seed.items()})
+        if rehearsed:
+            rehearse(plan, federation)
+    return plans
+
+
+def estimates(config: Config) -> dict[str, Memory]:
+    """What every algorithm of a config would hold, by label; nothing is trained."""
+    federation, task = build_federation(config)
+    given: dict[str, Any] = {name: getattr(config, name) for name in ("rounds", "seeds", "evaluate_every")}
+    given["execution"] = Execution(**config.execution.model_dump())
+    plans = check(config, task, federation, rehearsed=False)  # the estimate traces them
+    return {label: estimate(plan, federation, **given) for label, plan in plans.items()}
 
 
 def build_local(config: Config) -> Local:
@@ -231,8 +217,13 @@ def build_local(config: Config) -> Local:
     )
 
 
-def build_plan(config: Config, entry: AlgorithmEntry, task: Task, local: Local, reference: Reference) -> Plan:
-    """The plan of one algorithm: its builder is given what it asks for by the names of its parameters."""
+def build_plan(
+    config: Config, entry: AlgorithmEntry, task: Task, local: Local, reference: Reference, federation: Federation
+) -> Plan:
+    """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
+
+    Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
+    """
     local = _own_local(entry, local)
     found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
     build = getattr(found, "build", found)
@@ -243,17 +234,32 @@ def build_plan(config: Config, entry: AlgorithmEntry, task: Task, local: Local, 
     fixed = _asked(build, {"task": task, "local": local, "clients_per_round": rows}, entry.options)
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
     options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
-    measured = {"threshold": reference.threshold, "contribution": reference.test_accuracy}
+    measure = fixed.pop("contribution", "standalone_accuracy")
+    contribution = contributions.measure(measure, _facts(federation, reference))
+    measured = {"threshold": reference.threshold, "contribution": contribution}
     given = ((build, fixed), *zip(wrappers, options, strict=True))
     wanted = {name for each, own in given for name in _offered(each, measured) if name not in own}
     by_seed = {name: values for name, values in measured.items() if name in wanted}
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
 
 
+def _facts(federation: Federation, reference: Reference) -> dict[str, Any]:
+    """What contribution measures may ask for, by id."""
+    clients = federation.clients
+    size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
+    alone = {"standalone_accuracy": reference.test_accuracy, "standalone_loss": reference.test_loss}
+    return {"size": size, "population": size.shape[-1], **alone}
+
+
 def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Of what is offered, that which the function has parameters for."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in offered.items() if name in names}
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def _asked(function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,25 +285,6 @@ def population(federation: Federation) -> int:
     return federation.clients.id.shape[-1] + unseen
 
 
-def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
-    began = time.perf_counter()
-
-    def tell(stage: str, label: str, round: int, rounds: int, message: str) -> None:
-        event = Event(stage, label, round, rounds, round_seconds(time.perf_counter() - began), message)
-        if directory is not None:
-            with open(directory / "log.jsonl", "a", encoding="utf-8") as log:
-                log.write(json.dumps(event._asdict()) + "\n")
-        if on_event is not None:
-            on_event(event)
-
-    return tell
-
-
-def round_seconds(seconds: float) -> float:
-    """Milliseconds are enough for a log."""
-    return float(np.round(seconds, 3))
-
-
 def _cost(metrics: xr.Dataset) -> str:
     """How a run was mapped to devices, and what it cost."""
     clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
@@ -306,10 +293,7 @@ def _cost(metrics: xr.Dataset) -> str:
     seconds = ", ".join(f"{word} {each:.1f} s" for word, each in spent.items() if each > 0)
     at_a_time = "one client" if clients == 1 else f"{clients} clients"
     where = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{at_a_time} at a time on {where}, about {float(metrics['execution_memory']) / 2**20:.0f} MiB; {seconds}"
-
-
-Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
+    return f"{at_a_time} at a time on {where}; {seconds}"
 
 
 def join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
@@ -317,54 +301,6 @@ def join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
     return results.with_gains(metrics, order[0]).assign_attrs(name=config.name), records
-
-
-def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset) -> None:
-    """Written beside and moved into place, so that a run that dies leaves the last complete file."""
-    fresh = directory / ".results.nc"
-    metrics.to_netcdf(fresh, engine="h5netcdf")
-    records.to_netcdf(fresh, engine="h5netcdf", mode="a", group="records")
-    os.replace(fresh, directory / "results.nc")
-    scalar = lambda dims: dims[:1] == ("algorithm",) and dims[-2:] == ("seed", "evaluated_round")  # noqa: E731
-    scalars = [str(name) for name, values in metrics.items() if scalar(values.dims)]
-    table = metrics[scalars].to_dataframe().reset_index()
-    table.to_csv(directory / ".metrics.csv", index=False)
-    os.replace(directory / ".metrics.csv", directory / "metrics.csv")
-
-
-def load(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset]:
-    """(metrics, records) of a run folder.
-
-    Raises:
-      ValueError: if the folder holds no results.
-    """
-    path = directory / "results.nc"
-    if not path.is_file():
-        raise ValueError(f"expected a run folder with results.nc, got {directory}")
-    return (
-        xr.load_dataset(path, engine="h5netcdf"),
-        xr.load_dataset(path, engine="h5netcdf", group="records"),
-    )
-
-
-def resumed(
-    config: Config, directory: pathlib.Path, grid: str | None = None
-) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Results of an interrupted run by label, if it was of the same config (and of the same grid, if it is a sweep)."""
-    if not (directory / "results.nc").is_file():
-        return {}
-    stored = directory / "config.toml"
-    if stored.is_file() and stored.read_text(encoding="utf-8") != dumps(config):
-        raise ValueError(f"expected the config of the results in {directory} to resume them, got a changed one")
-    metrics, records = load(directory)
-    if metrics.attrs.get("grid") != grid:
-        kinds = {True: "fljax run", False: "fljax sweep"}
-        other, own = kinds["grid" not in metrics.attrs], kinds[grid is None]
-        raise ValueError(f"expected results of {own} in {directory} to resume them, got those of another {other}")
-    labels = [str(label) for label in metrics["algorithm"].values]
-    return {
-        label: (metrics.sel(algorithm=label, drop=True), records.sel(algorithm=label, drop=True)) for label in labels
-    }
 
 
 def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, int, int], ...]:

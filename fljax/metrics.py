@@ -234,6 +234,23 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
     return xp.where(defined, xp.clip(r, -1.0, 1.0), xp.nan)
 
 
+def contribution_correlation(
+    accuracy: Float[Array, "*batch client"], contribution: Float[Array, "*batch client"]
+) -> Float[Array, "*batch"]:
+    """``corr_k(acc(theta_k), p_k)`` in [-1, 1]: whether those who contribute more get better models.
+
+    Args:
+      accuracy: of each client's model.
+      contribution: ``p_k`` in the last round before; a share, a number of samples, a reputation.
+
+    Returns:
+      As ``pearson_correlation``.
+
+    Source: IAFL, section 6.3 and Table 3, where contributions are participation rates.
+    """
+    return pearson_correlation(accuracy, contribution)
+
+
 def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
     """``sum_k 1{PMA_k < delta_k}``: how many clients do better elsewhere. Strict: a gain of exactly delta_k stays.
 
@@ -287,6 +304,7 @@ METRICS: dict[str, str] = {
     "maximum_accuracy": "largest test accuracy over clients (IAFL)",
     "accuracy_increase": "mean over clients of accuracy minus standalone accuracy (IAFL)",
     "pearson_correlation": "correlation over clients of accuracy and standalone accuracy (IAFL)",
+    "contribution_correlation": "correlation over clients of accuracy and contribution in the last round (IAFL)",
     "personalised_model_accuracy_gain": "per client, accuracy minus FedAvg's accuracy (IP-FL)",
     "opt_outs": "number of clients whose accuracy gain is negative (IP-FL)",
     "participation_rate": "fraction of clients whose accuracy gain is not negative (IP-FL)",

@@ -1,7 +1,8 @@
 """Published tables, and our numbers beside them.
 
 The tables are those of the papers as they were printed, one CSV file each in ``fljax/published``: paper, table,
-dataset, partition, split (seen or unseen), algorithm, metric, mean and standard deviation (empty where none is).
+dataset, partition, split (whose test data), algorithm, metric, mean and, under ``std``, the printed spread over seeds
+(empty where none is): a standard deviation, or a standard error in the papers of ``STANDARD_ERROR``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import xarray as xr
 
 from fljax.naming import unknown
@@ -27,11 +29,22 @@ METRICS = {
     "avg_test_acc_pct": ("global_average_accuracy", 100),
     "pref_model_test_acc_pct": ("preferred_model_accuracy", 100),
     "pref_model_test_acc_tuned5_pct": ("preferred_model_accuracy", 100),
+    "IPR_accu": ("ipr_accuracy", 1),
+    "IPR_loss": ("ipr_loss", 1),
+    "pearson_rho": ("pearson_correlation", 1),
+    "avg_client_acc_pct": ("average_accuracy", 100),
+    "max_client_acc_pct": ("maximum_accuracy", 100),
+    "avg_acc_increase_pct": ("accuracy_increase", 100),
+    "pearson_rho_acc_vs_p": ("contribution_correlation", 1),
+    "client_acc_pct": ("test_accuracy", 100),  # of the client that the split names
 }
+
+# Papers that print the standard error over seeds; the others print the standard deviation.
+STANDARD_ERROR = frozenset({"IAFL"})
 
 
 class Published(NamedTuple):
-    """One printed number; ``std`` is NaN where none is printed."""
+    """One printed number (NaN: "undefined") and its spread as ``spread`` says, NaN where none is printed."""
 
     paper: str
     table: str
@@ -45,11 +58,11 @@ class Published(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A printed number and ours: mean and standard deviation over seeds, NaN where there is none."""
+    """A printed number and ours: mean and spread over seeds, of the kind that the paper prints; NaN: none."""
 
     published: Published
     mean: float
-    std: float
+    spread: float
 
 
 def tables() -> dict[str, str]:
@@ -83,15 +96,16 @@ def read(name: str) -> list[Published]:
 
 
 def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
-    """The rows of some tables about one data set, and about partitions that contain a text.
+    """The rows of some tables about one data set, and about one partition: of just that name, or that contain it.
 
     Raises:
       ValueError: if there is no such table, or nothing in them is about these.
     """
     rows = [row for name in names for row in read(name)]
-    found = [
-        row for row in rows if dataset in (None, row.dataset) and (partition is None or partition in row.partition)
-    ]
+    about = [row for row in rows if dataset in (None, row.dataset)]
+    # "Dir(0.5)" is a partition of its own and part of another's name.
+    exactly = [row for row in about if row.partition == partition]
+    found = exactly or [row for row in about if partition is None or partition in row.partition]
     if not found:
         offered = sorted({f"{row.dataset}, {row.partition}" for row in rows})
         raise ValueError(f"expected rows about {dataset}, {partition}, got none; there are {'; '.join(offered)}")
@@ -104,26 +118,49 @@ def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
     Algorithms are found by their label: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is ``perfedavg``; upper and lower case
     and signs do not count. A published metric that we do not have is left out.
     """
-    labels = {_plain(str(label)): str(label) for label in metrics["algorithm"].values}
     found = []
     for row in rows:
         if row.metric not in METRICS:
             continue
-        name, factor = METRICS[row.metric]
-        name = f"unseen_{name}" if row.split == "unseen" else name
-        label = labels.get(_plain(row.algorithm))
-        values = None if label is None else last_values(metrics, label, name)
-        mean, std = (math.nan, math.nan) if values is None else mean_and_std(values * factor)[:2]
-        found.append(Compared(row, mean, std))
+        label = label_of(metrics, row)
+        values = None if label is None else _ours(metrics, label, row)
+        mean, std, seeds = (math.nan, math.nan, 0) if values is None else mean_and_std(values)
+        found.append(Compared(row, mean, std / math.sqrt(seeds) if seeds and row.paper in STANDARD_ERROR else std))
     return found
 
 
-def number(mean: float, std: float, metric: str) -> str:
-    """``mean ± std`` with two decimals, percentages with one; a dash where there is none."""
+def label_of(metrics: xr.Dataset, row: Published) -> str | None:
+    """The label of the row's algorithm in our results, None where it is not among them."""
+    labels = {_plain(str(label)): str(label) for label in metrics["algorithm"].values}
+    return labels.get(_plain(row.algorithm))
+
+
+def spread(paper: str) -> str:
+    """What stands behind a paper's "±" over seeds: "standard error" or "standard deviation"."""
+    return "standard error" if paper in STANDARD_ERROR else "standard deviation"
+
+
+def number(mean: float, spread: float, metric: str) -> str:
+    """``mean ± spread`` with two decimals, percentages with one; a dash where there is none."""
     if math.isnan(mean):
         return "–"
     digits = 1 if metric.endswith("pct") else 2
-    return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+    return f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+
+
+def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: what a row prints, from the last evaluation of our run; None where we have no such number."""
+    name, factor = METRICS[row.metric]
+    if name != "test_accuracy":
+        values = last_values(metrics, label, f"unseen_{name}" if row.split == "unseen" else name)
+        return None if values is None else values * factor
+    if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round", "client"}:
+        return None
+    own = int(row.split.removeprefix("client")) - 1  # papers count from 1
+    if own not in metrics["client"].values:
+        return None
+    accuracy = metrics[name].sel(algorithm=label, client=own).transpose("seed", "evaluated_round").values
+    return accuracy[:, -1] * factor
 
 
 def _number(text: str) -> float:

@@ -43,7 +43,8 @@ class Result(NamedTuple):
 
     Attributes:
       metrics: over ``seed, evaluated_round`` (number of rounds done) and ``client`` or ``unseen``, with scalars over
-        clients beside them; see ``fljax list metrics``.
+        clients beside them; see ``fljax list metrics``. Where the server keeps a model of its own and test rows,
+        ``server_test_loss`` and ``server_test_accuracy``.
       records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire.
       state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
@@ -69,7 +70,7 @@ def metrics_dataset(
 
     Args:
       seeds: coordinate.
-      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order.
+      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order; ``[seeds]`` of the server's own model.
       reference: standalone models; without it the metrics that compare with them are absent.
     """
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
@@ -77,6 +78,9 @@ def metrics_dataset(
     for name in evaluated[0][1]:
         axis = "unseen" if name.startswith("unseen_") else "client"
         values = np.stack([np.asarray(found[name]) for _, found in evaluated], axis=1)
+        if values.ndim == 2:
+            variables[name] = (("seed", "evaluated_round"), values)
+            continue
         variables[name] = (("seed", "evaluated_round", axis), values)
         coordinates[axis] = np.arange(values.shape[-1])
     if reference is not None:
@@ -174,6 +178,27 @@ def records_dataset(
     found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
     # Numbered, so that algorithms with cohorts of different sizes can be put side by side.
     return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
+
+
+def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> xr.Dataset:
+    """Adds the correlation of accuracies and contributions where the algorithm records a ``contribution`` by client.
+
+    Args:
+      metrics: over ``seed, evaluated_round`` and ``client``.
+      records: of the same run, over ``seed, round``.
+
+    Returns:
+      The Dataset with ``contribution_correlation`` over ``seed, evaluated_round``: of the test accuracy after that many
+      rounds and the contribution in the last of them; NaN before the first round that is recorded (also where a run is
+      taken up again) and where either is constant.
+    """
+    if "contribution" not in records or records["contribution"].dims != ("seed", "round", "client"):
+        return metrics
+    # A round that was not recorded is NaN; whole numbers become floats for its sake.
+    before = records["contribution"].reindex(round=metrics["evaluated_round"].values - 1)
+    accuracy = metrics["test_accuracy"].transpose("seed", "evaluated_round", "client")
+    found = formulas.contribution_correlation(accuracy.values, before.values)
+    return metrics.assign(contribution_correlation=(("seed", "evaluated_round"), found))
 
 
 def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], population: int) -> dict[str, Any]:

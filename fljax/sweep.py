@@ -14,8 +14,8 @@ from fljax import experiment
 from fljax import metrics as formulas
 from fljax.config import Config, ConfigError
 from fljax.config.sweeping import Axis, Grid
-from fljax.engine import Block, Execution, groups, standalone_sweep, sweep
-from fljax.experiment import OnEvent
+from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
+from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.naming import unknown
 from fljax.results import Reference
 from fljax.types import Federation, Task
@@ -25,8 +25,11 @@ VALIDATION = "average_valid_accuracy"
 _PREFIXES = ("", "unseen_")
 _DERIVED = ("average_loss", "global_average_accuracy", "global_model_appeal_rho", "average_gain")
 _METRICS = (*formulas.METRICS, *_DERIVED)
+# Those that are no scalar, and one that strangers do not have.
 _NOT_SCALAR = ("personalised_model_accuracy_gain", "participation_rate")
-METRICS = (*(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR), VALIDATION)
+_OF_CLIENTS = ("unseen_contribution_correlation",)
+_NAMES = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
+METRICS = (*(name for name in _NAMES if name not in _OF_CLIENTS), VALIDATION)
 
 
 class Outcome(NamedTuple):
@@ -100,14 +103,17 @@ def run(
         resume are of another config.
     """
     config, metric = grid.config, check(grid)
-    tell = experiment.teller(directory, on_event)
-    parts = experiment.resumed(config, directory, _paths(grid)) if resume and directory is not None else {}
+    tell = teller(directory, on_event)
+    parts = resumed(config, directory, _paths(grid)) if resume and directory is not None else {}
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
     missing = [place for place, entry in enumerate(config.algorithms) if entry.label not in parts]
     worlds = [_world(cell) for cell in grid.cells]
     made = _worlds(grid.cells, worlds, tell) if missing else {}
     for place in range(len(grid.cells)) if missing else ():
-        experiment.check(grid.cells[place], made[worlds[place]].task)
+        world = made[worlds[place]]
+        # What is wrong with a round is wrong in all cells, but for the shapes of the data.
+        first = worlds.index(worlds[place]) == place
+        experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first)
     references = _references(grid.cells, worlds, made, tell) if missing else []
     for place, entry in enumerate(config.algorithms):
         label = entry.label
@@ -120,7 +126,7 @@ def run(
             gridded([each for _, each in found], grid.axes),
         )
         if directory is not None:
-            experiment.save(directory, *_join(grid, parts))
+            save(directory, *_join(grid, parts))
             tell("saved", label, config.rounds, config.rounds, "")
     metrics, records = _join(grid, parts)
     chosen = best(metrics, metric)
@@ -207,8 +213,7 @@ def _algorithm(
     tell: Callable[..., None],
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; the models of all cells would fill the memory."""
-    entry = cells[0].algorithms[position]
-    label, rounds = entry.label, cells[0].rounds
+    label, rounds = cells[0].algorithms[position].label, cells[0].rounds
     # What an algorithm depends on is its cell without the other algorithms.
     alone = lambda cell: cell.model_copy(update={"algorithms": (cell.algorithms[position],)})  # noqa: E731
     same = [places for _, places in _by(cells, range(len(cells)), alone)]
@@ -217,9 +222,9 @@ def _algorithm(
     plans = {}
     for _, places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
         for place in places:
-            cell, task = cells[place], made[worlds[place]].task
-            local = experiment.build_local(cell)
-            plans[place] = experiment.build_plan(cell, cell.algorithms[position], task, local, references[place])
+            cell, (_, federation, task) = cells[place], made[worlds[place]]
+            entry, local = cell.algorithms[position], experiment.build_local(cell)
+            plans[place] = experiment.build_plan(cell, entry, task, local, references[place], federation)
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
     programs = f"{len(jobs)} program" + ("s" if len(jobs) > 1 else "")
     tell("note", label, 0, len(jobs) * rounds, f"{len(firsts)} different cells in {programs}")
@@ -228,6 +233,10 @@ def _algorithm(
 
         def progress(block: Block, done: int = job * rounds) -> None:
             tell("train", label, done + block.round, len(jobs) * rounds, "")
+
+        def held(memory: Memory) -> None:
+            for words in sentences(memory):
+                tell("note", label, 0, len(jobs) * rounds, words)
 
         tell("train", label, job * rounds, len(jobs) * rounds, "")
         cell, world = cells[members[0]], made[worlds[members[0]]]
@@ -240,6 +249,7 @@ def _algorithm(
             evaluate_every=cell.evaluate_every,
             callbacks=(progress,),
             execution=Execution(**cell.execution.model_dump()),
+            on_memory=held,
         )
         for place, each in zip(members, results, strict=True):
             found[place] = (each.metrics, each.records)
@@ -279,7 +289,7 @@ def _paths(grid: Grid) -> str:
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
-def _join(grid: Grid, parts: experiment.Parts) -> tuple[xr.Dataset, xr.Dataset]:
+def _join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     assert grid.config.sweep is not None
     metrics, records = experiment.join(grid.config, parts)
     paths = _paths(grid)

@@ -6,6 +6,7 @@ broadcasts masks explicitly, so that it passes with ``jax_numpy_rank_promotion="
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 def size(tree: PyTree) -> int:
     """Number of entries in all leaves: for params, the number of parameters. Shapes alone are read."""
-    return sum(_struct(leaf).size for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(_struct(leaf).shape) for leaf in jax.tree.leaves(tree))
 
 
 def bytes_of(tree: PyTree) -> int:
     """Bytes that the leaves occupy; what ``jax.eval_shape`` returns is counted as well."""
-    return sum(s.size * s.dtype.itemsize for s in map(_struct, jax.tree.leaves(tree)))
+    return sum(math.prod(s.shape) * s.dtype.itemsize for s in map(_struct, jax.tree.leaves(tree)))
 
 
 def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
@@ -111,5 +112,5 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 
 
 def _struct(leaf: Any) -> Any:
-    """The leaf if it knows its size and dtype (arrays, ShapeDtypeStruct), else as an array (numbers)."""
+    """The leaf if it knows its shape and dtype (arrays, ShapeDtypeStruct), else as an array (numbers)."""
     return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)

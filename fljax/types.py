@@ -158,10 +158,10 @@ class Algorithm(NamedTuple):
     """A federated algorithm: one value, a handful of pure functions.
 
     Only ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so the bytes on the wire
-    are the sizes of what they return. In Up and Ballot the field names ``update`` (a model change, new minus old) and
-    ``loss`` (a reported loss) are reserved, so that scenarios know what they may touch. A builder closes over its
-    hyper-parameters; floats among them may be traced. Server, Client, Down, Ballot, Up and Deployed are pytrees of the
-    algorithm's choice.
+    are the sizes of what they return (what ``introduce`` shows once is not counted). In Up and Ballot the field names
+    ``update`` (a model change, new minus old) and ``loss`` (a reported loss) are reserved, so that scenarios know what
+    they may touch. A builder closes over its hyper-parameters; floats among them may be traced. Server, Client, Down,
+    Ballot, Up and Deployed are pytrees of the algorithm's choice.
 
     Attributes:
       task: what the deployed models are judged by (``prepare`` and ``loss`` in evaluation).
@@ -173,11 +173,16 @@ class Algorithm(NamedTuple):
       deploy: ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train.
       predict: ONE ``(deployed, x, key=None) -> logits`` on prepared ``x``; a key means training mode.
       init_client: ONE ``(key, seat, down, data) -> Client``, kept between rounds; ``()`` where nothing is kept.
+      introduce: ONE ``(server, seat) -> Down`` that ``init_client`` is given once, before a client's first round;
+        None: what ``send`` shows.
       poll: ONE ``(key, seat, down, client, data) -> Ballot``, asked of every available client before ``select``;
         None: nobody is asked and the ballots are ``()``.
       poll_every: rounds between two polls; rounds between reuse the last ballots.
       shared: ONE, as ``deploy``: the model that all clients have in common before any of them changes it, recorded as
-        the global model; None where there is none.
+        the global model; None where there is none. Where all clients have the same test rows it is judged once, and
+        that holds for everybody.
+      served: ``(server) -> Deployed``: a model that the server keeps and that need not be any client's, e.g. IAFL's
+        reference; judged on ``held["test"]`` where the federation has it. None: there is none.
       counted: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
       dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
     """
@@ -191,8 +196,10 @@ class Algorithm(NamedTuple):
     deploy: Callable[..., Any]
     predict: Callable[..., Any]
     init_client: Callable[..., Any] = lambda key, seat, down, data: ()
+    introduce: Callable[[Any, Seat], Any] | None = None
     poll: Callable[..., Any] | None = None
     poll_every: int = 1
     shared: Callable[..., Any] | None = None
+    served: Callable[[Any], Any] | None = None
     counted: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()

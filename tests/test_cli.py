@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli, experiment, report, sweep
+from fljax import cli, experiment, folders, report, sweep
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
@@ -53,8 +54,8 @@ def fake(tmp_path, monkeypatch):
     def run(config, *, directory, resume, on_event):
         calls.append((config, directory, resume))
         for round in (0, 2, 4):
-            on_event(experiment.Event("train", "fedavg", round, 4, round / 2, ""))
-        on_event(experiment.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
+            on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
+        on_event(folders.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
         return outcome(config)
 
     monkeypatch.setattr(experiment, "run", run)
@@ -189,7 +190,7 @@ def fake_sweep(fake, monkeypatch):
 
     def run(grid, *, directory, resume, on_event):
         calls.append((grid, directory, resume))
-        on_event(experiment.Event("train", "fedavg", 4, 4, 2.0, ""))
+        on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))
         metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")
         best = sweep.Best("fedavg", "average_accuracy", {"learning_rate": 0.1}, 0.5, 0.5, float("nan"), 1, ())
         rates = [cell.local.learning_rate for cell in grid.cells]
@@ -246,6 +247,27 @@ def test_cite_doctor_and_status(capsys):
     assert "digits" in call(capsys, "doctor")[1]
     assert "digits" in json.loads(call(capsys, "data", "status", "--json")[1])
     assert call(capsys, "data", "prepare", "digits")[1] == "digits: 1797 examples of 8 x 8 x 1, 10 classes\n"
+
+
+def test_doctor_says_what_a_config_would_hold(fake, capsys):
+    code, out, _ = call(capsys, "doctor", "--config", "tiny.toml", "--set", "seeds=2")
+    assert code == 0
+    assert {"fedavg", "at once", "server", "data"} <= set(re.split(r" *[│┃] *", out))
+    assert "all 2 seeds" in out
+    code, out, _ = call(capsys, "doctor", "--config", "tiny.toml", "--json")
+    found = json.loads(out)["fedavg"]
+    assert code == 0
+    assert found["model"] == found["server"] == 4 * (64 + 1) * 10
+    assert found["peak"] > found["data"] > 0
+    assert found["warning"] is None
+    for arguments, sentence in (
+        (["--config", "no.toml"], "expected a config file, got 'no.toml'"),
+        (["--config", "tiny.toml", "--set", "local.rate=1"], "local.rate: expected one of the keys"),
+        (["--set", "rounds=1"], "expected --config with --set"),
+    ):
+        code, _, err = call(capsys, "doctor", *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert sentence in err
 
 
 def test_compilation_cache(monkeypatch):

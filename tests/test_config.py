@@ -3,6 +3,7 @@ from __future__ import annotations
 import pathlib
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -38,7 +39,7 @@ def incfl(
 def qffl(task, local, *, q: float): ...
 
 
-def finetuned(inner, *, steps: int = 5): ...
+def finetuned(inner, *, steps: int = 5, rates: Float[Array, " N"] | Sequence[float] | float = 0.0): ...  # type: ignore[name-defined]
 
 
 def digits(folder=None, *, size: int = 8): ...
@@ -56,6 +57,7 @@ FAKES = Registries(
     datasets={"digits": digits},
     partitioners={"cluster_labels": cluster_labels},
     models={"mlp": mlp},
+    contributions={},
 )
 
 MINIMAL = """
@@ -219,6 +221,8 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["local.learning_rate=-0.1"], "local.learning_rate: expected a number above 0, got -0.1"),
         (["local.learning_rate=inf"], "local.learning_rate: expected a finite number, got inf"),
         (["local.weight_decay=-1"], "local.weight_decay: expected a number of at least 0"),
+        (["standalone.weight_decay=-1"], "standalone.weight_decay: expected a number of at least 0"),
+        (["standalone.decay=0.9"], "standalone.decay: expected one of the keys steps, .* weight_decay, got 'decay'"),
         (["local.optimizer=sdg"], r"local.optimizer: .*\(did you mean 'sgd'\?\)"),
         (["local.options.momentun=0.9"], r"local.options: .*\(did you mean 'momentum'\?\)"),
         (
@@ -276,6 +280,14 @@ def test_import_path(path, tmp_path, monkeypatch):
             r"scenarios.finetund: expected .*'finetuned'\?",
         ),
         (["algorithms.fedavg.scenarios=[{name='finetuned', step=1}]"], r"scenarios.finetuned: .*'steps'\?"),
+        (
+            ["algorithms.fedavg.scenarios=[{name='finetuned', rates=[0.5, 'half']}]"],
+            r"finetuned.rates: expected a number, got 'half'",
+        ),
+        (
+            ["algorithms.fedavg.scenarios=[{name='finetuned', rates=true}]"],
+            r"finetuned.rates: expected a list or a number, got True",
+        ),
         (["algorithms.fedavg.scenarios=[{steps=1}]"], "algorithms.fedavg.scenarios.0.name: expected a value"),
         (["algorithms.fedavg.scenarios=3"], "algorithms.fedavg.scenarios: expected a list, got 3"),
         (["algorithms.fedavg.name=no_such_module:x"], "there is no module 'no_such_module'"),
@@ -303,13 +315,6 @@ def test_files_that_cannot_be_read(path, tmp_path):
     assert "expected valid TOML in" in error(path)
     path.write_bytes(b"\xff")
     assert "expected valid TOML in" in error(path)
-
-
-@pytest.mark.parametrize("name", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml")))
-def test_shipped_configs_load(name, monkeypatch):
-    monkeypatch.undo()
-    loaded = config.load(ROOT / name)
-    assert config.parse(tomllib.loads(config.dumps(loaded))) == loaded
 
 
 def test_a_base_is_joined_table_by_table(path, tmp_path):
@@ -343,6 +348,13 @@ def test_scenarios_of_all_algorithms(path):
     assert config.load(path, ["scenarios.finetuned.steps=4"]).scenarios[0].options == {"steps": 4}
     assert "scenarios.finetuned" in error(path, "scenarios.finetuned.pace=4")
     assert "expected one of the labels finetuned" in error(path, "scenarios.tuned.steps=4")
+
+
+def test_options_may_be_a_number_or_one_for_each_client(path):
+    for value in (0.5, [0.5, 1.0]):
+        found = config.load(path, [f'scenarios=[{{name="finetuned", rates={value}}}]'])
+        assert found.scenarios[0].options == {"rates": value}
+        assert config.parse(tomllib.loads(config.dumps(found))) == found
 
 
 def test_an_algorithm_may_train_in_its_own_way(path):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
 from fljax import config as configuration
-from fljax import experiment
+from fljax import experiment, folders, trees
 
 BASE = {
     "seeds": 2,
@@ -37,7 +38,7 @@ def build(**changes):
 def finished(tmp_path_factory):
     """One run that is saved, its events and its folder."""
     folder = tmp_path_factory.mktemp("run")
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     return experiment.run(build(), directory=folder, on_event=events.append), events, folder
 
 
@@ -58,6 +59,18 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     assert outcome.diverged == ()
 
 
+def test_what_a_run_holds_is_told_before_it_trains(finished):
+    _, events, _ = finished
+    own = [event for event in events if event.label == "incfl"]
+    at = next(place for place, event in enumerate(own) if "at once" in event.message)
+    assert own[at].stage == "note"
+    assert "server" in own[at].message
+    assert all(event.round == 0 for event in own[:at])
+    assert next(event for event in own[at:] if event.stage == "train").round == 2
+    held = trees.bytes_of(finished[0].models["incfl"].state.server)
+    assert experiment.estimates(build())["incfl"].server == held
+
+
 def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finished):
     outcome, _, _ = finished
     records, threshold = outcome.records.sel(algorithm="incfl"), outcome.metrics["threshold"].values
@@ -69,7 +82,7 @@ def test_the_gap_is_the_reported_loss_minus_the_threshold_of_that_client(finishe
 
 def test_what_is_saved_loads_back(finished):
     outcome, _, folder = finished
-    metrics, records = experiment.load(folder)
+    metrics, records = folders.load(folder)
     np.testing.assert_array_equal(metrics["test_loss"], outcome.metrics["test_loss"])
     np.testing.assert_array_equal(records["bytes_up"], outcome.records["bytes_up"])
     assert (folder / "metrics.csv").read_text().splitlines()[0].startswith("algorithm,")
@@ -78,7 +91,7 @@ def test_what_is_saved_loads_back(finished):
 
 def test_resume_runs_only_what_is_missing(finished, tmp_path):
     outcome, _, folder = finished
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     for name in ("results.nc", "metrics.csv"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     again = experiment.run(build(), directory=tmp_path, resume=True, on_event=events.append)
@@ -96,7 +109,7 @@ def test_resume_refuses_another_config(finished, tmp_path):
 
 def test_divergence_freezes_only_its_algorithm(tmp_path):
     wild = {"name": "fedavg", "label": "wild", "server_lr": 3e38}
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     config = build(rounds=4, algorithms=[wild, {"name": "fedavg"}])
     outcome = experiment.run(config, directory=tmp_path, on_event=events.append)
     assert {label for label, _, _ in outcome.diverged} == {"wild"}
@@ -123,7 +136,7 @@ def test_options_reach_the_builders():
 
 
 def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     config = build(participation={"clients_per_round": 50}, algorithms=[{"name": "fedavg"}])
     outcome = experiment.run(config, on_event=events.append)
     assert outcome.records.sizes["row"] == 6
@@ -209,6 +222,17 @@ def test_one_algorithm_may_have_its_own_learning_rate():
     assert (metrics["test_loss"].sel(algorithm="faster") != metrics["test_loss"].sel(algorithm="fedavg")).any()
 
 
+def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
+    def thresholds(standalone, **local):
+        changes = {"local": {**BASE["local"], **local}, "standalone": {"epochs": 3, **standalone}}
+        return experiment.run(build(**changes, rounds=1, algorithms=[{"name": "fedavg"}])).metrics["threshold"].values
+
+    plain, decayed = thresholds({}), thresholds({"weight_decay": 0.5})
+    assert (plain != decayed).all()
+    np.testing.assert_array_equal(thresholds({}, weight_decay=0.5), decayed)  # as local, where nothing else is said
+    np.testing.assert_array_equal(thresholds({}, decay=0.5), plain)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -221,10 +245,38 @@ def test_one_algorithm_may_have_its_own_learning_rate():
         ({"scenarios": [{"name": "dropout", "rate": 30.0}]}, "rate to be from 0 to 1, got 30"),
         ({"scenarios": [{"name": "availability", "trace": "nothing.csv"}]}, "expected a trace in a"),
         ({"scenarios": [{"name": "availability", "trace": [[1, 0], [1]]}]}, "as many in each round"),
+        ({"algorithms": [{"name": "rank"}]}, "rank_on to name rows that the server has, got 'validation'"),
+        ({"algorithms": [{"name": "iafl", "joining": [0.5, 0.5]}]}, "joining to have one entry for each of 6 clients"),
+        ({"scenarios": [{"name": "free_riding", "ids": [6]}]}, "ids of clients from 0 to 5 for ids, got"),
+        ({"scenarios": [{"name": "dropout", "rate": [0.5, 0.5]}]}, "rate to be one number or one for each of 6"),
     ],
 )
 def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     with pytest.raises(ValueError, match=sentence):
         experiment.run(build(**changes), on_event=events.append)
     assert {event.stage for event in events} == {"data"}
+
+
+def texts(examples=60):
+    """Texts of 5 tokens whose label is their first word."""
+    from fljax.data import dataset
+
+    x = np.random.default_rng(0).integers(1, 9, (examples, 5))
+    x[:, 3:] *= np.random.default_rng(1).integers(0, 2, (examples, 1))
+    return dataset(x, x[:, 0] % 2, vocabulary=9)
+
+
+def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
+    data = {"dataset": f"{__name__}:texts", "partition": "iid", "clients": 3}
+    model = {"name": "text_cnn", "embedding": 4, "maps": 6, "kernels": [2]}
+    federation, task = experiment.build_federation(build(seeds=1, data=data, model=model))
+    assert federation.examples.x.dtype == np.int32
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    assert params["body"]["embedding"]["embedding"].shape == (9, 4)
+    with pytest.raises(ValueError, match=r"models bilstm, text_cnn, got 'mlp' for the texts of"):
+        experiment.build_federation(build(seeds=1, data=data, model={"name": "mlp"}))
+    with pytest.raises(ValueError, match="expected texts for bilstm"):
+        experiment.build_federation(build(seeds=1, model={"name": "bilstm"}))
+    with pytest.raises(ValueError, match="vocabulary"):
+        build(model={"name": "bilstm", "vocabulary": 9})

@@ -70,6 +70,7 @@ def test_pearson():
     assert m.pearson_correlation(a, b) == pytest.approx(np.corrcoef(a[:4], b[:4])[0, 1])
     assert m.pearson_correlation(a, -2 * a) == pytest.approx(-1.0)
     # Constant up to rounding of the mean: undefined, not a correlation of rounding errors.
+    assert m.contribution_correlation(a, b) == m.pearson_correlation(a, b)
     assert np.isnan(m.pearson_correlation(np.full(4, 0.1), a[:4]))
     assert np.isnan(m.pearson_correlation(a[:4], np.full(4, 0.1)))
     assert np.isnan(m.pearson_correlation(a[:1], b[:1]))

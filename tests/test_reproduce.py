@@ -21,11 +21,13 @@ def test_every_table_can_be_read(name):
         lines = list(csv.DictReader(file))
     rows = reproduce.read(name)
     assert len(rows) == len(lines) > 0
-    assert {row.split for row in rows} <= {"seen", "unseen"}
+    assert {row.split for row in rows} <= {"seen", "unseen", "clients-global-test", "client6"}
     assert all(row.metric in reproduce.METRICS for row in rows)
-    assert all(math.isfinite(row.mean) for row in rows)
     assert name in reproduce.tables()
-    assert all(float(line["mean"]) == row.mean for line, row in zip(lines, rows, strict=True))
+    for line, row in zip(lines, rows, strict=True):
+        assert all(value == value.strip() for value in line.values())
+        assert math.isnan(row.mean) if line["mean"] == "undefined" else float(line["mean"]) == row.mean
+        assert math.isnan(row.std) if line["std"] == "" else float(line["std"]) == row.std
 
 
 def test_rows_of_one_setting():
@@ -34,7 +36,7 @@ def test_rows_of_one_setting():
     assert {row.algorithm for row in rows} == {"MW-Fed", "MaxFL"}
     with pytest.raises(ValueError, match=r"expected rows about FMNIST, byz=0\.5, got none; there are EMNIST, "):
         reproduce.select(["maxfl_table2_byzantine"], "FMNIST", "byz=0.5")
-    with pytest.raises(ValueError, match=r"expected one of the tables incfl_table1_unseen, .*, got '\.\./secret'"):
+    with pytest.raises(ValueError, match=r"expected one of the tables iafl_table10_acc_sent140, .*, got '\.\./secret'"):
         reproduce.read("../secret")
 
 
@@ -52,11 +54,62 @@ def test_ours_stand_beside_theirs():
     found = {(c.published.algorithm, c.published.metric, c.published.split): c for c in reproduce.beside(metrics, rows)}
     ours = found["INCFL", "IPR", "seen"]
     assert (ours.published.mean, ours.mean) == (0.55, pytest.approx(0.6))
-    assert ours.std == pytest.approx(np.std([0.5, 0.7], ddof=1))
+    assert ours.spread == pytest.approx(np.std([0.5, 0.7], ddof=1))
     assert found["INCFL", "pref_model_test_acc_pct", "unseen"].mean == pytest.approx(60)
     assert found["q-FFL(q=1)", "IPR", "seen"].mean == pytest.approx(0.1)  # the finite seed
     assert math.isnan(found["q-FFL(q=10)", "IPR", "seen"].mean)  # not run
     assert math.isnan(found["INCFL", "IPR", "unseen"].mean)  # not evaluated
+
+
+def test_a_partition_is_found_by_its_whole_name_first():
+    both = reproduce.select(["iafl_table1_IPR_accu"], "FMNIST")
+    assert {"Dir(0.5)", "quantity-Dir(0.5)"} < {row.partition for row in both}
+    assert {row.partition for row in reproduce.select(["iafl_table1_IPR_accu"], "FMNIST", "Dir(0.5)")} == {"Dir(0.5)"}
+    assert {row.partition for row in reproduce.select(["iafl_table1_IPR_accu"], "FMNIST", "antity")} == {
+        "quantity-Dir(0.5)"
+    }
+
+
+def iafl(**variables):
+    """A run of two seeds and four clients, at its first and last evaluation."""
+    return xr.Dataset(
+        {name: (("algorithm", "seed", "evaluated_round", *dims), values) for name, (dims, values) in variables.items()},
+        {"algorithm": ["iafl", "fedavg_finetune"], "seed": [0, 1], "evaluated_round": [0, 50]},
+    )
+
+
+def test_iafl_prints_standard_errors_and_so_do_we():
+    share = np.array([[[0.0, 0.5], [0.0, 0.7]], [[0.0, 0.1], [0.0, np.nan]]])
+    metrics = iafl(ipr_accuracy=((), share), accuracy_increase=((), share))
+    rows = reproduce.select(["iafl_table1_IPR_accu", "iafl_table6_avg_acc_increase"], "MNIST", "Dir(0.5)")
+    found = {(c.published.algorithm, c.published.metric): c for c in reproduce.beside(metrics, rows)}
+    ours = found["IAFL", "IPR_accu"]
+    assert ours.mean == pytest.approx(0.6)
+    assert ours.spread == pytest.approx(np.std([0.5, 0.7], ddof=1) / np.sqrt(2))
+    assert found["IAFL", "avg_acc_increase_pct"].spread == pytest.approx(100 * ours.spread)
+    assert found["FedAvg-finetune", "IPR_accu"].mean == pytest.approx(0.1)
+    assert math.isnan(found["FedAvg-finetune", "IPR_accu"].spread)  # one finite seed
+    assert found["LG-FedAvg", "avg_acc_increase_pct"].published.mean == 15.0
+    assert (reproduce.spread("IAFL"), reproduce.spread("INCFL")) == ("standard error", "standard deviation")
+
+
+def test_numbers_about_single_clients_and_of_contributions():
+    accuracy = np.zeros((2, 2, 2, 7))
+    accuracy[0, :, 1] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.05, 0.7], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    accuracy[1, :, 1] = accuracy[0, :, 1, ::-1]
+    correlation = np.array([[[np.nan, 0.9], [np.nan, 0.8]], [[np.nan, 0.1], [np.nan, 0.1]]])
+    metrics = iafl(test_accuracy=(("client",), accuracy), contribution_correlation=((), correlation))
+    metrics = metrics.assign_coords(algorithm=["iafl", "iafl_q0_kappa0.8"], client=np.arange(7))
+    found = {
+        (c.published.algorithm, c.published.metric): c
+        for c in reproduce.beside(metrics, reproduce.read("iafl_table3_participation_textonly"))
+    }
+    rider = found["IAFL(q=0,kappa=0.8)", "client_acc_pct"]
+    assert (rider.published.mean, rider.mean) == (19.2, pytest.approx(20))  # client 6 of 1..7
+    assert found["IAFL", "pearson_rho_acc_vs_p"].mean == pytest.approx(0.85)
+    assert math.isnan(found["IAFL", "avg_client_acc_pct"].mean)  # not evaluated
+    few = metrics.isel(client=slice(3))
+    assert all(math.isnan(c.mean) for c in reproduce.beside(few, [rider.published]))
 
 
 def test_numbers_as_they_are_printed():

@@ -9,7 +9,14 @@ import pytest
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.results import Reference, join, metrics_dataset, records_dataset, with_gains
+from fljax.results import (
+    Reference,
+    join,
+    metrics_dataset,
+    records_dataset,
+    with_contribution_correlation,
+    with_gains,
+)
 
 RNG = np.random.default_rng(0)
 SCALARS = {
@@ -138,6 +145,35 @@ def test_participation_and_weights_by_client(monkeypatch):
     assert "client_weight" not in records_dataset([0, 1], 0, [without], dimensions, (1, 1, 1), 20)
     monkeypatch.setattr("fljax.results.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
     assert "participation" not in records_dataset([0, 1], 0, [one], dimensions, (1, 1, 1), 20)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("whole", [False, True])
+def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, whole):
+    metrics = metrics_dataset([3, 8], evaluated(unseen=False), None)
+    rounds = np.arange(first, 7)
+    contribution = RNG.uniform(0, 9, (2, len(rounds), 4))
+    contribution = contribution.astype(int) if whole else contribution
+    contribution[1, rounds == 4] = 2  # a constant has no correlation
+    records = xr.Dataset(
+        {"contribution": (("seed", "round", "client"), contribution)},
+        {"seed": [3, 8], "round": rounds, "client": np.arange(4)},
+    )
+    found = with_contribution_correlation(metrics, records)["contribution_correlation"]
+    assert found.dims == ("seed", "evaluated_round")
+    assert np.isnan(found.sel(evaluated_round=0)).all()
+    assert np.isnan(found.sel(seed=8, evaluated_round=5))
+    for seed, place, done in ((3, 0, 5), (3, 0, 7), (8, 1, 7)):
+        accuracy = metrics["test_accuracy"].sel(seed=seed, evaluated_round=done)
+        expected = np.corrcoef(accuracy, contribution[place, rounds == done - 1][0])[0, 1]
+        np.testing.assert_allclose(found.sel(seed=seed, evaluated_round=done), expected)
+
+
+def test_no_correlation_without_contributions_of_clients():
+    metrics = metrics_dataset([0, 1], evaluated(unseen=False), None)
+    by_row = xr.Dataset({"contribution": (("seed", "round", "row"), np.ones((2, 7, 3)))}, {"round": np.arange(7)})
+    for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], {}, (1, 1, 1), 4)):
+        assert "contribution_correlation" not in with_contribution_correlation(metrics, records)
 
 
 def test_the_global_model_has_metrics_of_its_own():

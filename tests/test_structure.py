@@ -21,6 +21,7 @@ FLOORS = {
     "trees": (0, 0),
     "naming": (0, 0),
     "aggregators": (1, 0),
+    "contributions": (1, 0),
     "data": (1, 0),
     "models": (1, 0),
     "metrics": (1, 0),
@@ -31,8 +32,9 @@ FLOORS = {
     "algorithms": (3, 0),
     "scenarios": (3, 1),
     "config": (4, 0),
-    "experiment": (5, 0),
-    "sweep": (5, 1),
+    "folders": (5, 0),
+    "experiment": (5, 1),
+    "sweep": (5, 2),
     "report": (6, 0),
     "reproduce": (6, 1),
     "cli": (7, 0),
@@ -153,7 +155,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        ("xarray", "results experiment sweep report reproduce config cli engine"),
+        ("xarray", "results folders experiment sweep report reproduce config cli engine"),
     ],
 )
 def test_libraries_have_a_home(library, home):

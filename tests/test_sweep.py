@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import experiment, report, sweep
+from fljax import experiment, folders, report, sweep
 from fljax.config import ConfigError, dumps, load_grid, parse_grid
 from fljax.config.sweeping import Axis
 from tests.test_experiment import BASE
@@ -25,7 +25,7 @@ TINY: dict[str, Any] = BASE | {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One sweep that is saved, its events and its folder."""
     folder = tmp_path_factory.mktemp("sweep")
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     with quick_programs():
         return sweep.run(parse_grid(TINY, name="tiny"), directory=folder, on_event=events.append), events, folder
 
@@ -135,7 +135,7 @@ def test_what_makes_no_difference_is_run_once(finished: Any) -> None:
 
 def test_what_is_saved_loads_back_and_is_not_repeated(finished: Any, tmp_path: Any) -> None:
     outcome, _, folder = finished
-    metrics, records = experiment.load(folder)
+    metrics, records = folders.load(folder)
     assert metrics.identical(outcome.metrics)
     assert records.equals(outcome.records)
     assert (folder / "metrics.csv").read_text().startswith("algorithm,learning_rate,eps,seed,evaluated_round,")
@@ -161,7 +161,7 @@ def test_what_shapes_a_program_and_who_diverges(tmp_path: Any) -> None:
         BASE | {"algorithms": [wild], "seeds": 1, "rounds": 2, "evaluate_every": 2},
         ["local.steps=1,2", "algorithms.wild.server_lr=1.0,3e38"],
     )
-    events: list[experiment.Event] = []
+    events: list[folders.Event] = []
     with quick_programs():
         outcome = sweep.run(grid, on_event=events.append)
     assert "4 different cells in 2 programs" in [event.message for event in events]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import fljax
-from fljax import algorithms, models
+from fljax import aggregators, algorithms, models
 from fljax.types import ClientData, Examples, Rows
 
 
@@ -48,69 +48,21 @@ def federation(meta: dict[str, Any], x: np.ndarray, y: np.ndarray, rows: np.ndar
 
 
 def algorithm(meta: dict[str, Any], task: fljax.Task) -> fljax.Algorithm:
-    """FedAvg, or a model per client where all models are evaluated."""
+    """FedAvg, or IAFL where all models are evaluated."""
     if meta["evaluated"]:
-        return model_per_client(task, local(meta))
+        return algorithms.iafl(task, local(meta), contribution=rates(meta["clients"]), ceiling=1.0)
     everybody = meta["cohort"] == meta["clients"]
     return algorithms.fedavg(task, local(meta), clients_per_round=None if everybody else meta["cohort"])
 
 
-class Models(NamedTuple):
-    """The server of ``model_per_client``: ``[N, ...]`` models and the reference model."""
-
-    models: Any
-    reference: Any
-
-
-class Update(NamedTuple):
-    """What a client sends."""
-
-    update: Any
+def rates(clients: int) -> jax.Array:
+    """Everybody is rewarded with the updates of half of the others."""
+    return jnp.full(clients, 0.5)
 
 
 def subsets(key: Any, clients: int) -> jax.Array:
     """``[N, N]``: each row averages a client's own update with those of a random half of the others."""
-    chosen = jax.random.uniform(key, (clients, clients)) < 0.5
-    chosen = (chosen | jnp.eye(clients, dtype=bool)).astype(jnp.float32)
-    return chosen / jnp.sum(chosen, axis=1, keepdims=True)
-
-
-def model_per_client(task: fljax.Task, local: fljax.Local) -> fljax.Algorithm:
-    """The shape of IAFL: every client trains a model of its own and is rewarded with a mean over random others."""
-    from fljax import aggregators, trees
-    from fljax import local as training
-    from fljax.algorithms.common import deploy_model, select_uniform
-
-    def init_server(key: Any, census: Any) -> Models:
-        model = task.init(key)
-        clients = census.train.shape[0]
-        return Models(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), model), model)
-
-    def send(server: Models, seat: Any) -> Any:
-        return trees.take(server.models, seat.id) if seat.known else server.reference
-
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Update, Any]:
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Update(trees.subtract(trained.params, down)), client
-
-    def aggregate(key: Any, round: Any, server: Models, up: Update, cohort: Any, held: Any) -> Any:
-        clients = cohort.id.shape[0]
-        by_id = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[cohort.id].set(leaf), up.update)
-        matrix = jnp.concatenate([subsets(key, clients), jnp.full((1, clients), 1 / clients)])
-        steps = aggregators.mix(matrix, by_id)
-        models = trees.add(server.models, jax.tree.map(lambda leaf: leaf[:-1], steps))
-        return Models(models, trees.add(server.reference, jax.tree.map(lambda leaf: leaf[-1], steps))), {}
-
-    return fljax.Algorithm(
-        task=task,
-        init_server=init_server,
-        send=send,
-        train=train,
-        aggregate=aggregate,
-        select=select_uniform(None),
-        deploy=deploy_model,
-        predict=task.logits,
-    )
+    return aggregators.iafl_subsets(key, rates(clients))
 
 
 def named(tree: Any) -> dict[str, np.ndarray]:
@@ -122,5 +74,6 @@ def named(tree: Any) -> dict[str, np.ndarray]:
 def model_of(state: Any) -> dict[str, np.ndarray]:
     """The model (or all models) in the state of a run with one seed."""
     server = state.server
-    model = server.models if isinstance(server, Models) else server.model
+    model = getattr(server, "models", None)
+    model = server.model if model is None else model
     return {name: leaf[0] for name, leaf in named(model).items()}

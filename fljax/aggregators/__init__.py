@@ -8,3 +8,12 @@ from fljax.aggregators.incfl import incfl_weights as incfl_weights
 from fljax.aggregators.linear import mix as mix
 from fljax.aggregators.linear import weighted_mean as weighted_mean
 from fljax.aggregators.linear import weighted_sum as weighted_sum
+from fljax.aggregators.reputation import cgsv_normalised as cgsv_normalised
+from fljax.aggregators.reputation import cgsv_reputation as cgsv_reputation
+from fljax.aggregators.reputation import cgsv_rewards as cgsv_rewards
+from fljax.aggregators.reputation import cgsv_shares as cgsv_shares
+from fljax.aggregators.rewards import iafl_rates as iafl_rates
+from fljax.aggregators.rewards import iafl_reference as iafl_reference
+from fljax.aggregators.rewards import iafl_rewards as iafl_rewards
+from fljax.aggregators.rewards import iafl_subsets as iafl_subsets
+from fljax.aggregators.rewards import rank_rewards as rank_rewards

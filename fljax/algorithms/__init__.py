@@ -1,14 +1,20 @@
 """Algorithms on the protocol of ``fljax.types``, one file each, and the REGISTRY that names them."""
 
 from fljax.algorithms.afl import afl as afl
+from fljax.algorithms.cgsv import cgsv as cgsv
+from fljax.algorithms.cgsv import cgsv_iafl as cgsv_iafl
 from fljax.algorithms.common import Entry as Entry
 from fljax.algorithms.fedavg import fedavg as fedavg
+from fljax.algorithms.fedavg_finetune import fedavg_finetune as fedavg_finetune
 from fljax.algorithms.fedprox import fedprox as fedprox
+from fljax.algorithms.iafl import iafl as iafl
 from fljax.algorithms.incfl import incfl as incfl
+from fljax.algorithms.lg_fedavg import lg_fedavg as lg_fedavg
 from fljax.algorithms.mwfed import mwfed as mwfed
 from fljax.algorithms.perfedavg import perfedavg as perfedavg
 from fljax.algorithms.pfedme import pfedme as pfedme
 from fljax.algorithms.qffl import qffl as qffl
+from fljax.algorithms.rank import rank as rank
 from fljax.algorithms.registry import REGISTRY as REGISTRY
 from fljax.algorithms.scaffold import scaffold as scaffold
 from fljax.algorithms.standalone import standalone as standalone

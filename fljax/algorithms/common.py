@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from fljax.types import Info
 
 
+# Of IAFL, which is the source of several algorithms.
+IAFL_REFERENCE = """@inproceedings{wu2024incentive,
+  title = {Incentive-Aware Federated Learning with Training-Time Model Rewards},
+  author = {Wu, Zhaoxuan and Amiri, Mohammad Mohammadi and Raskar, Ramesh and Low, Bryan Kian Hsiang},
+  booktitle = {ICLR},
+  year = {2024}
+}"""
+
+
 class Entry(NamedTuple):
     """A line of the registry.
 
@@ -227,6 +236,18 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
     if local.optimizer != "sgd" or local.options:
         got = f"{local.optimizer!r}" + (f" with {dict(local.options)}" if local.options else "")
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
+    if isinstance(value, int | float) and not 0 <= value <= 1:
+        raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises a ValueError if a number that is known now is not positive; traced ones are not looked at."""
+    if isinstance(value, int | float) and not value > 0:
+        raise ValueError(f"expected {name} to be positive, got {value}")
 
 
 def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from fljax.algorithms.afl import ENTRY as afl
+from fljax.algorithms.cgsv import ENTRY as cgsv
+from fljax.algorithms.cgsv import IAFL_ENTRY as cgsv_iafl
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import ENTRY as fedavg
+from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
 from fljax.algorithms.fedprox import ENTRY as fedprox
+from fljax.algorithms.iafl import ENTRY as iafl
 from fljax.algorithms.incfl import ENTRY as incfl
+from fljax.algorithms.lg_fedavg import ENTRY as lg_fedavg
 from fljax.algorithms.mwfed import ENTRY as mwfed
 from fljax.algorithms.perfedavg import ENTRY as perfedavg
 from fljax.algorithms.pfedme import ENTRY as pfedme
 from fljax.algorithms.qffl import ENTRY as qffl
+from fljax.algorithms.rank import ENTRY as rank
 from fljax.algorithms.scaffold import ENTRY as scaffold
 from fljax.algorithms.standalone import ENTRY as standalone
 
@@ -24,5 +30,11 @@ REGISTRY: dict[str, Entry] = {
     "afl": afl,
     "mwfed": mwfed,
     "incfl": incfl,
+    "iafl": iafl,
+    "cgsv": cgsv,
+    "cgsv_iafl": cgsv_iafl,
+    "rank": rank,
+    "lg_fedavg": lg_fedavg,
+    "fedavg_finetune": fedavg_finetune,
     "standalone": standalone,
 }

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, one_model
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, OneModel, one_model, send_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from jaxtyping import PyTree
 
     from fljax.types import Info
-
-
-REFERENCE = """@inproceedings{wu2024incentive,
-  title = {Incentive-Aware Federated Learning with Training-Time Model Rewards},
-  author = {Wu, Zhaoxuan and Amiri, Mohammad Mohammadi and Raskar, Ramesh and Low, Bryan Kian Hsiang},
-  booktitle = {ICLR},
-  year = {2024}
-}"""
 
 
 class StandaloneClient(NamedTuple):
@@ -73,10 +65,12 @@ def standalone(task: Task, local: Local) -> Algorithm:
         clients_per_round=None,  # everybody, whatever the participation of the others
         train=train,
         aggregate=aggregate,
+        send=lambda server, seat: (),
+        introduce=send_model,
         init_client=init_client,
         deploy=deploy,
         shared=None,  # nobody shares a model
     )
 
 
-ENTRY = Entry(standalone, "every client trains alone", REFERENCE)
+ENTRY = Entry(standalone, "every client trains alone", IAFL_REFERENCE)

@@ -30,14 +30,16 @@ def reproduce(
     """Print a published table, with the numbers of a run beside it."""
     import xarray as xr
 
-    from fljax import experiment
+    from fljax import folders
     from fljax import reproduce as published
 
     rows = published.select([table], dataset, partition)
-    metrics = xr.Dataset(coords={"algorithm": []}) if run is None else experiment.load(run)[0]
+    metrics = xr.Dataset(coords={"algorithm": []}) if run is None else folders.load(run)[0]
     compared = published.beside(metrics, rows)
     if as_json:
-        print_json([{**each.published._asdict(), "our_mean": each.mean, "our_std": each.std} for each in compared])
+        ours = [{"our_mean": each.mean, "our_spread": each.spread} for each in compared]
+        kind = [{"spread": published.spread(each.published.paper)} for each in compared]
+        print_json([{**each.published._asdict(), **a, **b} for each, a, b in zip(compared, ours, kind, strict=True)])
         return
     print_beside(compared, ours=run is not None)
 
@@ -59,7 +61,7 @@ def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
 
 def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     """One table for each setting: an algorithm in each line, a printed and our number for each metric."""
-    from fljax.reproduce import number
+    from fljax.reproduce import number, spread
 
     console = Console(width=None if sys.stdout.isatty() else 130)
     settings = dict.fromkeys((row.published.paper, row.published.dataset, row.published.partition) for row in compared)
@@ -69,7 +71,10 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
         ]
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
         source = dict.fromkeys(row.published.table for row in rows)
-        table = Table(title=f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}")
+        caption = (
+            f"mean ± {spread(setting[0])} over seeds" if any(r.published.std == r.published.std for r in rows) else None
+        )
+        table = Table(title=f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}", caption=caption)
         table.add_column("algorithm")
         for metric, split in columns:
             table.add_column(f"{metric}\n{split}\nprinted", justify="right")
@@ -84,6 +89,6 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                 metric = column[0]
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
-                    cells.append("–" if found is None else number(found.mean, found.std, metric))
+                    cells.append("–" if found is None else number(found.mean, found.spread, metric))
             table.add_row(algorithm, *cells)
         console.print(table)

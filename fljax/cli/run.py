@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
-from fljax.cli.running import folder_of, listener, prepare, progress_bars
+from fljax.cli.running import (
+    Cache,
+    ConfigFile,
+    NoReport,
+    Out,
+    Overrides,
+    Quiet,
+    Resume,
+    Seeds,
+    folder_of,
+    listener,
+    prepare,
+    progress_bars,
+)
 
 if TYPE_CHECKING:
     from fljax.report import Row
@@ -29,23 +40,15 @@ COLUMNS = {
 
 
 def run(
-    config: Annotated[pathlib.Path, typer.Argument(help="A TOML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0.")] = None,
-    out: Annotated[
-        pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")
-    ] = False,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    resume: Resume = False,
     as_json: Json = False,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
-    ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")] = False,
+    cache: Cache = True,
+    quiet: Quiet = False,
+    no_report: NoReport = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load

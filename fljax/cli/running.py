@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,7 +15,19 @@ from fljax.cli.environment import environment
 
 if TYPE_CHECKING:
     from fljax.config import Config
-    from fljax.experiment import Event
+    from fljax.folders import Event
+
+# Options of every command that runs experiments.
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds, from 0.")]
+Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
+ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:

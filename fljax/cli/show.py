@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from fljax.cli.environment import environment, memory
+from fljax.cli.environment import environment, memory, start_jax
 from fljax.cli.printing import Json, print_json
 
-LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios")
+LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios", "contributions")
 
 
 def list_(
@@ -50,6 +53,7 @@ def _offered(kind: str) -> Mapping[str, Any]:
     module, name = {
         "algorithms": ("algorithms", "REGISTRY"),
         "scenarios": ("scenarios", "REGISTRY"),
+        "contributions": ("contributions", "CONTRIBUTIONS"),
         "datasets": ("data", "SOURCES"),
         "partitions": ("data", "PARTITIONERS"),
         "models": ("models", "MODELS"),
@@ -116,10 +120,23 @@ def report_(
         print("\n".join(paths))
 
 
-def doctor(as_json: Json = False) -> None:
-    """Show versions, devices, memory and data sets."""
+def doctor(
+    config: Annotated[
+        pathlib.Path | None, typer.Option(help="A TOML file: say what a run of it would hold in memory instead.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key of --config; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show versions, devices, memory and data sets; or what a run would hold in memory."""
     from fljax import data
 
+    if config is not None:
+        _memory(config, overrides or [], as_json)
+        return
+    if overrides:
+        raise ValueError("expected --config with --set, got --set alone")
     found = {**environment(), "memory": memory(), "data": data.status()}
     if as_json:
         print_json(found)
@@ -131,3 +148,37 @@ def doctor(as_json: Json = False) -> None:
                 print(f"  {name}: {each}")
         else:
             print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+def _memory(config: pathlib.Path, overrides: Sequence[str], as_json: bool) -> None:
+    """What every algorithm would hold: as ``fljax run`` says it, without running."""
+    from fljax.config import load
+
+    chosen = load(config, overrides)
+    start_jax()
+    from fljax import engine, experiment
+
+    found = experiment.estimates(chosen)
+    if as_json:
+        missing = {label: engine.shortage(each) for label, each in found.items()}
+        print_json({label: {**each._asdict(), "warning": missing[label]} for label, each in found.items()})
+        return
+    table = Table(title="Memory of a run, estimated", caption=f"server, clients: of {_seeds(len(chosen.seeds))}")
+    table.add_column("algorithm")
+    for head in ("at once", "server", "models", "of", "clients", "data"):
+        table.add_column(head, justify="right")
+    for label, each in found.items():
+        models = each.server // max(each.model, 1)
+        sizes = [engine.size(count) for count in (each.peak, each.server, each.model, each.clients, each.data)]
+        table.add_row(label, *sizes[:2], str(models), *sizes[2:])
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    for label, each in found.items():
+        if each.devices > 1:
+            print(f"{label}: on each of {each.devices} devices")
+        missing = engine.shortage(each)
+        if missing is not None:
+            print(f"{label}: {missing}")
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"all {count} seeds"

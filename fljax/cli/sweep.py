@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -13,34 +12,43 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, fail, print_json
-from fljax.cli.running import folder_of, listener, prepare, progress_bars
+from fljax.cli.running import (
+    Cache,
+    ConfigFile,
+    NoReport,
+    Out,
+    Overrides,
+    Quiet,
+    Resume,
+    Seeds,
+    folder_of,
+    listener,
+    prepare,
+    progress_bars,
+)
 
 if TYPE_CHECKING:
     from fljax.sweep import Best
 
 
 def sweep(
-    config: Annotated[pathlib.Path, typer.Argument(help="A TOML file.")],
+    config: ConfigFile,
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="A.B=C,D", help="Values of a key to try; may be repeated. Goes before [sweep]."),
+        typer.Option(
+            "--grid",
+            metavar="A.B=C,D",
+            help="Values of a key to try; may be repeated. Before the config's.",
+        ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0.")] = None,
-    out: Annotated[
-        pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")
-    ] = False,
+    overrides: Overrides = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    resume: Resume = False,
     as_json: Json = False,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
-    ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")] = False,
+    cache: Cache = True,
+    quiet: Quiet = False,
+    no_report: NoReport = False,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid

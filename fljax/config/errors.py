@@ -96,6 +96,8 @@ _EXPECTED = {
     "model_attributes_type": "a table",
     "tuple_type": "a list",
     "list_type": "a list",
+    "sequence_str": "a list",
+    "is_instance_of": "a list",  # of the types that options have, only sequences are asked for in this way
     "none_required": "nothing",
     "too_short": "at least {min_length} of them",
 }

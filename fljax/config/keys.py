@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -38,6 +39,12 @@ def _devices(value: Any) -> Any:
     if value == "all" or (type(value) is int and value > 0):
         return value
     raise ValueError(f"expected 'all' or a positive number of devices, got {value!r}")
+
+
+def _ceiling(value: Any) -> Any:
+    if value == "max" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf):
+        return value
+    raise ValueError(f"expected 'max' or a positive number, got {value!r}")
 
 
 def _name(value: Any) -> Any:
@@ -140,12 +147,16 @@ class Local(Table):
 
 
 class Standalone(Table):
-    """How the standalone models are trained: as ``local``, except for what is given here."""
+    """How the standalone models are trained: as ``local``, except for what is given here, and at a constant rate.
+
+    ``local.decay`` is per round, and standalone training is one long round.
+    """
 
     steps: Count | None = None
     epochs: Count | None = None
     learning_rate: Positive | None = None
     batch_size: Count | None = None
+    weight_decay: NonNegative | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -216,6 +227,36 @@ class AlgorithmEntry(Named):
         if isinstance(raw, Mapping) and "label" not in raw and "name" in raw:
             return {**raw, "label": raw["name"]}
         return raw
+
+
+class Contribution(Named):
+    """What clients count as contributing, for an algorithm that asks for it; the other keys go to the measure.
+
+    ``free_riders`` contribute ``level``, or as much as gives them ``induced_rate`` of all updates at ``kappa`` and
+    ``ceiling`` (IAFL's gamma'; "max": the largest contribution of the others).
+    """
+
+    name: str = "standalone_accuracy"
+    free_riders: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_tuple)] = ()
+    level: NonNegative = 0.0
+    induced_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    kappa: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ceiling: Annotated[Literal["max"] | float, BeforeValidator(_ceiling)] = "max"
+
+    @model_validator(mode="after")
+    def _one_level(self) -> Self:
+        given = self.model_fields_set
+        if self.induced_rate is not None and "level" in given:
+            raise ValueError(
+                f"expected at most one of level and induced_rate, got {self.level} and {self.induced_rate}"
+            )
+        if not self.free_riders and given & {"level", "induced_rate"}:
+            raise ValueError("expected free_riders, the ids of those that contribute so little, got none")
+        if self.induced_rate is None and given & {"kappa", "ceiling"}:
+            raise ValueError("expected induced_rate with kappa and ceiling, which it is turned to a level by, got none")
+        if len(set(self.free_riders)) < len(self.free_riders):
+            raise ValueError(f"expected different free_riders, got {list(self.free_riders)}")
+        return self
 
 
 class Published(Table):

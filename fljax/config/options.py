@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.config.errors import ConfigError, option_sentence
-from fljax.config.keys import AlgorithmEntry, Config, Count, Local, Scenario
+from fljax.config.errors import ConfigError, option_sentence, sentence
+from fljax.config.keys import AlgorithmEntry, Config, Contribution, Count, Local, Scenario
 from fljax.naming import resolve, unknown
 
 
@@ -25,14 +25,22 @@ class Registries(NamedTuple):
     datasets: Mapping[str, Any]
     partitioners: Mapping[str, Any]
     models: Mapping[str, Any]
+    contributions: Mapping[str, Any]
 
 
 def registries() -> Registries:
     """What fljax offers by name."""
     # Imported here: reading a config's keys needs none of it, and it brings JAX along.
-    from fljax import algorithms, data, models, scenarios
+    from fljax import algorithms, contributions, data, models, scenarios
 
-    return Registries(algorithms.REGISTRY, scenarios.REGISTRY, data.SOURCES, data.PARTITIONERS, models.MODELS)
+    return Registries(
+        algorithms.REGISTRY,
+        scenarios.REGISTRY,
+        data.SOURCES,
+        data.PARTITIONERS,
+        models.MODELS,
+        contributions.CONTRIBUTIONS,
+    )
 
 
 class Hands(NamedTuple):
@@ -46,7 +54,8 @@ ALGORITHM = Hands(0, frozenset({"task", "local", "contribution", "reference", "t
 SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
 PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
-MODEL = Hands(2, frozenset({"prepare", "augment", "dtype"}))
+MEASURE = Hands(0, frozenset({"size", "population", "standalone_accuracy", "standalone_loss"}))
+MODEL = Hands(2, frozenset({"prepare", "dtype", "vocabulary"}))
 OPTIMIZER = Hands(1)
 # What a number in the config replaces all the same.
 OVERRIDABLE: Mapping[str, Any] = {
@@ -92,7 +101,10 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
-    options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", OVERRIDABLE)
+    overridable = {**OVERRIDABLE, "contribution": Any}
+    options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", overridable)
+    if "contribution" in options:
+        _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "server_optimizer" in options:
         _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
     entry = entry.model_copy(update={"options": options})
@@ -107,6 +119,39 @@ def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registri
         return scenario.model_copy(update={"options": options})
 
     return tuple(map(checked, scenarios))
+
+
+def _check_contribution(path: str, chosen: Any, clients: int, found: Registries) -> None:
+    """The name of a measure, a table with one, or a number for each client."""
+    if isinstance(chosen, list | tuple):
+        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in chosen)
+        if not numbers or not all(0 <= each < float("inf") for each in chosen):
+            raise ConfigError(f"{path}: expected a list of finite numbers of at least 0, got {chosen!r}")
+        if len(chosen) != clients:
+            raise ConfigError(f"{path}: expected a number for each of {clients} clients, got {len(chosen)}")
+        return
+    if not isinstance(chosen, str | Mapping):
+        raise ConfigError(f"{path}: expected a name, a table with one, or a list of numbers, got {chosen!r}")
+    raw = {"name": chosen} if isinstance(chosen, str) else chosen
+    try:
+        table = Contribution.model_validate(raw)
+    except pydantic.ValidationError as error:
+        said = sentence(error, raw)
+        raise ConfigError(f"{path}: {said}" if said.startswith("expected ") else f"{path}.{said}") from None
+    measure = _find(path, table.name, found.contributions, "contribution")
+    parameters = inspect.signature(measure).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        keys = [key for key in Contribution.model_fields if key != "options"]
+        keys += [each.name for each in parameters if each.name not in MEASURE.named]
+        for name in table.options:
+            if name not in keys:
+                raise ConfigError(f"{path}: {unknown('key', name, keys)}")
+    _options(path, measure, table.options, MEASURE)
+    if max(table.free_riders, default=0) >= clients:
+        got = max(table.free_riders)
+        raise ConfigError(f"{path}.free_riders: expected ids of clients from 0 to {clients - 1}, got {got}")
+    if table.induced_rate is not None and clients - len(table.free_riders) < 1:
+        raise ConfigError(f"{path}.free_riders: expected a client that is none, got all {clients}")
 
 
 def _check_server_optimizer(path: str, chosen: Any) -> None:
@@ -186,7 +231,7 @@ def _options(
 
 
 def _plain_type(annotation: Any, builder: Callable[..., Any]) -> Any:
-    """The annotation where TOML can meet it (numbers, text, booleans, literals, their unions), else Any."""
+    """The annotation where TOML can meet it (numbers, text, booleans, literals, lists, their unions), else Any."""
     parts = [annotation]
     if isinstance(annotation, str):
         # Piece by piece: names that are imported for type checkers only cannot be evaluated.
@@ -195,7 +240,7 @@ def _plain_type(annotation: Any, builder: Callable[..., Any]) -> Any:
     for part in parts:
         pieces = typing.get_args(part) if typing.get_origin(part) in (typing.Union, types.UnionType) else (part,)
         for piece in pieces:
-            if piece in (None, type(None), float, int, str, bool) or typing.get_origin(piece) is Literal:
+            if piece in (None, type(None), float, int, str, bool) or typing.get_origin(piece) in (Literal, Sequence):
                 plain.append(piece)
             else:  # An array: that is, a number that may be traced. Anything else: no check at all.
                 foreign = foreign or not re.search(r"Array|Float\[|Int\[", str(piece))

@@ -1,7 +1,7 @@
-"""CIFAR-10, from either of upstream's archives: the binary one, or the one of Python 2's pickles.
+"""CIFAR-10 and CIFAR-100, from either of upstream's archives: the binary one, or the one of Python 2's pickles.
 
-In both, an image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the formats:
-upstream's page of the data set. Exercised on files that the tests write in these formats, not yet on
+In all of them, an image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the formats:
+upstream's page of the data sets. Exercised on files that the tests write in these formats, not yet on
 upstream's own.
 """
 
@@ -11,9 +11,9 @@ import io
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,15 +22,59 @@ from fljax.data.dataset import Dataset, dataset
 from fljax.data.download import fetched
 
 _PIXELS = 3 * 32 * 32
-_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
-_ADVICE = (
-    "give folder=, the folder that holds cifar-10-binary.tar.gz or cifar-10-python.tar.gz, unpacked or not, or "
-    "try again with a network connection"
-)
 
-# What a folder may hold, the plain format first: (file, folder it unpacks to, end of a batch's name).
-_BINARY = ("cifar-10-binary.tar.gz", "cifar-10-batches-bin", ".bin")
-_PICKLED = ("cifar-10-python.tar.gz", "cifar-10-batches-py", "")
+
+class _Kind(NamedTuple):
+    """One of an archive's two formats: file, folder it unpacks to, end of a batch's name."""
+
+    archive: str
+    folder: str
+    end: str
+
+
+class _Family(NamedTuple):
+    """What differs between the two data sets. The last of a record's label bytes is the label."""
+
+    name: str
+    title: str
+    classes: int
+    kinds: tuple[_Kind, ...]  # the plain format first
+    files: tuple[str, ...]  # of the training part, and last that of the test part
+    label_bytes: int
+    labels: bytes
+
+    @property
+    def advice(self) -> str:
+        archives = " or ".join(kind.archive for kind in self.kinds)
+        return (
+            f"give folder=, the folder that holds {archives}, unpacked or not, or try again with a network connection"
+        )
+
+
+_CIFAR10 = _Family(
+    "cifar10",
+    "CIFAR-10",
+    10,
+    (
+        _Kind("cifar-10-binary.tar.gz", "cifar-10-batches-bin", ".bin"),
+        _Kind("cifar-10-python.tar.gz", "cifar-10-batches-py", ""),
+    ),
+    (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
+    1,
+    b"labels",
+)
+_CIFAR100 = _Family(
+    "cifar100",
+    "CIFAR-100",
+    100,
+    (
+        _Kind("cifar-100-binary.tar.gz", "cifar-100-binary", ".bin"),
+        _Kind("cifar-100-python.tar.gz", "cifar-100-python", ""),
+    ),
+    ("train", "test"),
+    2,  # the coarse label comes first
+    b"fine_labels",
+)
 
 
 def cifar10(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
@@ -48,33 +92,59 @@ def cifar10(*, folder: str | Path | None = None, cache: str | Path | None = None
     Raises:
       ValueError: the files are nowhere to be had, or damaged.
     """
-    if folder is not None:
-        return _parse(Path(folder).expanduser())
-    store = cache_folder(cache)
-    arrays = read_cached("cifar10", store)
-    if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
-        return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
-    with fetched("cifar10", _ADVICE) as files:
-        made = _parse(files)
-    write_cached("cifar10", store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
-    return made
+    return _load(_CIFAR10, folder, cache)
+
+
+def cifar100(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+    """CIFAR-100: 50000 training and 10000 test images, uint8 ``[n, 32, 32, 3]``, 100 classes (the fine labels).
+
+    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+
+    Args:
+      folder: as for ``cifar10``.
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+
+    Raises:
+      ValueError: the files are nowhere to be had, or damaged.
+    """
+    return _load(_CIFAR100, folder, cache)
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where CIFAR-10 would be read from, or how to get it; uses no network."""
-    stored = cache_folder(cache) / "cifar10.npz"
-    return {"cifar10": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
+    """Says where each would be read from, or how to get it; uses no network."""
+    found = {}
+    for family in (_CIFAR10, _CIFAR100):
+        stored = cache_folder(cache) / f"{family.name}.npz"
+        found[family.name] = f"cached in {stored}" if stored.exists() else f"not here: {family.advice}"
+    return found
 
 
-def _parse(folder: Path) -> Dataset:
-    for archive, inside, end in (_BINARY, _PICKLED):
-        names = [f"{each}{end}" for each in (*_TRAIN, "test_batch")]
+def _load(family: _Family, folder: str | Path | None, cache: str | Path | None) -> Dataset:
+    if folder is not None:
+        return _parse(family, Path(folder).expanduser())
+    store = cache_folder(cache)
+    arrays = read_cached(family.name, store)
+    if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
+        return dataset(arrays["x"], arrays["y"], classes=family.classes, train_size=int(arrays["train_size"]))
+    with fetched(family.name, family.advice) as files:
+        made = _parse(family, files)
+    write_cached(family.name, store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
+    return made
+
+
+def _parse(family: _Family, folder: Path) -> Dataset:
+    for archive, inside, end in family.kinds:
+        names = [f"{each}{end}" for each in family.files]
         for place in (folder / inside, folder):
             if (place / names[0]).is_file():
-                return _join({each: _bytes(place / each) for each in names}, place, end)
+                return _join(family, {each: _bytes(place / each) for each in names}, place, end)
         if (folder / archive).is_file():
-            return _join(_unpacked(folder / archive, names), folder / archive, end)
-    raise ValueError(f"expected one of CIFAR-10's archives, or what is in it, in the folder {folder}, got neither")
+            return _join(family, _unpacked(folder / archive, names), folder / archive, end)
+    raise ValueError(
+        f"expected one of {family.title}'s archives, or what is in it, in the folder {folder}, got neither"
+    )
 
 
 def _bytes(path: Path) -> bytes:
@@ -101,42 +171,45 @@ def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
     return found
 
 
-def _join(files: Mapping[str, bytes], place: Path, end: str) -> Dataset:
-    read: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]] = _binary if end == ".bin" else _pickled
-    images, labels = zip(*(read(content, f"{place}/{name}") for name, content in files.items()), strict=True)
+def _join(family: _Family, files: Mapping[str, bytes], place: Path, end: str) -> Dataset:
+    read = _binary if end == ".bin" else _pickled
+    parts = [read(family, content, f"{place}/{name}") for name, content in files.items()]
+    images, labels = zip(*parts, strict=True)
     sizes = [len(each) for each in labels]
     # A file that was cut between two records shows nowhere else.
     if len(set(sizes[:-1])) > 1:
         raise ValueError(f"expected training batches of one length, got lengths {sizes[:-1]} in {place}")
     for name, each in zip(files, labels, strict=True):
-        if each.max() > 9:
-            raise ValueError(f"expected labels in 0..9, got {each.max()} in {place}/{name}")
+        if each.max() >= family.classes:
+            raise ValueError(f"expected labels in 0..{family.classes - 1}, got {each.max()} in {place}/{name}")
     x = np.concatenate(images).reshape(-1, 3, 32, 32)
     # By channel in the files; a pixel's channels stand together in fljax.
     upright = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    return dataset(upright, np.concatenate(labels), classes=10, train_size=sum(sizes[:-1]))
+    return dataset(upright, np.concatenate(labels), classes=family.classes, train_size=sum(sizes[:-1]))
 
 
-def _binary(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Records of one byte of label and 3072 of image."""
-    if len(content) == 0 or len(content) % (_PIXELS + 1):
-        raise ValueError(f"expected records of {_PIXELS + 1} bytes, got {len(content)} bytes in {name}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, _PIXELS + 1)
-    return records[:, 1:], records[:, 0]
+def _binary(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Records of one or two bytes of labels and 3072 of image."""
+    size = _PIXELS + family.label_bytes
+    if len(content) == 0 or len(content) % size:
+        raise ValueError(f"expected records of {size} bytes, got {len(content)} bytes in {name}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return records[:, family.label_bytes :], records[:, family.label_bytes - 1]
 
 
-def _pickled(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A dictionary with ``data``, uint8 ``[n, 3072]``, and ``labels``, a list of n whole numbers."""
+def _pickled(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A dictionary with ``data``, uint8 ``[n, 3072]``, and a list of n whole numbers."""
     try:
         found = _Reader(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a garbled pickle can raise anything
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"expected a pickle of numbers alone, got {what} in {name}") from error
-    if not isinstance(found, dict) or not {b"data", b"labels"} <= found.keys():
-        raise ValueError(f"expected a pickle with data and labels, got something else in {name}")
-    data, labels = found[b"data"], found[b"labels"]
+    if not isinstance(found, dict) or not {b"data", family.labels} <= found.keys():
+        raise ValueError(f"expected a pickle with data and {family.labels.decode()}, got something else in {name}")
+    data, labels = found[b"data"], found[family.labels]
     if not isinstance(labels, list) or not all(type(each) is int and 0 <= each < 256 for each in labels):
-        raise ValueError(f"expected labels to be a list of whole numbers in 0..9, got something else in {name}")
+        valid = f"0..{family.classes - 1}"
+        raise ValueError(f"expected labels to be a list of whole numbers in {valid}, got something else in {name}")
     if not isinstance(data, _Array) or data.shape != (len(labels), _PIXELS) or not labels:
         shape = getattr(data, "shape", type(data).__name__)
         raise ValueError(f"expected uint8 data ({len(labels)}, {_PIXELS}), got {shape} in {name}")

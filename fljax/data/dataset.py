@@ -14,7 +14,7 @@ class Dataset(NamedTuple):
     """Examples and what is known of them. Arrays are NumPy's: nothing is on a device yet.
 
     Attributes:
-      x: uint8 images ``[n, height, width, channels]`` or float32 features ``[n, d]``.
+      x: uint8 images ``[n, height, width, channels]``, float32 features ``[n, d]``, or int32 tokens ``[n, length]``.
       y: labels 0..classes-1.
       classes: number of labels.
       train_size: the first ``train_size`` rows are upstream's training part and the rest its test part; n
@@ -22,6 +22,7 @@ class Dataset(NamedTuple):
       mean: mean of the training part's features, for standardising; of images after division by 255.
       std: their standard deviation.
       owner: whom each row belongs to by nature, -1 for nobody; None where the data know no owners.
+      vocabulary: of tokens: how many there are, padding included; None where features are no tokens.
     """
 
     x: np.ndarray
@@ -31,13 +32,22 @@ class Dataset(NamedTuple):
     mean: float | Float[np.ndarray, " d"] = 0.0
     std: float | Float[np.ndarray, " d"] = 1.0
     owner: Int[np.ndarray, " n"] | None = None
+    vocabulary: int | None = None
 
 
-def dataset(x: Any, y: Any, *, owner: Any = None, classes: int | None = None, train_size: int | None = None) -> Dataset:
+def dataset(
+    x: Any,
+    y: Any,
+    *,
+    owner: Any = None,
+    classes: int | None = None,
+    train_size: int | None = None,
+    vocabulary: int | None = None,
+) -> Dataset:
     """Makes a Dataset from arrays: checks them and casts them to the types that fljax stores.
 
     uint8 stays uint8 (``mean`` and ``std`` are then measured); every other feature becomes float32 and is
-    taken to be on a good scale already (mean 0, std 1).
+    taken to be on a good scale already (mean 0, std 1). With a ``vocabulary`` the features are tokens and become int32.
 
     Args:
       x: features, ``[n, ...]``.
@@ -45,9 +55,11 @@ def dataset(x: Any, y: Any, *, owner: Any = None, classes: int | None = None, tr
       owner: whom each row belongs to, ``[n]`` whole numbers.
       classes: number of labels; the largest label plus one if not given.
       train_size: length of upstream's training part; all n rows if not given.
+      vocabulary: number of different tokens; ``x`` is then ``[n, length]`` whole numbers in 0..vocabulary-1, where 0
+        fills up texts at their end.
 
     Raises:
-      ValueError: lengths differ, there are no rows, or labels lie outside 0..classes-1.
+      ValueError: lengths differ, there are no rows, or labels or tokens are out of range.
     """
     x, y = np.asarray(x), np.asarray(y)
     if y.ndim != 1 or y.size == 0 or x.ndim < 1 or len(x) != len(y):
@@ -65,6 +77,11 @@ def dataset(x: Any, y: Any, *, owner: Any = None, classes: int | None = None, tr
         owner = _whole("owners", np.asarray(owner))
         if owner.shape != y.shape:
             raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
+    if vocabulary is not None:
+        tokens = _whole("tokens", x)
+        if tokens.ndim != 2 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise ValueError(f"expected tokens [n, length] in 0..{vocabulary - 1}, got others in an array {x.shape}")
+        return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary)
     if x.dtype != np.uint8:
         return Dataset(x.astype(np.float32), y, classes, size, owner=owner)
     mean, std = _moments(x[:size])

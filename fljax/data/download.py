@@ -10,20 +10,21 @@ import threading
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 @contextmanager
-def fetched(name: str, advice: str, builder: str | None = None) -> Iterator[Path]:
+def fetched(name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None) -> Iterator[Path]:
     """Downloads the files of a data set, checked by their SHA-256, and lends the folder that holds them.
 
     Args:
       name: of the data set, as in fljax.
       advice: what to do where there is no network; ends the sentence of an error.
       builder: its name in TFDS, if another.
+      only: upstream's names of the files that are needed; None: all.
 
     Yields:
       A folder with the files under upstream's names, which is deleted afterwards.
@@ -40,6 +41,7 @@ def fetched(name: str, advice: str, builder: str | None = None) -> Iterator[Path
     except ImportError as error:
         raise ValueError(f"expected {name} on this machine, got nothing; {advice}") from error
     urls = {url.rsplit("/", 1)[-1]: url for url in infos}
+    urls = {file: url for file, url in urls.items() if only is None or file in only}
     # Without this check an offline machine would spend minutes in retries.
     if not _reachable(next(iter(urls.values()))):
         raise ValueError(f"expected {name} on this machine or a network to fetch it, got neither; {advice}")

@@ -91,6 +91,8 @@ def federate(
     }
     labels = np.asarray(dataset.y)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
+    if made.noise is not None and dataset.vocabulary is not None:
+        raise ValueError("expected a partition without noise on features for texts, got one with noise")
     x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y, jnp.int32)
     if len(made.rotated):
         x, y = _with_rotated(x, y, pool[made.rotated])

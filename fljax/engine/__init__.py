@@ -4,6 +4,13 @@ from fljax.engine.callbacks import log_to as log_to
 from fljax.engine.callbacks import print_progress as print_progress
 from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.cores import use_cores as use_cores
+from fljax.engine.estimate import Memory as Memory
+from fljax.engine.estimate import estimate as estimate
+from fljax.engine.estimate import in_words as in_words
+from fljax.engine.estimate import rehearse as rehearse
+from fljax.engine.estimate import sentences as sentences
+from fljax.engine.estimate import shortage as shortage
+from fljax.engine.estimate import size as size
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
 from fljax.engine.program import groups as groups

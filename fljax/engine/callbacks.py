@@ -27,7 +27,8 @@ def log_to(path: str | pathlib.Path) -> Callback:
 
     def callback(block: Block) -> None:
         line = {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
-        line |= {name: np.nanmean(values, axis=-1).tolist() for name, values in block.metrics.items()}
+        by_seed = {name: values.reshape(len(values), -1) for name, values in block.metrics.items()}
+        line |= {name: np.nanmean(values, axis=-1).tolist() for name, values in by_seed.items()}
         with open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,36 +12,34 @@ import jax.numpy as jnp
 
 from fljax.engine import program
 from fljax.engine.execution import Lanes
-from fljax.engine.lanes import sharding
-from fljax.engine.memory import peak_bytes
 from fljax.engine.program import Inputs, Spec
 
 if TYPE_CHECKING:
     from jaxtyping import Array
 
 
-def compile_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Array) -> int:
+def compile_all(
+    spec: Spec,
+    lanes: Lanes,
+    capacity: int,
+    inputs: Inputs,
+    seeds: Array,
+    traced: Callable[[list[Any]], Any] = lambda programs: None,
+) -> None:
     """Compiles start, rounds and evaluation at the same time; later calls with such arguments find them ready.
 
-    Returns:
-      An estimate of the bytes that rounds hold at once on each device, data and state included.
+    ``traced`` is told of the three as soon as they are traced.
     """
-    everywhere = sharding(lanes.devices)
-    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
-    zero = jnp.int32(0)
+    programs, jobs = [], []
     with ThreadPoolExecutor(3) as pool:
         # Each compiles while the next is traced. Only compiling leaves this thread: what traces reads settings of the
         # thread, such as a context with double precision.
-        start = program.start.trace(spec, lanes, inputs, seeds)
-        jobs = [pool.submit(start.lower().compile)]
-        state = jax.tree.map(place, start.out_info)
-        rounds = program.run_rounds.trace(spec, lanes, capacity, inputs, state, zero, zero)
-        jobs.append(pool.submit(rounds.lower().compile))
-        jobs.append(pool.submit(program.evaluate.trace(spec, lanes, inputs, state, zero).lower().compile))
+        for each in program.trace_all(spec, lanes, capacity, inputs, seeds):
+            programs.append(each)
+            jobs.append(pool.submit(each.lower().compile))
+        traced(programs)
         for job in jobs:
             job.result()
-    first = len(jax.tree.leaves(inputs))
-    return peak_bytes(rounds.jaxpr.jaxpr, frozenset(range(first, first + len(jax.tree.leaves(state)))))
 
 
 def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, seeds: Array) -> Lanes:

@@ -1,17 +1,19 @@
-"""Evaluation of ALL clients, seen and unseen: what each of them would use, on its own test rows."""
+"""Evaluation of ALL clients, seen and unseen: what each of them would use, on its own test rows; and of the server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax import local, trees
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
-from fljax.engine.round import State, local_data
+from fljax.engine.round import State, held_data, introduced, local_data
 from fljax.types import Algorithm, ClientData, Federation, Seat
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def deploy_unseen(
         round,
         client,
         Purpose.UNSEEN_DEPLOY,
-        lambda seat, down, key: algorithm.init_client(init_key, seat, down, data),
+        lambda seat, down, key: algorithm.init_client(init_key, seat, introduced(algorithm, state.server, seat), data),
     )
 
 
@@ -72,6 +74,7 @@ def evaluate(
     state: State,
     round: Int[Array, ""] | None = None,
     valid: bool = False,
+    common: bool = False,
 ) -> dict[str, Array]:
     """Test loss and accuracy of every client.
 
@@ -82,31 +85,41 @@ def evaluate(
       state: whose models are judged.
       round: equals ``state.round``, as in ``one_round``.
       valid: whether seen clients are judged on their validation rows as well.
+      common: whether all clients with test rows, seen and unseen, have the same ones (``same_tests``): then the model
+        that all share is judged once, for everybody.
 
     Returns:
       ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
       ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
-      of what seen clients would use. NaN for clients without training rows or without such rows, and for those whom
-      the algorithm does not count; a loss that is not a number counts as infinite.
+      of what seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's own model on
+      ``held["test"]``, where there are both. NaN for clients without training rows or without such rows, and for those
+      whom the algorithm does not count; a loss that is not a number counts as infinite.
     """
     round = state.round if round is None else round
 
-    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        for prefix, model in zip(("", "global_"), models, strict=True):
-            if model is not None:
-                found |= score(client, model, "test", known, prefix)
-        return found
+    shares = algorithm.shared is not None
+    same = shares and algorithm.shared is algorithm.deploy
+    once = common and shares
+
+    def counts(client: ClientData, part: str, known: bool) -> Array:
+        there = (client.train.size > 0) & (getattr(client, part).size > 0)
+        if algorithm.counted is None:
+            return there
+        return there & algorithm.counted(state.server, _seat(round, client, known))
+
+    def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Array]:
+        rows = getattr(local_data(federation, client), part)
+        return local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
 
     def score(client: ClientData, model: PyTree, part: str, known: bool, prefix: str = "") -> dict[str, Array]:
-        rows = getattr(local_data(federation, client), part)
-        counts = (client.train.size > 0) & (rows.rows.size > 0)
-        if algorithm.counted is not None:
-            counts = counts & algorithm.counted(state.server, _seat(round, client, known))
-        loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
-        loss, accuracy = local.judged(loss, accuracy, counts)
+        loss, accuracy = local.judged(*scores(client, model, part), counts(client, part, known))
         return {f"{prefix}{part}_loss": loss, f"{prefix}{part}_accuracy": accuracy}
+
+    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
+        own, shared = models
+        found = {} if once and same else score(client, own, "test", known)
+        return found if once or shared is None else found | score(client, shared, "test", known, "global_")
 
     def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:
         client, kept = row
@@ -116,15 +129,59 @@ def evaluate(
     def unseen(client: ClientData) -> dict[str, Array]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
 
-    found = map_lanes(seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
-    if federation.unseen is not None:
+    found: dict[str, Array] = {}
+    if valid or not (once and same):
+        found |= map_lanes(seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
+    if federation.unseen is not None and not (once and same):
         fresh = map_lanes(unseen, federation.unseen, lanes.evaluation, lanes.devices)
         found |= {"unseen_" + name: values for name, values in fresh.items()}
-    if algorithm.shared is not None and algorithm.shared is algorithm.deploy:
+    if once:
+        # Whoever has test rows speaks for all.
+        judged = jnp.argmax(federation.clients.test.size > 0)
+        client, kept = trees.take((federation.clients, state.clients), judged)
+        own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
+        loss, accuracy = scores(client, own if same else shared, "test")
+        prefix = "" if same else "global_"
+        for of, clients in (("", federation.clients), ("unseen_", federation.unseen)):
+            if clients is not None:
+                counted = jax.vmap(lambda client, known=not of: counts(client, "test", known))(clients)
+                values = local.judged(loss, accuracy, counted)
+                found |= dict(zip((f"{of}{prefix}test_loss", f"{of}{prefix}test_accuracy"), values, strict=True))
+    if same:
         for name in [name for name in found if "test_" in name]:
             prefix, _, rest = name.rpartition("test_")
             found[f"{prefix}global_test_{rest}"] = found[name]
+    if algorithm.served is not None and "test" in federation.held:
+        model, rows = algorithm.served(state.server), held_data(federation)["test"]
+        loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
+        values = local.judged(loss, accuracy, rows.rows.size > 0)
+        found |= dict(zip(("server_test_loss", "server_test_accuracy"), values, strict=True))
     return found
+
+
+def same_tests(federation: Federation) -> bool:
+    """Whether all clients that have test rows, seen and unseen, have the same ones in the same order.
+
+    Of several stacked federations: in each of them. False where no seen client has any.
+    """
+    tables = [clients.test for clients in (federation.clients, federation.unseen) if clients is not None]
+    # [federations, clients, n_max] and [federations, clients], of one federation as well
+    rows = [(np.asarray(table.index), np.asarray(table.size)) for table in tables]
+    rows = [(index.reshape(-1, *index.shape[-2:]), size.reshape(-1, size.shape[-1])) for index, size in rows]
+    return all(_same([(index[i], size[i]) for index, size in rows]) for i in range(len(rows[0][1])))
+
+
+def _same(tables: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    first = np.flatnonzero(tables[0][1])
+    if not first.size:
+        return False
+    count = tables[0][1][first[0]]
+    real = tables[0][0][first[0], :count]  # beyond it padding, which means nothing
+    for index, size in tables:
+        there = size > 0
+        if np.any(size[there] != count) or np.any(index[there, :count] != real[None, :]):
+            return False
+    return True
 
 
 def deployed(

@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
     rows: int  # of the cohort
     population: int  # clients that are evaluated
     seeds: int  # runs: seeds, times cells in a sweep
-    model: int  # what one client receives
+    model: int  # what one client receives, or the model that it trains, whichever is more
     evaluated: int  # prepared examples of one client's evaluation
     lane: int = 0  # what training one client holds at once
     samples: tuple[int, ...] | None = None  # of all clients, most first, where steps depend on them

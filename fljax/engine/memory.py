@@ -1,8 +1,9 @@
 """What a traced program will hold in memory, from its jaxpr: before anything is compiled.
 
 The count follows lifetimes: an array lives from the operation that makes it to the last that reads it. What XLA does
-without writing it down is not counted: operations on single entries that one other operation reads (it fuses them) and
-loops and updates of a buffer whose old value nobody reads again (it writes in place).
+without writing it down is not counted: operations on single entries that others read (it fuses them, and where they are
+cheap and read one large array it computes them anew for each reader), and loops and updates of a buffer whose old value
+nobody reads again (it writes in place). Nor is what nobody reads.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ _FUSED_NAMES = (
     "sqrt square squeeze stop_gradient sub tan tanh transpose xor "
 )
 _FUSED = frozenset(_FUSED_NAMES.split())
+# Those that XLA computes again for each of several readers, where they read at most one array of their size.
+_CHEAP_NAMES = (
+    "abs add add_any and broadcast_in_dim ceil clamp convert_element_type copy eq expand_dims floor ge gt iota le lt "
+    "max min mul ne neg not or reshape round select_n sign slice squeeze sub transpose xor"
+)
+_CHEAP = frozenset(_CHEAP_NAMES.split())
 # Whoever reads them reads the original.
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze", "transpose"})
-_IN_PLACE = frozenset({"while", "scan", "dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"})
+_LOOPS = frozenset({"while", "scan"})
+_IN_PLACE = _LOOPS | {"dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"}
 _CALLS = frozenset(
     {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "shard_map"}
 )
@@ -56,42 +64,102 @@ def _peak(jaxpr: Any, own: set[Any]) -> int:
     """As ``peak_bytes``, of what the program makes itself and of its arguments in ``own``."""
     names: dict[Any, Any] = {}
     equations = list(_flat(jaxpr, names))
+    results = {names.get(v, v) for v in map(_plain, jaxpr.outvars) if v is not None} - {None}
+    equations = _needed(equations, results)
     readers: dict[Any, list[str]] = {}
     for eqn, read, _ in equations:
-        for v in read:
+        for v in filter(None, read):
             readers.setdefault(v, []).append(eqn.primitive.name)
-    results = {names.get(v, v) for v in map(_plain, jaxpr.outvars) if v is not None} - {None}
     roots: dict[Any, set[Any]] = {}  # arrays that are really read where a fused value is
+    never: set[Any] = set()  # values that are fused into all of their readers
+
+    def read_by(name: str, read: list[Any]) -> set[Any]:
+        found: set[Any] = set()
+        for v in filter(None, read):
+            found |= roots[v] if v in never or (v in roots and name in _FUSED) else {v}
+        return found
+
     last: dict[Any, int] = {}
     for place, (eqn, read, made) in enumerate(equations):
-        sources = set().union(*(roots.get(v, {v}) for v in read)) if read else set()
+        name = eqn.primitive.name
+        sources = read_by(name, read)
         for v in made:
             reader = readers.get(v, [])
-            views = eqn.primitive.name in _VIEWS and len(reader) <= 1
-            fused = eqn.primitive.name in _FUSED and len(reader) <= 1 and _FUSED.issuperset(reader)
-            if (views or fused) and v not in results:
+            fused = name in _FUSED and _FUSED.issuperset(reader)
+            again = name in _CHEAP and _reads_at_most_one(v, sources)
+            if v in results:
+                continue
+            if (name in _VIEWS and len(reader) <= 1) or (fused and (len(reader) <= 1 or again)):
+                never.add(v)
                 roots[v] = sources
+            elif again:
+                roots[v] = sources  # for those readers into which it is fused; the others read the array
         for v in sources:
             last[v] = place
     end = len(equations)
     for v in results:
-        for source in roots.get(v, {v}):
-            last[source] = end
+        last[v] = end
 
     live = {v: _bytes(v) for v in own}
     most = now = sum(live.values())
     for place, (eqn, read, made) in enumerate(equations):
-        touched = set().union(*(roots.get(v, {v}) for v in read)) if read else set()
-        dying = [v for v in touched if last[v] == place and v in live]
-        fresh = {v: _bytes(v) for v in made if v not in roots and v in last}
-        within = max((_peak(inner, set()) for inner in _inner(eqn)), default=0)
-        reused = min(sum(live[v] for v in dying), sum(fresh.values())) if eqn.primitive.name in _IN_PLACE else 0
-        most = max(most, now + sum(fresh.values()) - reused + within)
+        dying = [v for v in read_by(eqn.primitive.name, read) if last[v] == place and v in live]
+        fresh = {v: _bytes(v) for v in made if v not in never and v in last}
+        within = max((_peak_within(eqn, inner) for inner in _inner(eqn)), default=0)
+        most = max(most, now + sum(fresh.values()) - _reused(eqn, read, dying, list(fresh)) + within)
         for v in dying:
             now -= live.pop(v)
         live |= fresh
         now += sum(fresh.values())
     return most
+
+
+def _needed(equations: list[Any], results: set[Any]) -> list[Any]:
+    """Those that lead to a result; JAX traces what nobody reads, and XLA drops it."""
+    wanted, kept = set(results), []
+    for each in reversed(equations):
+        eqn, read, made = each
+        if eqn.effects or not wanted.isdisjoint(made):
+            wanted.update(filter(None, read))
+            kept.append(each)
+    return kept[::-1]
+
+
+def _reads_at_most_one(made: Any, sources: set[Any]) -> bool:
+    """Whether what a value is computed from holds one array of its size, or none, and none larger."""
+    size = _bytes(made)
+    return sum(2 * _bytes(v) > size for v in sources) <= 1 and all(_bytes(v) <= size for v in sources)
+
+
+def _reused(eqn: Any, read: list[Any], dying: list[Any], fresh: list[Any]) -> int:
+    """Bytes of what an operation reads last that its results may take."""
+    name, made = eqn.primitive.name, sum(map(_bytes, fresh))
+    if name in _LOOPS:  # what every turn reads is there until the last one; what is carried stays in place
+        first, count = _carried(eqn)
+        turns = {*read[:first], *read[first + count :]}
+        dying, made = [v for v in dying if v not in turns], sum(map(_bytes, eqn.outvars[:count]))
+        made = min(made, sum(map(_bytes, fresh)))
+    return min(sum(map(_bytes, dying)), made) if name in _IN_PLACE else 0
+
+
+def _carried(eqn: Any) -> tuple[int, int]:
+    """Of the arguments of a loop: where what it carries begins, and how many these are."""
+    if eqn.primitive.name == "scan":
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+    return first, len(eqn.invars) - first
+
+
+def _peak_within(eqn: Any, inner: Any) -> int:
+    """What a turn of a loop, or a branch, holds beside what its operation reads and makes."""
+    name, params = eqn.primitive.name, eqn.params
+    if name not in _LOOPS or (name == "while" and inner is params["cond_jaxpr"].jaxpr):
+        return _peak(inner, set())
+    carried = _carried(eqn)[1]
+    first = params["num_consts"] if name == "scan" else params["body_nconsts"]
+    own = inner.invars[first:]  # with slices of what is read one after another, which every turn makes anew
+    # What is carried counts outside already; it may be overwritten by what becomes of it.
+    return _peak(inner, set(own)) - sum(map(_bytes, own[:carried]))
 
 
 class _Array:
@@ -102,7 +170,7 @@ class _Array:
 
 
 def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """(equation, what it reads, what it makes), with plain calls opened."""
+    """(equation, what it reads, None for a number, what it makes), with plain calls opened."""
 
     def look(atom: Any) -> Any:
         v = _plain(atom)
@@ -110,7 +178,9 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
 
     for eqn in jaxpr.eqns:
         inner = list(_inner(eqn))
-        if eqn.primitive.name in _CALLS and len(inner) == 1 and len(inner[0].invars) == len(eqn.invars):
+        # One turn of a loop is no loop: what it reads and makes are views of what the loop does.
+        once = eqn.primitive.name == "scan" and eqn.params["length"] == 1
+        if (once or eqn.primitive.name in _CALLS) and len(inner) == 1 and len(inner[0].invars) == len(eqn.invars):
             body = inner[0]
             mine = {v: look(atom) for v, atom in zip(body.invars, eqn.invars, strict=True)}
             yield from _flat(body, mine)
@@ -118,7 +188,7 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
                 plain = _plain(atom)
                 names[v] = None if plain is None else mine.get(plain, plain)
             continue
-        read = [v for v in map(look, eqn.invars) if v is not None]
+        read = list(map(look, eqn.invars))
         # JAX keeps one jaxpr for all calls of a function on like arguments: each call makes arrays of its own.
         names |= {v: _Array(v.aval) for v in eqn.outvars}
         yield eqn, read, [names[v] for v in eqn.outvars]

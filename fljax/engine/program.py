@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from fljax import trees
 from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
 from fljax.engine.execution import Lanes, Sizes
-from fljax.engine.lanes import map_lanes, on_devices
+from fljax.engine.lanes import map_lanes, on_devices, sharding
 from fljax.engine.memory import made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
 from fljax.local import AT_ONCE
@@ -47,6 +47,7 @@ class Spec(NamedTuple):
     static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
     varied: tuple[int, ...] = ()  # which of the traced leaves have a leading axis of runs, because plans differ in them
     valid: bool = False  # whether some client has validation rows, so that models are judged on them
+    common: bool = False  # whether all clients have the same test rows, so that a model of all is judged once
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
         """The algorithm, with its traced leaves put back."""
@@ -112,7 +113,8 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     """
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
-    return spec._replace(valid=valid), Inputs(traced, by_seed, by_id(federation))
+    common = evaluation.same_tests(federation)
+    return spec._replace(valid=valid, common=common), Inputs(traced, by_seed, by_id(federation))
 
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
@@ -262,11 +264,36 @@ def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Arra
 
     def run(inputs: Inputs, state: State, round: Array) -> dict[str, Array]:
         def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> dict[str, Array]:
-            return evaluation.evaluate(algorithm, data, lanes, state, round, spec.valid)
+            return evaluation.evaluate(algorithm, data, lanes, state, round, spec.valid, spec.common)
 
         return map_runs(spec, lanes, inputs, state, one_run)
 
     return on_devices(run, lanes.devices)(inputs, state, round)
+
+
+def capacity_of(rounds: int, evaluate_every: int | None) -> int:
+    """Rounds of the longest block of a run.
+
+    Raises:
+      ValueError: if one of the numbers is out of range.
+    """
+    if rounds < 0:
+        raise ValueError(f"expected rounds to be zero or more, got {rounds}")
+    if evaluate_every is not None and evaluate_every < 1:
+        raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
+    return max(1, min(rounds, evaluate_every or rounds))
+
+
+def trace_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
+    """Start, rounds and evaluation, traced one after another: each can be lowered and compiled."""
+    everywhere = sharding(lanes.devices)
+    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
+    zero = jnp.int32(0)
+    begun = start.trace(spec, lanes, inputs, seeds)
+    yield begun
+    state = jax.tree.map(place, begun.out_info)
+    yield run_rounds.trace(spec, lanes, capacity, inputs, state, zero, zero)
+    yield evaluate.trace(spec, lanes, inputs, state, zero)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "known"))
@@ -297,6 +324,7 @@ class Shapes(NamedTuple):
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
+    model: int  # bytes of one model, as the task makes it
     down: int  # bytes that one client receives
     up: int  # bytes that one row of the cohort sends
     ballot: int  # bytes of one ballot
@@ -326,9 +354,9 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
         down = algorithm.send(state.server, Seat(zero, zero, zero))
         ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
-        return state, cohort, down, ballot
+        return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
 
-    state, cohort, down, ballot = jax.eval_shape(begin, traced, by_seed, data)
+    state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
     row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
 
     def one_client(
@@ -344,12 +372,14 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         rows=cohort.id.shape[0],
         population=population,
         seeds=runs,
-        model=trees.bytes_of(down),
+        # Also where little or nothing is sent to it, a client trains a whole model.
+        model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         lane=made_bytes(closed.jaxpr),
         samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )
-    return Shapes(kept[-1], sizes, trees.bytes_of(down), trees.bytes_of(up), trees.bytes_of(ballot) // population)
+    bytes_of = trees.bytes_of
+    return Shapes(kept[-1], sizes, bytes_of(model), bytes_of(down), bytes_of(up), bytes_of(ballot) // population)
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:

@@ -75,6 +75,11 @@ def held_data(federation: Federation) -> dict[str, Subset]:
     return {name: Subset(federation.examples, Rows(*rows)) for name, rows in federation.held.items()}
 
 
+def introduced(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
+    """What a client is shown before its first round."""
+    return (algorithm.introduce or algorithm.send)(server, seat)
+
+
 def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array, ""]) -> State:
     """The state before round 0; ``federation`` is stored by id."""
     server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
@@ -83,7 +88,7 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array,
 
     def one(client: ClientData) -> PyTree:
         seat = Seat(zero, client.id, zero)
-        down = algorithm.send(server, seat)
+        down = introduced(algorithm, server, seat)
         return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
 
     clients = jax.vmap(one)(federation.clients)

@@ -13,6 +13,7 @@ import numpy as np
 from fljax import results
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
+from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
@@ -34,7 +35,7 @@ class Block(NamedTuple):
       rounds: rounds asked for.
       ran: rounds of this block.
       metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point. In a sweep the rows are runs: all
-        seeds of the first plan, then those of the second, and so on.
+        seeds of the first plan, then those of the second, and so on. Those of the server's own model are ``[seeds]``.
       state: of all seeds (or runs); it is donated to the next block, so copy what you keep.
       seconds: spent in this block, evaluation included.
       diverged: ``((seed, round), ...)`` so far.
@@ -50,6 +51,7 @@ class Block(NamedTuple):
 
 
 Callback = Callable[[Block], Any]
+OnMemory = Callable[[Memory], Any]
 
 
 def simulate(
@@ -63,6 +65,7 @@ def simulate(
     evaluate_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
+    on_memory: OnMemory | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -77,6 +80,7 @@ def simulate(
         always takes place.
       callbacks: called with a ``Block`` after every evaluation but the first; one that returns True stops the run.
       execution: how clients and seeds map to the device.
+      on_memory: told before anything is computed what the run will hold at once (``fljax.engine.estimate``).
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -96,6 +100,7 @@ def simulate(
         evaluate_every=evaluate_every,
         callbacks=callbacks,
         execution=execution,
+        on_memory=on_memory,
     )
     return result
 
@@ -111,10 +116,11 @@ def run_plans(
     evaluate_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
+    on_memory: OnMemory | None = None,
 ) -> list[Result]:
     """What ``simulate`` does, for one plan or several that share their programs; ``initial`` is of one plan."""
     seeds = [int(seed) for seed in seeds]
-    _check(rounds, evaluate_every)
+    capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     federation = by_id(federation)
     parts = [program.split(plan, federation) for plan in plans]
@@ -126,13 +132,19 @@ def run_plans(
     runs = seeds * len(plans)
     shapes = program.measure(spec, inputs, len(runs))
     lanes = resolve(execution, shapes.sizes)
-    capacity = max(1, min(rounds, evaluate_every or rounds))
     numbers = jnp.asarray(runs, jnp.uint32)
     inputs = replicated(inputs, lanes.devices)
     if execution.clients == "trial":
         lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
-    memory = compile_all(spec, lanes, capacity, inputs, numbers)
+    known: list[Memory] = []
+
+    def measured(programs: list[Any]) -> None:
+        known.append(memory_of(programs, inputs.federation, shapes, lanes))
+        if on_memory is not None:
+            on_memory(known[0])
+
+    compile_all(spec, lanes, capacity, inputs, numbers, measured)
     state = program.start(spec, lanes, inputs, numbers)
     if initial is not None:
         state = replicated(_fit(initial, state, seeds), lanes.devices)
@@ -167,7 +179,7 @@ def run_plans(
             [{name: values[own] for name, values in block.items()} for block in records],
             state if len(plans) == 1 else jax.tree.map(lambda leaf, own=own: leaf[own], state),
         )
-        found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, memory))
+        found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, known[0].peak))
     return found
 
 
@@ -182,13 +194,6 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[purpose] += now - self._last
         self._last = now
-
-
-def _check(rounds: int, evaluate_every: int | None) -> None:
-    if rounds < 0:
-        raise ValueError(f"expected rounds to be zero or more, got {rounds}")
-    if evaluate_every is not None and evaluate_every < 1:
-        raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
 
 
 def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
@@ -258,6 +263,7 @@ def _result(
     dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
     wire = (shapes.down, shapes.up, shapes.ballot)
     table = results.records_dataset(seeds, first, records, dimensions, wire, inputs.federation.clients.id.shape[-1])
+    metrics = results.with_contribution_correlation(metrics, table)
 
     def deployed(client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
         population = inputs.federation.unseen if unseen else inputs.federation.clients

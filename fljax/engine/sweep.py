@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan
-from fljax.engine.simulate import Callback, run_plans
+from fljax.engine.simulate import Callback, OnMemory, run_plans
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
@@ -21,6 +21,7 @@ def sweep(
     evaluate_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
+    on_memory: OnMemory | None = None,
 ) -> list[Result]:
     """Runs plans that differ in floats and arrays as one ``simulate`` would: compiled once, every plan with every seed.
 
@@ -36,6 +37,7 @@ def sweep(
       evaluate_every: as for ``simulate``.
       callbacks: as for ``simulate``, told of all runs at once.
       execution: as for ``simulate``; "trial" times the whole sweep.
+      on_memory: as for ``simulate``, told of all runs at once.
 
     Returns:
       One ``Result`` per plan, equal up to rounding to what ``simulate`` gives for it. Seconds in ``metrics`` are the
@@ -61,4 +63,5 @@ def sweep(
         evaluate_every=evaluate_every,
         callbacks=callbacks,
         execution=execution,
+        on_memory=on_memory,
     )

@@ -6,9 +6,11 @@ from fljax.models.convolution import convolution, max_pool
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
 from fljax.models.task import cross_entropy, task_from_module
+from fljax.models.text import bilstm, text_cnn
 
 __all__ = [
     "MODELS",
+    "bilstm",
     "cnn",
     "cnn_a",
     "cnn_b",
@@ -20,4 +22,5 @@ __all__ = [
     "resnet18",
     "standardise",
     "task_from_module",
+    "text_cnn",
 ]

@@ -6,17 +6,19 @@ None of them has BatchNorm: running statistics are state that clients do not sha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from fljax.models import planes
+from fljax.models.augment import named_augmentation
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
 from fljax.models.task import task_from_module
+from fljax.models.text import bilstm, text_cnn
 from fljax.types import Task
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def logistic_regression(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
@@ -140,7 +142,7 @@ def logistic_regression(
       input_shape: of one stored example.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
     """
@@ -152,7 +154,7 @@ def mlp(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
     hidden: Sequence[int] = (64, 30),
@@ -164,7 +166,7 @@ def mlp(
       input_shape: of one stored example.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
       hidden: widths of the hidden layers.
@@ -178,7 +180,7 @@ def cnn(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
     blocks: Sequence[Sequence[int]] = ((16,), (32,)),
@@ -194,7 +196,7 @@ def cnn(
       input_shape: ``(height, width, channels)`` or ``(height, width)`` of one stored example.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
       blocks: channels of the convolutions, block by block; a 2 x 2 max-pool closes each block.
@@ -230,7 +232,7 @@ def cnn_a(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
@@ -240,7 +242,7 @@ def cnn_a(
       input_shape: ``(28, 28, 1)`` or ``(28, 28)``.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
 
@@ -255,7 +257,7 @@ def cnn_b(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
@@ -265,7 +267,7 @@ def cnn_b(
       input_shape: ``(32, 32, 3)``.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
 
@@ -280,7 +282,7 @@ def resnet18(
     classes: int,
     *,
     prepare: Callable[[Array], Array] | None = None,
-    augment: Callable[..., Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
@@ -290,7 +292,7 @@ def resnet18(
       input_shape: ``(height, width, channels)`` or ``(height, width)``; 32 x 32 leaves 4 x 4 for the average pool.
       classes: number of classes.
       prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``(key, x) -> x`` on a prepared training batch.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
       dtype: of parameters and activations.
       compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
 
@@ -309,6 +311,8 @@ MODELS: dict[str, Callable[..., Task]] = {
     "cnn_a": cnn_a,
     "cnn_b": cnn_b,
     "resnet18": resnet18,
+    "bilstm": bilstm,
+    "text_cnn": text_cnn,
 }
 
 
@@ -338,7 +342,7 @@ def _task(
         example,
         classes=classes,
         prepare=prepare,
-        augment=augment,
+        augment=named_augmentation(augment, input_shape, prepare),
         head=_in_head,
         dtype=dtype,
         compute_dtype=compute_dtype,

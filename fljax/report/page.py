@@ -10,7 +10,7 @@ import pathlib
 import xarray as xr
 from matplotlib.figure import Figure
 
-from fljax.experiment import load
+from fljax.folders import load
 from fljax.report.drawing import figures, picture
 from fljax.report.sweeps import best_rows, sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title

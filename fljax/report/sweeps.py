@@ -17,7 +17,7 @@ from fljax.report.drawing import INK, Style, dress, styles
 from fljax.report.tables import title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
-_NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation"})
+_NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "contribution_correlation"})
 
 
 def best_rows(found: Sequence[Best], metric: str) -> list[list[str]]:

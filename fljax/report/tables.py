@@ -16,10 +16,12 @@ TITLES = {
     "average_accuracy": "Average accuracy",
     "global_average_accuracy": "Average accuracy of the global model",
     "average_valid_accuracy": "Average accuracy on validation rows",
+    "server_test_accuracy": "Accuracy of the server's own model",
     "maximum_accuracy": "Best client's accuracy",
     "global_model_appeal": "Clients that the global model appeals to",
     "accuracy_increase": "Accuracy gained over standalone",
     "pearson_correlation": "Correlation of accuracy with standalone",
+    "contribution_correlation": "Correlation of accuracy with contribution",
     "ipr_loss": "Clients not worse off by loss",
     "ipr_accuracy": "Clients not worse off by accuracy",
 }

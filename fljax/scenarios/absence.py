@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.scenarios.common import DROPOUT, Entry, check_share
+from fljax.algorithms.common import check_share
+from fljax.scenarios.common import DROPOUT, Entry
 from fljax.types import Algorithm, Cohort
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float
 
 
-def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | float) -> Algorithm:
+def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | Sequence[float] | float) -> Algorithm:
     """A selected client does not answer with probability ``rate``, independently in every round.
 
     Args:

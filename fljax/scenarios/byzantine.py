@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, check_share, with_server
+from fljax.algorithms.common import check_share
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, with_server
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def byzantine(
     return own._replace(
         init_server=init_server,
         send=send,
-        init_client=lambda key, seat, down, data: inner.init_client(key, seat, down.inner, data),
+        introduce=own.introduce or own.send,
+        init_client=inner.init_client,
         poll=None if inner.poll is None else poll,
         train=train,
         deploy=deploy,

@@ -35,12 +35,13 @@ def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
         up, client = inner.train(key, seat, down, client, data)
 
         def bound(update: PyTree) -> PyTree:
+            leaves = jax.tree.leaves(update)
+            if not leaves:
+                return update
             # By the largest entry first: squares of large ones are infinite.
-            top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(update)]))
+            top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves]))
             unit = jnp.where(top > 0, top, 1)
-            squares = sum(
-                (jnp.sum(jnp.square(leaf / unit)) for leaf in jax.tree.leaves(update)), jnp.zeros((), top.dtype)
-            )
+            squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))
             length = unit * jnp.sqrt(squares)
             shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
             return add_normal(jax.random.fold_in(key, CLIPPED), shorter, noise * jnp.asarray(norm))

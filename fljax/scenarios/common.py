@@ -30,12 +30,6 @@ class Entry(NamedTuple):
     example: dict[str, Any] = {}
 
 
-def check_share(name: str, value: Any) -> None:
-    """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
-    if isinstance(value, int | float) and not 0 <= value <= 1:
-        raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
-
-
 def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:
     """A message (Up, Ballot) with ``change`` applied to its field ``name``, also inside messages that it carries."""
     if hasattr(message, "_fields"):
@@ -75,10 +69,12 @@ def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable
         own, info = inner.aggregate(key, round, unwrap(server), up, cohort, held)
         return rewrap(server, own), info
 
-    counted = inner.counted
+    counted, introduce, served = inner.counted, inner.introduce, inner.served
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
+        introduce=None if introduce is None else lambda server, seat: introduce(unwrap(server), seat),
         select=select,
         aggregate=aggregate,
+        served=None if served is None else lambda server: served(unwrap(server)),
         counted=None if counted is None else lambda server, seat: counted(unwrap(server), seat),
     )

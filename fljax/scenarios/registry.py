@@ -8,6 +8,7 @@ from fljax.scenarios.byzantine import ENTRY as byzantine
 from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.finetuned import ENTRY as finetuned
+from fljax.scenarios.free_riding import ENTRY as free_riding
 
 REGISTRY: dict[str, Entry] = {
     "appeal_based": appeal_based,
@@ -16,4 +17,5 @@ REGISTRY: dict[str, Entry] = {
     "clipped": clipped,
     "dropout": DROPOUT_ENTRY,
     "finetuned": finetuned,
+    "free_riding": free_riding,
 }

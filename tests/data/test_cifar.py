@@ -211,3 +211,85 @@ def test_a_download_is_parsed_and_cached(tmp_path, monkeypatch, batches):
     second = load("cifar10")
     check(second, batches)
     assert (first.mean, first.std) == (second.mean, second.std)
+
+
+# --- CIFAR-100 ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hundred():
+    """Images, coarse and fine labels of each file."""
+    rng = np.random.default_rng(1)
+    sizes = {"train": 7, "test": 4}
+    return {
+        name: (rng.integers(0, 256, (n, 32, 32, 3), np.uint8), rng.integers(0, 20, n), rng.integers(0, 100, n))
+        for name, n in sizes.items()
+    }
+
+
+def write_hundred(folder, hundred, kind, packed=False):
+    files = {"file.txt~": b""}
+    for name, (x, coarse, fine) in hundred.items():
+        if kind == "binary":
+            records = zip(x, coarse, fine, strict=True)
+            files[f"{name}.bin"] = b"".join(bytes([c, f]) + planes(image[None]) for image, c, f in records)
+        else:
+            data = np.frombuffer(planes(x), np.uint8).reshape(-1, 3072)
+            content = {b"fine_labels": fine.tolist(), b"coarse_labels": coarse.tolist(), b"data": data}
+            files[name] = pickle.dumps(content | {b"batch_label": b"training batch 1 of 1"}, protocol=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed:
+        with tarfile.open(folder / f"cifar-100-{kind}.tar.gz", "w:gz") as archive:
+            for name, content in files.items():
+                member = tarfile.TarInfo(f"cifar-100-{kind}/{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return folder
+    inside = folder / f"cifar-100-{kind}"
+    inside.mkdir()
+    for name, content in files.items():
+        (inside / name).write_bytes(content)
+    return inside
+
+
+def check_hundred(made, hundred):
+    assert (made.x.shape, made.x.dtype) == ((11, 32, 32, 3), np.uint8)
+    assert (made.classes, made.train_size) == (100, 7)
+    np.testing.assert_array_equal(made.x, np.concatenate([hundred[name][0] for name in ("train", "test")]))
+    np.testing.assert_array_equal(made.y, np.concatenate([hundred[name][2] for name in ("train", "test")]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["binary", "python"])
+def test_fine_labels_of_cifar_100(tmp_path, hundred, kind, packed):
+    written = write_hundred(tmp_path / "files", hundred, kind, packed)
+    check_hundred(load("cifar100", folder=tmp_path / "files"), hundred)
+    check_hundred(load("cifar100", folder=written), hundred)
+    with pytest.raises(ValueError, match="one of CIFAR-100's archives"):
+        load("cifar100", folder=tmp_path)
+
+
+def test_damaged_files_of_cifar_100_are_named_in_one_sentence(tmp_path, hundred):
+    path = write_hundred(tmp_path, hundred, "binary") / "test.bin"
+    whole = path.read_bytes()
+    for content, match in [
+        (whole[:-1], r"records of 3074 bytes, got 12295 bytes in .*test\.bin"),
+        (b"\x00\x64" + whole[2:], r"labels in 0\.\.99, got 100 in .*test\.bin"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=match):
+            load("cifar100", folder=tmp_path)
+    (write_hundred(tmp_path / "other", hundred, "python") / "train").write_bytes(
+        dump(np.zeros((1, 3072), np.uint8), [1])
+    )
+    with pytest.raises(ValueError, match="pickle with data and fine_labels"):
+        load("cifar100", folder=tmp_path / "other")
+
+
+def test_cifar_100_is_cached_apart_from_cifar_10(tmp_path, monkeypatch, hundred):
+    pretend(monkeypatch, write_hundred(tmp_path / "remote", hundred, "binary", packed=True))
+    check_hundred(load("cifar100"), hundred)
+    assert "cached in" in status()["cifar100"]
+    assert status()["cifar10"].startswith("not here")
+    pretend(monkeypatch, tmp_path / "nowhere")
+    check_hundred(load("cifar100"), hundred)

@@ -18,7 +18,7 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "_FASHION_MNIST", images._FASHION_MNIST._replace(folders=()))
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "emnist", "cifar10", "sent140"])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn", "sent140"])
 def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, name):
     pytest.importorskip("tensorflow_datasets")
     (tmp_path / "vectors.txt").write_text("a 1 2\n")
@@ -73,6 +73,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
     ("builder", "file"),
     [
         ("cifar10", "cifar-10-binary.tar.gz"),
+        ("cifar100", "cifar-100-binary.tar.gz"),
         ("emnist/letters", "gzip.zip"),
         ("sentiment140", "trainingandtestdata.zip"),
     ],

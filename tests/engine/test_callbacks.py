@@ -12,7 +12,8 @@ BLOCK = Block(
     round=4,
     rounds=8,
     ran=4,
-    metrics={"test_accuracy": np.array([[0.5, np.nan], [1.0, 1.0]]), "test_loss": np.array([[2.0, 1.0], [0.0, 1.0]])},
+    metrics={"test_accuracy": np.array([[0.5, np.nan], [1.0, 1.0]]), "test_loss": np.array([[2.0, 1.0], [0.0, 1.0]])}
+    | {"server_test_loss": np.array([3.0, 4.0])},
     state=None,  # type: ignore[arg-type]
     seconds=2.0,
     diverged=(),
@@ -37,6 +38,7 @@ def test_the_log_has_one_json_line_per_block(tmp_path):
     assert first == second
     assert first["test_loss"] == [1.5, 0.5]
     assert first["test_accuracy"] == [0.5, 1.0]
+    assert first["server_test_loss"] == [3.0, 4.0]
 
 
 def test_stopping():

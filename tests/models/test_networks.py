@@ -56,7 +56,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 def test_contract(name):
     shape, options = SMALL[name]
     task = MODELS[name](shape, 3, prepare=standardise(0.5, 0.25), **options)

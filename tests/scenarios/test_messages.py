@@ -1,4 +1,5 @@
-"""Scenarios that touch what clients send: Byzantine clients, and clipped and noisy updates."""
+"""Scenarios that touch what clients send: Byzantine clients, and clipped and noisy updates,
+and free riders."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.algorithms import afl, fedavg, incfl, mwfed, standalone
+from fljax.algorithms import afl, fedavg, incfl, mwfed, scaffold, standalone
 from fljax.engine import simulate
 from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, local_data
 from fljax.local import Local
-from fljax.scenarios import appeal_based, byzantine, clipped, finetuned
+from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.scenarios.common import altered
 from fljax.types import Seat
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
@@ -216,3 +217,40 @@ def test_a_huge_update_is_clipped_without_overflow(federation):
 
     found = sent(clipped(inner._replace(train=train), norm=2.0), federation)[1].update
     np.testing.assert_allclose(lengths(found), 2.0, rtol=1e-5)
+
+
+# --- Free riders --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", [incfl(TASK, LOCAL, threshold=0.5), scaffold(TASK, LOCAL)], ids=["incfl", "scaffold"])
+def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
+    rides = np.isin(np.arange(POPULATION), (4, 0))
+    _, honest = sent(inner, federation)
+    _, found = sent(free_riding(inner, ids=(4, 0)), federation)
+    for new, old in zip(jax.tree.leaves(found.update), jax.tree.leaves(honest.update), strict=True):
+        assert not np.asarray(new)[rides].any()
+        np.testing.assert_array_equal(np.asarray(new)[~rides], np.asarray(old)[~rides])
+    rest = [up._replace(update=()) for up in (found, honest)]
+    assert jax.tree.leaves(rest[0])
+    jax.tree.map(np.testing.assert_array_equal, *rest)
+
+
+def test_free_riders_dilute_the_mean_and_get_the_model(federation):
+    inner = fedavg(TASK, LOCAL, **WEIGHTS)
+    _, honest = sent(inner, federation)
+    states, records = run(free_riding(inner, ids=[1, 3]), federation, 1)
+    start = initial_state(inner, by_id(federation), jnp.uint32(0)).server.model
+    kept = jnp.asarray([1, 0, 1, 0, 1]) / POPULATION
+    mean = jax.tree.map(lambda leaf: jnp.tensordot(kept, leaf, 1), honest.update)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        states[-1].server.model,
+        trees.add(start, mean),
+    )
+    assert taking_part(records[0]) == set(range(POPULATION))
+
+
+@pytest.mark.parametrize("ids", [(1, 1), (-1,), (0.5,), (5,)])
+def test_free_riders_are_clients(ids, federation):
+    with pytest.raises(ValueError, match=r"expected (different )?ids of clients from 0 "):
+        initial_state(free_riding(fedavg(TASK, LOCAL), ids=ids), by_id(federation), jnp.uint32(0))

@@ -157,6 +157,8 @@ def test_dropout_by_client(federation):
     assert not present[:, 1].any()
     assert 15 < present[:, 2].sum() < 45
     assert (present[:, 2] != present[:, 3]).any()  # each draws its own
+    _, listed = run(dropout(fedavg(TASK, LOCAL, clients_per_round=None), rate=rate.tolist()), federation, 3)
+    assert [taking_part(record) for record in listed] == [taking_part(record) for record in records[:3]]
     with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(2,\)"):
         run(dropout(fedavg(TASK, LOCAL), rate=jnp.ones(2)), federation, 1)
 

@@ -97,5 +97,6 @@ def models_per_client(
         select=select,
         deploy=deploy_model,
         predict=task.logits,
+        served=lambda server: server.reference,
         dimensions=(("recovered", ("client",)), ("matrix", ("client", "row"))),
     )

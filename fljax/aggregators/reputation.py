@@ -1,0 +1,132 @@
+"""CGSV: a client's contribution is the cosine between its update and everybody's; its reward is a sparse update.
+
+Source: Xu et al., "Gradient driven rewards to guarantee fairness in collaborative machine learning" (NeurIPS 2021),
+section 4 and Algorithm 1, as IAFL's authors' code applies it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.rewards import ceiling_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+# Added to norms, least product of norms, and least reputation before normalising.
+_NORM, _PRODUCT, _REPUTATION = 1e-7, 1e-10, 1e-3
+
+
+def cgsv_normalised(updates: PyTree, *, length: float | Array) -> PyTree:
+    """``u_k = length * Delta_k / (||Delta_k|| + 1e-7)``: updates of equal norm.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
+      length: the paper's Gamma; 0.5 for MNIST, 0.15 for CIFAR, 1 for SST.
+
+    Returns:
+      A pytree like ``updates``; an update of zero stays zero.
+    """
+    norm = _root(_product(updates, updates))
+    factor = jnp.asarray(length, norm.dtype) / (norm + _NORM)
+    return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1)), updates)
+
+
+def cgsv_reputation(
+    reputation: Float[Array, " N"],
+    updates: PyTree,
+    total: PyTree,
+    *,
+    ids: Int[Array, " S"] | None = None,
+    present: Bool[Array, " S"] | None = None,
+    alpha: float | Array = 0.95,
+) -> Float[Array, " N"]:
+    """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, divided by their sum.
+
+    Args:
+      reputation: ``[N]``, ``r_k`` by id; zeros in the beginning.
+      updates: a pytree whose leaves are ``[S, ...]``: ``u_k``; the cosine does not see their length.
+      total: a pytree whose leaves are ``[...]``: ``u = sum_k a_k u_k``.
+      ids: ``[S]`` client ids of the updates; None: 0..N-1.
+      present: ``[S]``; None: all. Who is absent has a cosine of 0.
+      alpha: how much of the old reputation remains.
+
+    Returns:
+      ``[N]``, positive, of sum 1.
+    """
+    ids = jnp.arange(reputation.shape[0]) if ids is None else ids
+    present = jnp.ones(ids.shape, bool) if present is None else present
+    updates = jax.tree.map(lambda leaf: jnp.where(present.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), updates)
+    whole = jax.tree.map(lambda leaf: leaf[None], total)
+    norms = _root(_product(updates, updates)) * _root(_product(whole, whole))
+    cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
+    # Rows of absent clients may hold any id: they are dropped.
+    place = jnp.where(present, ids, reputation.shape[0])
+    aligned = jnp.zeros_like(reputation).at[place].set(cosine, mode="drop")
+    moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION).astype(reputation.dtype)
+    return moved / jnp.sum(moved)
+
+
+def cgsv_shares(reputation: Float[Array, " N"], *, beta: float | Array = 1.0) -> Float[Array, " N"]:
+    """``Q_k = tanh(beta r_k) / max_j tanh(beta r_j)``: the part of each layer that a client is given, in [0, 1].
+
+    Args:
+      reputation: ``[N]``, not negative.
+      beta: altruism; towards 0 the shares are proportional to reputations, towards infinity all are 1.
+    """
+    height = jnp.tanh(beta * reputation)
+    top = jnp.max(height)
+    return jnp.where(top > 0, height / jnp.where(top > 0, top, 1), 1)
+
+
+def cgsv_rewards(
+    total: PyTree, reputation: Float[Array, " N"], *, beta: float | Array = 1.0, quirk: bool = False
+) -> PyTree:
+    """Every client's reward: the ``ceil(Q_k n_l)`` largest entries of each layer of ``total``, zeros elsewhere.
+
+    Args:
+      total: a pytree whose leaves are ``[...]``: ``u``; a layer is a leaf, with ``n_l`` entries.
+      reputation: ``[N]`` from ``cgsv_reputation``; ``Q`` is ``cgsv_shares``.
+      beta: see ``cgsv_shares``.
+      quirk: keep at most ``n_l - 1`` entries, as the authors' code does.
+
+    Returns:
+      A pytree whose leaves are ``[N, ...]``. Largest by absolute value, ties to the entry that comes first; with
+      ``quirk`` all entries that tie with the last one kept are kept.
+    """
+    share = cgsv_shares(reputation, beta=beta)
+
+    def sparse(leaf: Array) -> Array:
+        flat = leaf.reshape(-1)
+        size = flat.shape[0]
+        # Large layers have more entries than single precision counts: all of them are asked for apart.
+        kept = jnp.where(share >= 1, size, ceiling_of(share * size))
+        kept = jnp.clip(kept, 0, size - 1 if quirk else size)
+        order = jnp.argsort(-jnp.abs(flat), stable=True)
+        place = jnp.zeros_like(order).at[order].set(jnp.arange(size, dtype=order.dtype))
+        chosen = place[None, :] < kept[:, None]
+        if quirk:
+            last = jnp.abs(flat)[order][jnp.maximum(kept - 1, 0)]
+            chosen = (jnp.abs(flat)[None, :] >= last[:, None]) & (kept > 0)[:, None]
+        return jnp.where(chosen, flat[None, :], 0).reshape(-1, *leaf.shape)
+
+    return jax.tree.map(sparse, total)
+
+
+def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
+    """Inner products of rows, over all leaves."""
+
+    def of_leaf(x: Array, y: Array) -> Array:
+        return jnp.sum(x.reshape(x.shape[0], -1) * y.reshape(y.shape[0], -1), axis=1)
+
+    leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
+    total: Any = sum(leaves[1:], leaves[0])
+    return total
+
+
+def _root(square: Float[Array, " S"]) -> Float[Array, " S"]:
+    """The square root, whose gradient at 0 is 0."""
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)

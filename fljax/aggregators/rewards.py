@@ -1,0 +1,231 @@
+"""Rewarding clients with models: IAFL's rates and sampled means, and the means by rank that it is compared with.
+
+Sources: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Equation (1),
+Algorithm 1 and Procedure 2; for ranks the re-implementation that the paper's comparison uses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.linear import mix
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+# Stands for the reference model where rows have the ids of clients.
+_REFERENCE = 2**31 - 1
+
+
+def iafl_rates(
+    contribution: Float[Array, " N"], *, ceiling: float | Array | Literal["max"] = "max", kappa: float | Array = 0.0
+) -> Float[Array, " N"]:
+    """Reward rates ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)`` in [0, 1].
+
+    Args:
+      contribution: ``[N]``, ``p_k``; what is negative or NaN (a client that cannot be judged) counts as 0.
+      ceiling: ``p_ceil``, from which on a client gets everything; "max": the largest contribution, which makes rates
+        relative to the best client.
+      kappa: sharing coefficient in [0, 1]; at 1 everybody gets everything, also for a contribution of 0.
+
+    Returns:
+      ``[N]``, of at least the default precision. Where all contributions are 0 so are the rates (for ``kappa`` below
+      1); an infinite contribution has rate 1.
+
+    Raises:
+      ValueError: if ``ceiling`` is another name, or not positive as far as it is known (traced ones are not looked at).
+
+    Source: IAFL, Equation (1).
+    """
+    if isinstance(ceiling, str):
+        if ceiling != "max":
+            raise ValueError(f"expected ceiling to be a positive number or 'max', got {ceiling!r}")
+    elif isinstance(ceiling, int | float) and not ceiling > 0:
+        raise ValueError(f"expected ceiling to be positive, got {ceiling}")
+    contribution = jnp.asarray(contribution)
+    contribution = contribution.astype(jnp.promote_types(contribution.dtype, jnp.result_type(float)))
+    contribution = jnp.where(contribution > 0, contribution, 0)  # a NaN is not
+    top = jnp.max(contribution, initial=0) if isinstance(ceiling, str) else jnp.asarray(ceiling, contribution.dtype)
+    below = contribution < top  # not divided where they are equal: both may be infinite
+    ratio = jnp.where(below, contribution / jnp.where(below, top, 1), jnp.where(contribution > 0, 1, 0))
+    return ratio ** (1 - jnp.asarray(kappa, contribution.dtype))
+
+
+def iafl_subsets(
+    key: Key[Array, ""],
+    rates: Float[Array, " N"],
+    *,
+    ids: Int[Array, " S"] | None = None,
+    present: Bool[Array, " S"] | None = None,
+) -> Float[Array, "N S"]:
+    """Whose updates each client's reward averages: a matrix for ``mix``.
+
+    Row i averages ``min(ceil(rates_i (J - 1)), others present)`` others, drawn uniformly without replacement from the
+    J clients that are present, and client i's own update if it is present.
+
+    Args:
+      key: every (row, column) has its own number, keyed by both ids: the order of columns makes no difference.
+      rates: ``[N]`` in [0, 1], by id.
+      ids: ``[S]`` different client ids of the columns; None: 0..N-1.
+      present: ``[S]`` columns that may be used; None: all.
+
+    Returns:
+      ``[N, S]`` in the dtype of ``rates``; rows sum to 1, or are all 0 where nothing is left.
+
+    Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that a client's own update is in
+    every one of its rewards, so their mean over draws leans towards it.
+    """
+    rates = jnp.asarray(rates)
+    row = jnp.arange(rates.shape[0])
+    ids = row if ids is None else jnp.asarray(ids)
+    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    own = (ids[None, :] == row[:, None]) & present[None, :]
+    drawn = _drawn(key, row, ids, present[None, :] & ~own, _count(rates, jnp.sum(present)), rates.shape[0])
+    return _means(own | drawn, rates.dtype)
+
+
+def iafl_reference(
+    key: Key[Array, ""],
+    rates: Float[Array, " N"],
+    *,
+    ids: Int[Array, " S"] | None = None,
+    present: Bool[Array, " S"] | None = None,
+    rule: Literal["max", "median"] = "max",
+) -> Float[Array, "1 S"]:
+    """Whose updates the reference model averages: a row for ``mix``.
+
+    It is drawn for itself, uniformly: ``ceil(gamma'_ref J)`` of the J clients that are present, where ``gamma' = (gamma
+    (J - 1) + 1) / J`` is the share of updates that a client with rate ``gamma`` averages, its own included.
+
+    Args:
+      key: may be that of ``iafl_subsets``; the draws differ.
+      rates: ``[N]`` in [0, 1].
+      ids: as for ``iafl_subsets``.
+      present: as for ``iafl_subsets``.
+      rule: ``gamma_ref`` is the "max" or the "median" of the rates.
+
+    Returns:
+      ``[1, S]`` of sum 1, or zeros where nobody is present.
+
+    Raises:
+      ValueError: for another rule.
+
+    Source: IAFL, Procedure 2 and section 5.
+    """
+    if rule not in ("max", "median"):
+        raise ValueError(f"expected a rule for the reference model, got {rule!r}; valid names are max, median")
+    rates = jnp.asarray(rates)
+    ids = jnp.arange(rates.shape[0]) if ids is None else jnp.asarray(ids)
+    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    rate = jnp.max(rates) if rule == "max" else jnp.median(rates)
+    joined = jnp.sum(present)
+    # ceil(gamma' J) = 1 + ceil(gamma (J - 1)), where only the right side is computed without a rounding error.
+    count = jnp.where(joined > 0, 1 + _count(rate[None], joined), 0)
+    chosen = _drawn(key, jnp.full((1,), _REFERENCE), ids, present[None, :], count, rates.shape[0])
+    return _means(chosen, rates.dtype)
+
+
+def iafl_rewards(
+    key: Key[Array, ""],
+    updates: PyTree,
+    rates: Float[Array, " N"],
+    *,
+    ids: Int[Array, " S"] | None = None,
+    present: Bool[Array, " S"] | None = None,
+) -> PyTree:
+    """Every client's reward ``(1/|S_k|) sum_{j in S_k} updates_j``, as one matrix product; ADD it to client k's model.
+
+    Args:
+      key: see ``iafl_subsets``, which draws ``S_k``.
+      updates: a pytree whose leaves are ``[S, ...]``, each new minus old; absent ones are never read.
+      rates: ``[N]`` from ``iafl_rates``.
+      ids: ``[S]`` client ids of the updates; None: 0..N-1.
+      present: ``[S]``; None: all.
+
+    Returns:
+      A pytree whose leaves are ``[N, ...]``; zero for a client to whom nothing is left.
+
+    Source: IAFL, Procedure 2.
+    """
+    return mix(iafl_subsets(key, rates, ids=ids, present=present), updates)
+
+
+def rank_rewards(
+    updates: PyTree,
+    score: Float[Array, " N"],
+    *,
+    ids: Int[Array, " N"] | None = None,
+    present: Bool[Array, " N"] | None = None,
+) -> PyTree:
+    """Every client's reward by rank: the mean of its own update and of those of all clients that score lower.
+
+    With clients in ascending order of ``score``, that at position i (from 0) gets ``(1/(i+1)) sum_{j<=i} updates_j``.
+
+    Args:
+      updates: a pytree whose leaves are ``[N, ...]``, each new minus old.
+      score: ``[N]``, e.g. validation accuracy after local training; ties go by id.
+      ids: ``[N]`` client ids; None: 0..N-1.
+      present: ``[N]`` clients that trained; None: all. The others have an update of zero, which counts in the means.
+
+    Returns:
+      A pytree whose leaves are ``[N, ...]``, in the order and dtypes of ``updates``.
+
+    Source: IAFL, section 6 (the baseline "Rank"), as its authors' code re-implements it.
+    """
+    score = jnp.asarray(score)
+    ids = jnp.arange(score.shape[0]) if ids is None else jnp.asarray(ids)
+    by_id = jnp.argsort(ids)
+    order = by_id[jnp.argsort(score[by_id], stable=True)]
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=order.dtype))
+
+    def reward(leaf: Array) -> Array:
+        rows = leaf.reshape(leaf.shape[0], -1)
+        if present is not None:
+            rows = jnp.where(present[:, None], rows, 0)
+        count = jnp.arange(1, rows.shape[0] + 1, dtype=rows.dtype)
+        means = jnp.cumsum(rows[order], axis=0) / count[:, None]
+        return means[place].reshape(leaf.shape)
+
+    return jax.tree.map(reward, updates)
+
+
+def ceiling_of(value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
+    """``ceil(value)`` that does not count a rounding error: 2.0000000002 gives 2."""
+    return jnp.ceil(value - jnp.minimum(1e-6 * jnp.maximum(1, value), 0.5)).astype(jnp.int32)
+
+
+def _count(rates: Float[Array, " R"], joined: Int[Array, ""]) -> Int[Array, " R"]:
+    """How many others a client with each rate is given."""
+    others = (joined - 1).astype(rates.dtype)
+    return jnp.clip(ceiling_of(rates * others), 0, jnp.maximum(joined - 1, 0))
+
+
+def _drawn(
+    key: Key[Array, ""],
+    row: Int[Array, " R"],
+    ids: Int[Array, " S"],
+    eligible: Bool[Array, "R S"],
+    count: Int[Array, " R"],
+    population: int,
+) -> Bool[Array, "R S"]:
+    """``count[r]`` of the eligible columns of each row, uniformly; all of them where they are fewer."""
+    # The low bits of a random number are the id: all differ, so that no tie lets in one too many.
+    low = jnp.uint32((1 << max(population - 1, 1).bit_length()) - 1)
+
+    def number(row: Array, id: Array) -> Array:
+        bits = jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, row), id))
+        return (bits & ~low) | (id.astype(jnp.uint32) & low)
+
+    score = jax.vmap(lambda r: jax.vmap(lambda id: number(r, id))(ids))(row)
+    ordered = jnp.sort(jnp.where(eligible, score, jnp.uint32(2**32 - 1)), axis=1)
+    last = jnp.take_along_axis(ordered, jnp.clip(count - 1, 0, score.shape[1] - 1)[:, None], axis=1)
+    return eligible & (score <= last) & (count > 0)[:, None]
+
+
+def _means(chosen: Bool[Array, "R S"], dtype: Any) -> Float[Array, "R S"]:
+    """Rows that average what is chosen."""
+    size = jnp.sum(chosen, axis=1, keepdims=True).astype(dtype)
+    return jnp.where(chosen, 1 / jnp.maximum(size, 1), jnp.zeros((), dtype))

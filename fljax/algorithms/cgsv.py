@@ -1,0 +1,184 @@
+"""CGSV: clients are rewarded with the larger entries of the total update, the more the better theirs agrees with it.
+
+Source: Xu et al., "Gradient driven rewards to guarantee fairness in collaborative machine learning" (NeurIPS 2021),
+Algorithm 1, as IAFL's authors' code runs it. Deviation: exactly ``ceil(Q n)`` entries of a layer are kept, where that
+code keeps at most ``n - 1`` (``quirk``). Also CGSV-IAFL, which is IAFL with these reputations as contributions (IAFL,
+Table 7) and of which no code was released.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_positive, check_share, select_uniform
+from fljax.algorithms.rewarding import (
+    Models,
+    Sharing,
+    checked_sharing,
+    models_for_all,
+    recovering,
+    reference_model,
+    share_rewards,
+)
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{xu2021gradient,
+  title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},
+  author = {Xu, Xinyi and Lyu, Lingjuan and Ma, Xingjun and Miao, Chenglin and Foo, Chuan Sheng and
+    Low, Bryan Kian Hsiang},
+  booktitle = {NeurIPS},
+  year = {2021}
+}"""
+
+
+class Book(NamedTuple):
+    """Reputations, and the weights of the next round: shares of the samples in round 0, then the reputations."""
+
+    reputation: Float[Array, " N"]
+    weight: Float[Array, " N"]
+
+
+def cgsv(
+    task: Task,
+    local: Local,
+    *,
+    length: float = 0.5,
+    alpha: float = 0.95,
+    beta: float = 1.0,
+    quirk: bool = False,
+    clients_per_round: int | None = None,
+) -> Algorithm:
+    """``theta_k <- theta_k + (the ceil(Q_k n_l) largest entries of each layer of u)``, ``u = sum_k a_k u_k``.
+
+    ``u_k = length Delta_k / ||Delta_k||``; ``a_k`` is client k's share of the samples in round 0 and its last
+    reputation after it; ``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, normalised; ``Q_k = tanh(beta r_k) /
+    max_j tanh(beta r_j)``.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      length: norm of an update, the paper's Gamma.
+      alpha: how much of the old reputation remains.
+      beta: altruism; large values give everybody everything.
+      quirk: see ``fljax.aggregators.cgsv_rewards``.
+      clients_per_round: drawn uniformly without replacement; None: all. Who does not train has a cosine of 0, and is
+        rewarded all the same.
+
+    Returns:
+      The algorithm; an unseen client gets the server's model, which moves by ``u``. Info by client: ``contribution``
+      (the reputation) and ``share`` (Q).
+
+    Raises:
+      ValueError: if ``length`` or ``beta`` is not positive, or ``alpha`` not from 0 to 1.
+    """
+
+    _check(length, alpha)
+    check_positive("beta", beta)
+
+    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+        book, total = _judged(server.book, up.update, cohort, length, alpha)
+        rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
+        moved = Models(trees.add(server.models, rewards), trees.add(server.reference, total), book)
+        after = trees.where(jnp.any(cohort.present), moved, server)
+        share = aggregators.cgsv_shares(after.book.reputation, beta=beta)
+        return after, {"contribution": after.book.reputation, "share": share}
+
+    usual = models_for_all(task, local, select_uniform(clients_per_round), aggregate)
+    return usual._replace(
+        init_server=_with_book(usual.init_server),
+        served=reference_model,
+        dimensions=(("contribution", ("client",)), ("share", ("client",))),
+    )
+
+
+def cgsv_iafl(
+    task: Task,
+    local: Local,
+    *,
+    length: float = 0.5,
+    alpha: float = 0.95,
+    ceiling: float | Literal["max"] = "max",
+    kappa: float = 0.0,
+    recovery: float = 0.0,
+    reference_rule: Literal["max", "median"] = "max",
+    reference_draw: Literal["own", "copied"] = "own",
+    clients_per_round: int | None = None,
+) -> Algorithm:
+    """IAFL whose contributions are CGSV's reputations, brought up to date in every round before rewards are drawn.
+
+    Updates are normalised for the reputations only; rewards average them as they are.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      length: as for ``cgsv``; it makes no difference to a cosine but by rounding.
+      alpha: as for ``cgsv``.
+      ceiling: as for ``iafl``.
+      kappa: as for ``iafl``.
+      recovery: as for ``iafl``.
+      reference_rule: as for ``iafl``.
+      reference_draw: as for ``iafl``.
+      clients_per_round: drawn uniformly without replacement; None: all.
+
+    Returns:
+      The algorithm; an unseen client gets the reference model. Info as for ``iafl``.
+
+    Raises:
+      ValueError: as for ``iafl``.
+    """
+    sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    _check(length, alpha)
+
+    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+        judged, _ = _judged(server.book, up.update, cohort, length, alpha)
+        book = trees.where(jnp.any(cohort.present), judged, server.book)
+        return share_rewards(key, server._replace(book=book), up.update, cohort, book.reputation, sharing)
+
+    usual = models_for_all(task, local, recovering(select_uniform(clients_per_round), recovery), aggregate)
+    return usual._replace(
+        init_server=_with_book(usual.init_server),
+        served=reference_model,
+        dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
+    )
+
+
+def _check(length: Any, alpha: Any) -> None:
+    check_positive("length", length)
+    check_share("alpha", alpha)
+
+
+def _with_book(init_server: Any) -> Any:
+    def init(key: Any, census: Any) -> Models:
+        server = init_server(key, census)
+        size = census.train.astype(jnp.result_type(float))
+        total = jnp.sum(size)
+        weight = jnp.where(total > 0, size / jnp.where(total > 0, total, 1), 0)
+        return server._replace(book=Book(jnp.zeros_like(weight), weight))
+
+    return init
+
+
+def _judged(book: Book, update: PyTree, cohort: Any, length: Any, alpha: Any) -> tuple[Book, PyTree]:
+    """Reputations after a round, and ``u``."""
+    unit = aggregators.cgsv_normalised(update, length=length)
+    weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
+    total = aggregators.weighted_sum(unit, weight)
+    reputation = aggregators.cgsv_reputation(
+        book.reputation, unit, total, ids=cohort.id, present=cohort.present, alpha=alpha
+    )
+    return Book(reputation, reputation), total
+
+
+ENTRY = Entry(cgsv, "rewards clients with sparse updates by how theirs agree with everybody's (CGSV)", REFERENCE)
+IAFL_ENTRY = Entry(
+    cgsv_iafl, "IAFL with CGSV's reputations as contributions", IAFL_REFERENCE, {"kappa": 0.2, "recovery": 0.3}
+)

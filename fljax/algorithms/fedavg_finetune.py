@@ -1,0 +1,69 @@
+"""FedAvg-finetune: FedAvg, after which every client trains the model on its own data before it uses it.
+
+Source: IAFL, section 6, which compares with it: uniform averaging, then one epoch at the initial learning rate.
+Deviation: none; any model on the way is tuned when it is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from fljax import local as training
+from fljax.algorithms.common import IAFL_REFERENCE, Entry
+from fljax.algorithms.fedavg import fedavg
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import PyTree
+
+
+def fedavg_finetune(
+    task: Task,
+    local: Local,
+    *,
+    tune_epochs: int = 1,
+    clients_per_round: int | None = None,
+    weights: Literal["size", "uniform"] = "uniform",
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` passes at the learning rate of round 0, with FedAvg's ``w``.
+
+    Args:
+      task: model and loss.
+      local: how clients train; tuning takes its optimizer and batch size.
+      tune_epochs: passes over the client's training rows; 0: FedAvg.
+      clients_per_round: as for ``fedavg``.
+      weights: as for ``fedavg``.
+      server_lr: as for ``fedavg``.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm; the global model is judged as well. Info: ``weight`` [row].
+
+    Raises:
+      ValueError: if ``tune_epochs`` is negative, and as for ``fedavg``.
+    """
+    if tune_epochs < 0:
+        raise ValueError(f"expected tune_epochs to be zero or more, got {tune_epochs}")
+    usual = fedavg(
+        task,
+        local,
+        clients_per_round=clients_per_round,
+        weights=weights,
+        server_lr=server_lr,
+        server_optimizer=server_optimizer,
+    )
+    tuning = local._replace(steps=None, epochs=tune_epochs)
+
+    def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+        return training.train(key, down, data.train, task=task, local=tuning).params
+
+    return usual if tune_epochs == 0 else usual._replace(deploy=deploy)
+
+
+ENTRY = Entry(fedavg_finetune, "FedAvg whose model every client tunes before it uses it", IAFL_REFERENCE)

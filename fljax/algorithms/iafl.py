@@ -1,0 +1,109 @@
+"""IAFL: every client is rewarded with a model of its own, which averages more updates the more the client contributes.
+
+Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Algorithm 1 and
+Procedure 2. Deviations: a reward is applied at the end of its round and recovery is drawn at the beginning of the next,
+which gives the same models; partial participation and "copied" are those of the authors' code; the ceiling is by
+default the largest contribution, as in that code, where the paper leaves it open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax.numpy as jnp
+
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
+from fljax.algorithms.rewarding import (
+    Models,
+    Sharing,
+    checked_length,
+    checked_sharing,
+    models_for_all,
+    recovering,
+    reference_model,
+    select_joining,
+    share_rewards,
+)
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from fljax.types import Info
+
+
+def iafl(
+    task: Task,
+    local: Local,
+    *,
+    contribution: Float[Array, "*rounds N"],
+    ceiling: float | Literal["max"] = "max",
+    kappa: float = 0.0,
+    recovery: float = 0.0,
+    reference_rule: Literal["max", "median"] = "max",
+    reference_draw: Literal["own", "copied"] = "own",
+    joining: Float[Array, " N"] | Sequence[float] | Literal["contribution"] | None = None,
+    clients_per_round: int | None = None,
+) -> Algorithm:
+    """``theta_k <- theta_k + (1/|S_k|) sum_{j in S_k} g_j``, ``|S_k| = 1 + ceil(gamma_k (N - 1))``.
+
+    ``g_j = LocalSGD(theta_j, j) - theta_j``; ``S_k`` holds client k and others drawn uniformly in every round;
+    ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)``. Before a round, ``theta_k`` is replaced by the reference model with
+    probability ``recovery``. The server keeps N + 1 models.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      contribution: ``p`` by client id ``[N]``, or one row for each round ``[rounds, N]``, of which the last holds from
+        then on. In a config, from the standalone accuracy of each client unless another measure is named.
+      ceiling: the contribution from which on a client gets everything; "max": the largest one of the round.
+      kappa: sharing coefficient in [0, 1]; 1 gives everybody everything.
+      recovery: the paper's q, in [0, 1].
+      reference_rule: the reference model averages as many updates as the client with the "max" or the "median" rate.
+      reference_draw: which ones: "own" draws them, "copied" takes those of that client (the authors' code).
+      joining: ``[N]`` probabilities with which clients take part in a round; "contribution": these are the
+        contributions; None: all who are available do. Who does not is rewarded all the same.
+      clients_per_round: at most so many of those who join, drawn uniformly; None: all.
+
+    Returns:
+      The algorithm; an unseen client gets the reference model. Info by client: ``contribution``, ``rate`` and
+      ``recovered``.
+
+    Raises:
+      ValueError: if a name or a number is out of range, or (when it is built into a run) if ``contribution`` or
+        ``joining`` has another length than the population.
+    """
+    sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    given = jnp.asarray(contribution)
+    if isinstance(joining, str) and joining != "contribution":
+        raise ValueError(f"expected joining to be probabilities or 'contribution', got {joining!r}")
+    if isinstance(joining, Sequence) and not isinstance(joining, str):
+        for each in joining:
+            check_share("joining", each)
+    if isinstance(joining, str) and given.ndim > 1:
+        raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
+    probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)
+
+    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+        now = given if given.ndim == 1 else given[jnp.minimum(round, given.shape[0] - 1)]
+        return share_rewards(key, server, up.update, cohort, now, sharing)
+
+    usual = models_for_all(task, local, recovering(select_joining(probability, clients_per_round), recovery), aggregate)
+    init_server = checked_length("contribution", given, usual.init_server)
+    if probability is not None:
+        init_server = checked_length("joining", probability, init_server)
+    return usual._replace(
+        init_server=init_server,
+        served=reference_model,
+        dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
+    )
+
+
+ENTRY = Entry(
+    iafl,
+    "rewards clients with models that average more updates the more they contribute (IAFL)",
+    IAFL_REFERENCE,
+    {"contribution": (0.9, 0.4, 1.0, 0.7, 0.2), "kappa": 0.3, "recovery": 0.3},
+)

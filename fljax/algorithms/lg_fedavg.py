@@ -1,0 +1,159 @@
+"""LG-FedAvg: clients average the last layers and keep the others for themselves.
+
+Source: Liang et al., "Think locally, act globally: federated learning with local and global representations" (2020),
+Algorithm 1; in IAFL's comparison the last three dense layers are shared. Deviation: updates are averaged uniformly over
+the cohort, as there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fljax import local as training
+from fljax import trees
+from fljax.algorithms.common import Entry, Update, select_uniform, uniform_mean
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@article{liang2020think,
+  title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
+  author = {Liang, Paul Pu and Liu, Terrance and Ziyin, Liu and Allen, Nicholas B. and Auerbach, Randy P. and
+    Brent, David and Salakhutdinov, Ruslan and Morency, Louis-Philippe},
+  journal = {arXiv preprint arXiv:2001.01523},
+  year = {2020}
+}"""
+
+Leaves = tuple["Array", ...]
+
+
+class LgFedAvgServer(NamedTuple):
+    """The shared parameters, and those that every client starts from and then keeps."""
+
+    shared: Leaves
+    start: Leaves
+
+
+class LgFedAvgClient(NamedTuple):
+    """A client's own parameters, kept between rounds."""
+
+    own: Leaves
+
+
+def lg_fedavg(
+    task: Task,
+    local: Local,
+    *,
+    shared: int | Sequence[str] | Callable[[str], bool] = 3,
+    clients_per_round: int | None = None,
+) -> Algorithm:
+    """``G <- G + (1/|S|) sum_k Delta_k[G]``; client k trains all of ``(G, L_k)`` and keeps its trained ``L_k``.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      shared: which parameters are G. A number: the last so many dense layers (layers called ``dense``, ``dense_0`` and
+        so on by their numbers, then the head). Names: the layers and parameters whose path begins with one of them,
+        e.g. ``("block_7", "head")``. A function of the path, e.g. of ``"dense_0/kernel"``.
+      clients_per_round: drawn uniformly without replacement; None: all. Who does not train keeps L, and uses it with
+        the new G.
+
+    Returns:
+      The algorithm. An unseen client uses G with the L that all start from. Info: ``weight`` [row].
+
+    Raises:
+      ValueError: if there are fewer dense layers than asked for, or a name is of no parameter.
+    """
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    structure = jax.tree.structure(shapes)
+    chosen = _chosen([_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)], shared, task, shapes)
+
+    def split(model: PyTree) -> tuple[Leaves, Leaves]:
+        leaves = list(zip(jax.tree.leaves(model), chosen, strict=True))
+        return tuple(leaf for leaf, is_shared in leaves if is_shared), tuple(
+            leaf for leaf, other in leaves if not other
+        )
+
+    def merge(common: Leaves, own: Leaves) -> PyTree:
+        parts = iter(common), iter(own)
+        return jax.tree.unflatten(structure, [next(parts[0] if is_shared else parts[1]) for is_shared in chosen])
+
+    def init_client(key: Any, seat: Any, down: LgFedAvgServer, data: Any) -> LgFedAvgClient:
+        return LgFedAvgClient(down.start)
+
+    def train(key: Any, seat: Any, down: Leaves, client: LgFedAvgClient, data: Any) -> tuple[Update, LgFedAvgClient]:
+        model = merge(down, client.own)
+        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
+        common, own = split(trained)
+        return Update(trees.subtract(common, down)), LgFedAvgClient(own)
+
+    def aggregate(key: Any, round: Any, server: LgFedAvgServer, up: Update, cohort: Any, held: Any) -> tuple[Any, Info]:
+        step, info = uniform_mean(round, up, cohort)
+        return server._replace(shared=trees.add(server.shared, step)), info
+
+    return Algorithm(
+        task=task,
+        init_server=lambda key, census: LgFedAvgServer(*split(task.init(key))),
+        introduce=lambda server, seat: server,
+        init_client=init_client,
+        send=lambda server, seat: server.shared,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=lambda key, seat, down, client, data: merge(down, client.own),
+        predict=task.logits,
+        dimensions=(("weight", ("row",)),),
+    )
+
+
+def _chosen(paths: list[str], shared: Any, task: Task, shapes: PyTree) -> list[bool]:
+    """Which leaves are shared."""
+    if callable(shared):
+        return [bool(shared(path)) for path in paths]
+    layers = list(dict.fromkeys(path.rpartition("/")[0] or path for path in paths))
+    if isinstance(shared, int) and not isinstance(shared, bool):
+        dense = _dense(paths, layers, task, shapes)
+        if not 0 <= shared <= len(dense):
+            raise ValueError(
+                f"expected shared to be from 0 to the {len(dense)} dense layers of the model, got {shared}; "
+                f"valid names of layers are {', '.join(layers)}"
+            )
+        names = dense[len(dense) - shared :]
+    else:
+        names = [shared] if isinstance(shared, str) else list(shared) if isinstance(shared, Sequence) else [shared]
+    under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"expected shared to be a number of layers, names or a function of paths, got {shared!r}")
+        if not any(under(path, name) for path in paths):
+            raise ValueError(f"expected shared to name parameters, got {name!r}; valid names are {', '.join(layers)}")
+    return [any(under(path, name) for name in names) for path in paths]
+
+
+def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> list[str]:
+    """Dense layers by their numbers, then the head."""
+    head = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
+    heads = {path.rpartition("/")[0] or path for path, is_head in zip(paths, head, strict=True) if is_head}
+    found = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]
+    number = lambda layer: int(layer.rpartition("_")[2] if "_" in layer else 0)  # noqa: E731
+    return sorted(found, key=number) + sorted(heads)
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+ENTRY = Entry(
+    lg_fedavg,
+    "averages the last layers, clients keep the others for themselves (LG-FedAvg)",
+    REFERENCE,
+    {"shared": ("weight",)},
+)

@@ -1,0 +1,94 @@
+"""Rank: every client is rewarded with the mean of the updates of all clients that rank no higher than itself.
+
+Source: IAFL, section 6, which compares with it; its authors' code re-implements a method whose code was not released.
+Deviation: clients are ranked on the server's validation rows, where that code takes the test set, as ``rank_on =
+"test"`` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
+from fljax.algorithms.rewarding import Models, everywhere, models_for_all
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from fljax.types import Info
+
+# Models that are judged side by side.
+AT_ONCE = 8
+
+
+def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: int | None = None) -> Algorithm:
+    """``theta_(i) <- theta_(i) + (1/(i+1)) sum_{j<=i} g_(j)``, clients in ascending order of their accuracy.
+
+    The accuracy is that of ``theta_k + g_k``, the locally trained model, on the server's rows ``rank_on``; in each
+    round the server judges as many models as there are clients.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      rank_on: a name among ``federation.held``: "validation" (``held_fraction`` above 0) or "test".
+      clients_per_round: drawn uniformly without replacement; None: all. Who does not train is ranked by its model as it
+        is, has an update of zero that counts in the means, and is rewarded all the same.
+
+    Returns:
+      The algorithm. The server has no model of its own; an unseen client is given the mean of all clients' models. Info
+      by client: ``score``.
+
+    Raises:
+      ValueError: when it is built into a run, if the server has no such rows.
+    """
+
+    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+        if rank_on not in held:
+            names = ", ".join(held) or "none; held_fraction above 0 keeps some for validation"
+            raise ValueError(
+                f"expected rank_on to name rows that the server has, got {rank_on!r}; valid names are {names}"
+            )
+        population = jax.tree.leaves(server.models)[0].shape[0]
+        # Rows of absent clients may hold any id: they are dropped.
+        place = jnp.where(cohort.present, cohort.id, population)
+        update = jax.tree.map(
+            lambda all, new: jnp.zeros_like(all).at[place].set(new, mode="drop"), server.models, up.update
+        )
+
+        def accuracy(model: PyTree) -> Any:
+            return training.evaluate(task, lambda x: task.logits(model, x), held[rank_on])[1]
+
+        score = jax.lax.map(accuracy, trees.add(server.models, update), batch_size=AT_ONCE)
+        rewards = aggregators.rank_rewards(update, score)
+        return server._replace(models=trees.add(server.models, rewards)), {"score": score}
+
+    def send(server: Models, seat: Any) -> PyTree:
+        if seat.known:
+            return trees.take(server.models, seat.id)
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), server.models)
+
+    return models_for_all(
+        task,
+        local,
+        select_uniform(clients_per_round),
+        aggregate,
+        init_server=lambda key, census: _alone(task.init(key), census.train.shape[0]),
+        send=send,
+        dimensions=(("score", ("client",)),),
+    )
+
+
+def _alone(model: PyTree, population: int) -> Models:
+    return Models(everywhere(model, population), ())
+
+
+ENTRY = Entry(
+    rank, "rewards clients with the updates of those that rank no higher", IAFL_REFERENCE, {"rank_on": "test"}
+)

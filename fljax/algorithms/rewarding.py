@@ -1,0 +1,156 @@
+"""Parts of algorithms that keep one model for every client at the server and move it by rewards: IAFL, CGSV, Rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax import trees
+from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
+from fljax.algorithms.common import Update, check_share, deploy_model, select_uniform
+from fljax.local import Local
+from fljax.types import Algorithm, Cohort, Select, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Array, Float, Key, PyTree
+
+    from fljax.types import Info
+
+
+class Models(NamedTuple):
+    """Server: a model for every client, one that belongs to nobody, and what else the algorithm keeps."""
+
+    models: PyTree  # [N, ...] by id
+    reference: PyTree
+    book: PyTree = ()
+
+
+class Sharing(NamedTuple):
+    """How contributions become rewards in IAFL; see ``iafl`` for what its fields mean."""
+
+    ceiling: float | Array | Literal["max"]
+    kappa: float | Array
+    recovery: float | Array
+    reference_rule: Literal["max", "median"]
+    reference_draw: Literal["own", "copied"]
+
+
+def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **others: Any) -> Algorithm:
+    """An algorithm in which every client starts from the same model and trains its own; ``others`` replace parts.
+
+    Unseen clients are given ``reference``.
+    """
+
+    def init_server(key: Any, census: Any) -> Models:
+        model = task.init(key)
+        return Models(everywhere(model, census.train.shape[0]), model)
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Update, Any]:
+        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
+        return Update(trees.subtract(trained.params, down)), client
+
+    usual = Algorithm(
+        task=task,
+        init_server=init_server,
+        send=lambda server, seat: trees.take(server.models, seat.id) if seat.known else server.reference,
+        train=train,
+        aggregate=aggregate,
+        select=select,
+        deploy=deploy_model,
+        predict=task.logits,
+    )
+    return usual._replace(**others)
+
+
+def reference_model(server: Models) -> PyTree:
+    """What is judged as the server's own model."""
+    return server.reference
+
+
+def everywhere(model: PyTree, population: int) -> PyTree:
+    """``[N, ...]`` copies of a model."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), model)
+
+
+def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | None) -> Select:
+    """``select_uniform`` among those who join: client k does with probability ``joining[k]``, drawn by id."""
+    uniform = select_uniform(clients_per_round)
+    if joining is None:
+        return uniform
+    probability = jnp.asarray(joining)
+
+    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]:
+        joins = jax.random.uniform(jax.random.fold_in(key, 2), available.shape) < probability
+        return uniform(key, round, server, ballots, available & joins)
+
+    return select
+
+
+def recovering(inner: Select, probability: float | Array) -> Select:
+    """``inner``, after which every model is replaced by the reference with a probability, drawn by id.
+
+    Nobody recovers in a round for which nobody was selected. Info: ``recovered`` [client].
+    """
+
+    def select(key: Any, round: Any, server: Models, ballots: Any, available: Any) -> tuple[Models, Cohort, Info]:
+        server, cohort, info = inner(key, round, server, ballots, available)
+        chosen = jax.random.uniform(jax.random.fold_in(key, 1), available.shape) < probability
+        chosen = chosen & jnp.any(cohort.present)
+        models = trees.where_rows(chosen, everywhere(server.reference, available.shape[0]), server.models)
+        return server._replace(models=models), cohort, info | {"recovered": chosen}
+
+    return select
+
+
+def share_rewards(
+    key: Key[Array, ""], server: Models, update: PyTree, cohort: Cohort, contribution: Array, sharing: Sharing
+) -> tuple[Models, Info]:
+    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product.
+
+    Returns:
+      The server, and Info: ``contribution`` and ``rate`` [client].
+    """
+    rates = iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
+    population = rates.shape[0]
+    subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
+    if sharing.reference_draw == "own":
+        own = iafl_reference(key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule)
+    else:
+        # Sorted by rate, the last client or that in the middle; ties to the lower id for the last one.
+        place = jnp.argmax(rates) if sharing.reference_rule == "max" else jnp.argsort(rates)[population // 2]
+        own = subsets[place][None]
+    steps = mix(jnp.concatenate([subsets, own]), update)
+    models = trees.add(server.models, jax.tree.map(lambda leaf: leaf[:population], steps))
+    reference = trees.add(server.reference, jax.tree.map(lambda leaf: leaf[population], steps))
+    return server._replace(models=models, reference=reference), {"contribution": contribution, "rate": rates}
+
+
+def checked_sharing(sharing: Sharing) -> Sharing:
+    """Raises a ValueError if a name is not valid, or a number that is known now is out of range."""
+    for name, valid in {"reference_rule": ("max", "median"), "reference_draw": ("own", "copied")}.items():
+        got = getattr(sharing, name)
+        if got not in valid:
+            raise ValueError(f"expected a valid {name}, got {got!r}; valid names are {', '.join(valid)}")
+    for name in ("kappa", "recovery"):
+        check_share(name, getattr(sharing, name))
+    iafl_rates(jnp.zeros(1), ceiling=sharing.ceiling)
+    return sharing
+
+
+def checked_length(name: str, values: Array, init_server: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_server`` that first asks whether the last axis of ``values`` is the clients."""
+
+    def init(key: Any, census: Any) -> Any:
+        population = census.train.shape[0]
+        if values.ndim == 0 or values.shape[-1] != population:
+            raise ValueError(
+                f"expected {name} to have one entry for each of {population} clients, got shape {values.shape}"
+            )
+        return init_server(key, census)
+
+    return init

@@ -1,0 +1,18 @@
+"""Contributions of clients: what IAFL rewards, as plain functions on arrays by client id.
+
+``CONTRIBUTIONS`` has those that are known before training, from sizes, participation and standalone models; one's own
+is any function that takes some of the same arguments. CGSV's reputation is not among them: it is made in every round,
+from the updates (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it). Shapley values of any game over
+coalitions of clients, exact or sampled, are computed on the device.
+"""
+
+from fljax.contributions.measures import CONTRIBUTIONS as CONTRIBUTIONS
+from fljax.contributions.measures import contribution_at as contribution_at
+from fljax.contributions.measures import data_size as data_size
+from fljax.contributions.measures import free_riders as free_riders
+from fljax.contributions.measures import measure as measure
+from fljax.contributions.measures import participation_rate as participation_rate
+from fljax.contributions.measures import standalone_accuracy as standalone_accuracy
+from fljax.contributions.shapley import coalition_value as coalition_value
+from fljax.contributions.shapley import exact_shapley as exact_shapley
+from fljax.contributions.shapley import monte_carlo_shapley as monte_carlo_shapley

@@ -1,0 +1,175 @@
+"""Contribution measures ``p_k`` that are known before training, and clients that contribute next to nothing.
+
+A measure is a function that asks, by the names of its parameters, for what it needs:
+
+- ``size`` ``[..., N]``: training samples of every client, by id;
+- ``population``: N, an int;
+- ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]``: of each client's standalone model on its test rows
+  (NaN for a client without any).
+
+It returns ``[..., N]``, larger for those who contribute more; the leading axis is seeds. ``[N]`` serves all seeds.
+
+Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.naming import resolve
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Array = jax.Array | np.ndarray
+
+# What a measure may ask for.
+FACTS = ("size", "population", "standalone_accuracy", "standalone_loss")
+
+
+def data_size(size: Int[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
+    """``p_k = N_k``: the number of training samples."""
+    return jnp.asarray(size, jnp.result_type(float))
+
+
+def participation_rate(population: int) -> Float[Array, " N"]:
+    """``p_k = 0.5 (1 + k / N)`` for k = 1..N, id + 1: the later half of a range of participation rates.
+
+    IAFL's experiment with partial participation has the same numbers as probabilities of joining a round, and a ceiling
+    of 1.
+
+    Source: IAFL, section 6.3.
+    """
+    return 0.5 * (1 + jnp.arange(1, population + 1) / population)
+
+
+def standalone_accuracy(standalone_accuracy: Float[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
+    """``p_k``: test accuracy of the model that a client trains alone, a fraction; NaN where it cannot be judged.
+
+    IAFL's tables take one global test set for everybody and train for as many epochs as there are rounds.
+
+    Source: IAFL, section 6.1.
+    """
+    return jnp.asarray(standalone_accuracy)
+
+
+CONTRIBUTIONS: dict[str, Callable[..., Any]] = {
+    "size": data_size,
+    "participation_rate": participation_rate,
+    "standalone_accuracy": standalone_accuracy,
+}
+
+
+def free_riders(
+    contribution: Float[Array, "*seeds N"], ids: Sequence[int], level: float | Array = 0.0
+) -> Float[Array, "*seeds N"]:
+    """The contributions with those of some clients replaced: the others stay as they are.
+
+    Args:
+      contribution: ``[..., N]`` by id.
+      ids: different ids of the free riders, from 0.
+      level: what they contribute: one number, or one for each entry of the leading axes (``[...]``). For what gives a
+        free rider a chosen share of the updates see ``contribution_at``.
+
+    Raises:
+      ValueError: if an id stands twice or is of no client.
+    """
+    contribution = jnp.asarray(contribution)
+    population = contribution.shape[-1]
+    if len(set(ids)) != len(ids) or not all(0 <= id < population for id in ids):
+        raise ValueError(f"expected different ids of clients from 0 to {population - 1}, got {list(ids)}")
+    dtype = jnp.promote_types(contribution.dtype, jnp.result_type(float))
+    rides = jnp.broadcast_to(np.isin(np.arange(population), list(ids)), contribution.shape)
+    theirs = jnp.broadcast_to(jnp.asarray(level, dtype)[..., None], contribution.shape)
+    return jnp.where(rides, theirs, contribution.astype(dtype))
+
+
+def contribution_at(
+    induced_rate: float | Array,
+    contribution: Float[Array, "*seeds N"],
+    ids: Sequence[int] = (),
+    *,
+    kappa: float | Array = 0.0,
+    ceiling: float | Array | Literal["max"] = "max",
+) -> Float[Array, "*seeds"]:
+    """The contribution for which IAFL's induced reward rate is ``gamma'``.
+
+    ``gamma' = (gamma (N - 1) + 1) / N`` is the share of all updates that a client's reward averages, its own included,
+    and ``gamma = min(p / ceiling, 1)^(1 - kappa)``; hence ``p = ceiling ((N gamma' - 1) / (N - 1))^(1 / (1 - kappa))``.
+    The free rider of the paper, client 6 (id 5) of 50, has gamma' = 0.09:
+    ``free_riders(p, [5], contribution_at(0.09, p, [5]))``. There the contribution stays what it is when kappa changes,
+    and gamma' does not; so give the kappa at which gamma' is meant (0 is the paper's first), not that of each run.
+
+    Args:
+      induced_rate: ``gamma'`` in [1/N, 1]; what is below 1/N, which no client can have, gives 0.
+      contribution: ``[..., N]`` by id.
+      ids: free riders, whose own contributions are left out of the largest.
+      kappa: sharing coefficient in [0, 1).
+      ceiling: ``p_ceil``, or "max": the largest contribution of the others (NaN left out).
+
+    Returns:
+      ``[...]``, one number for each entry of the leading axes of ``contribution``.
+
+    Raises:
+      ValueError: if ``ceiling`` is another name, if there is nobody else to take the largest of, or if there is only
+        one client, whose induced rate is always 1.
+
+    Source: IAFL, Equation (1), sections 5.1 and 6.2.
+    """
+    contribution = jnp.asarray(contribution)
+    population = contribution.shape[-1]
+    if population < 2:
+        raise ValueError(f"expected at least 2 clients for an induced rate, got {population}")
+    others = np.flatnonzero(~np.isin(np.arange(population), list(ids)))
+    if isinstance(ceiling, str):
+        if ceiling != "max":
+            raise ValueError(f"expected ceiling to be a positive number or 'max', got {ceiling!r}")
+        if not len(others):
+            raise ValueError("expected a client that is no free rider for the ceiling 'max', got free riders only")
+        ceiling = jnp.nanmax(contribution[..., others], axis=-1)
+    rate = jnp.clip((jnp.asarray(induced_rate) * population - 1) / (population - 1), 0, 1)
+    found = ceiling * rate ** (1 / (1 - jnp.asarray(kappa)))
+    return jnp.broadcast_to(found, contribution.shape[:-1])
+
+
+def measure(
+    chosen: str | Mapping[str, Any] | Sequence[float], facts: Mapping[str, Any]
+) -> Float[np.ndarray, "seeds N"]:
+    """The contributions that a config asks for, of all seeds.
+
+    Args:
+      chosen: a name in ``CONTRIBUTIONS`` or ``"module:function"``; N numbers by id; or a table with ``name`` (by
+        default "standalone_accuracy") and ``free_riders`` (ids), which contribute ``level`` (by default 0) or, with
+        ``induced_rate``, what ``contribution_at`` says (with ``kappa`` and ``ceiling``). What else stands in the table
+        goes to the measure.
+      facts: everything that a measure may ask for; its arrays are ``[seeds, N]``.
+
+    Raises:
+      ValueError: if there is no such measure, or if it returns another shape.
+    """
+    seeds, population = np.shape(facts["size"])
+    table: dict[str, Any] = dict(chosen) if isinstance(chosen, Mapping) else {}
+    ids, level, rate = table.pop("free_riders", ()), table.pop("level", 0.0), table.pop("induced_rate", None)
+    at: dict[str, Any] = {key: table.pop(key) for key in ("kappa", "ceiling") if key in table}
+    if isinstance(chosen, str | Mapping):
+        name = chosen if isinstance(chosen, str) else table.pop("name", "standalone_accuracy")
+        function = resolve(name, CONTRIBUTIONS, "contribution")
+        asked = inspect.signature(function).parameters
+        found = jnp.asarray(function(**({key: value for key, value in facts.items() if key in asked} | table)))
+    else:
+        name, found = "list", jnp.asarray(chosen, jnp.result_type(float))
+    if found.shape not in ((population,), (seeds, population)):
+        raise ValueError(
+            f"expected the contribution {name!r} to have one number for each of {population} clients "
+            f"(and {seeds} seeds), got shape {found.shape}"
+        )
+    found = jnp.broadcast_to(found, (seeds, population))
+    if ids:
+        found = free_riders(found, ids, level if rate is None else contribution_at(rate, found, ids, **at))
+    return np.asarray(found)

@@ -1,0 +1,177 @@
+"""Shapley values of clients over coalitions: exact, or from random permutations; what a coalition is worth is given.
+
+``phi_i = sum_{S not containing i} |S|! (N - |S| - 1)! / N! (v(S + i) - v(S))``: the mean, over all orders in which N
+clients may arrive, of what client i adds to those before it.
+
+Sources: Shapley, "A value for n-person games" (1953); Ghorbani and Zou, "Data Shapley" (ICML 2019), Equation 1 and
+Algorithm 1 (without its truncation, which is biased); Castro et al., "Polynomial calculation of the Shapley value based
+on sampling" (2009) for the standard error; Mitchell et al., "Sampling permutations for Shapley value estimation" (JMLR
+2022), section 2, for pairs of opposite orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import trees
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Key, PyTree
+
+    Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
+
+# With more clients the values of all coalitions are too many to compute.
+LARGEST = 16
+
+
+def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -> Float[Array, " N"]:
+    """Shapley values ``[N]`` from the values of all ``2^N`` coalitions; works under jit.
+
+    Args:
+      value: ``[N]`` bools (who is in the coalition) to a number; it is mapped over coalitions.
+      clients: N, an int of at most 16. Beyond about 12 it is a matter of what ``value`` costs.
+      batch_size: coalitions that are valued side by side; None: all. What ``value`` holds is held as often.
+
+    Returns:
+      ``[N]`` in the dtype of ``value`` if that is floating; their sum is ``v(everybody) - v(nobody)``.
+
+    Raises:
+      ValueError: if there are more than 16 clients, or ``value`` gives no single number.
+    """
+    if not 1 <= clients <= LARGEST:
+        raise ValueError(
+            f"expected from 1 to {LARGEST} clients for exact Shapley values (2^N coalitions), got {clients}; "
+            "monte_carlo_shapley takes any number"
+        )
+    codes, bits = np.arange(2**clients), 1 << np.arange(clients)
+    members = (codes[:, None] & bits[None, :]) != 0
+    values = _values(value, jnp.asarray(members), batch_size)
+    # [N, 2^(N-1)]: the coalitions without each client, by code.
+    without = np.stack([codes[~members[:, i]] for i in range(clients)])
+    # |S|! (N - |S| - 1)! / N!
+    weight = np.asarray([1 / (clients * math.comb(clients - 1, size)) for size in range(clients)])
+    weights = jnp.asarray(weight[members.sum(axis=1)[without]], values.dtype)
+    return jnp.sum(weights * (values[without | bits[:, None]] - values[without]), axis=1)
+
+
+def monte_carlo_shapley(
+    key: Key[Array, ""],
+    value: Value,
+    clients: int,
+    permutations: int,
+    *,
+    antithetic: bool = False,
+    batch_size: int = 256,
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Shapley values estimated from random orders, without bias, and the standard errors of the estimates.
+
+    In every order each client has one marginal, ``v(those before it and itself) - v(those before it)``; the estimate is
+    their mean, and its error falls with the root of the number of orders. ``N - 1`` coalitions are valued for each.
+
+    Args:
+      key: order j depends on the key and j alone, so that more orders repeat the first ones.
+      value: as for ``exact_shapley``.
+      clients: N, an int.
+      permutations: number of orders, an int.
+      antithetic: every second order is the one before it reversed, which makes the error smaller wherever what a client
+        adds falls (or grows) with the number of those before it. ``permutations`` is even then.
+      batch_size: coalitions that are valued side by side, about.
+
+    Returns:
+      The estimate ``[N]``, whose sum is ``v(everybody) - v(nobody)`` as the true values' is, and its standard error
+      ``[N]``: the deviation of the marginals (of the means of pairs) over the root of their number; NaN where there is
+      only one.
+
+    Raises:
+      ValueError: if a number is not positive, ``permutations`` is odd with ``antithetic``, or ``value`` gives no single
+        number.
+    """
+    if clients < 1 or permutations < 1 or batch_size < 1:
+        got = f"{clients} clients, {permutations} permutations, batch_size {batch_size}"
+        raise ValueError(f"expected positive numbers, got {got}")
+    if antithetic and permutations % 2:
+        raise ValueError(f"expected an even number of permutations with antithetic, got {permutations}")
+    ends = _values(value, jnp.asarray([[False], [True]]) & jnp.ones((2, clients), bool), None)
+
+    def marginals(place: Array) -> Array:
+        """``[N]`` by client, of the places at which they arrive."""
+        inside = place[None, :] < jnp.arange(1, clients)[:, None]
+        between = _values(value, inside, batch_size)
+        along = jnp.concatenate([ends[:1], between, ends[1:]])
+        return jnp.diff(along)[place]
+
+    def sample(j: Array) -> Array:
+        # Where numbers that are drawn stand in their order is a uniform permutation; one short sort compiles quickly.
+        place = jnp.argsort(jax.random.bits(jax.random.fold_in(key, j), (clients,)))
+        return (marginals(place) + marginals(clients - 1 - place)) / 2 if antithetic else marginals(place)
+
+    count = permutations // 2 if antithetic else permutations
+    samples = jax.lax.map(sample, jnp.arange(count), batch_size=max(1, min(count, batch_size // clients)))
+    estimate = jnp.mean(samples, axis=0)
+    off = samples - estimate[None, :]
+    variance = jnp.sum(jnp.square(off), axis=0) / max(count - 1, 1)
+    error = jnp.sqrt(variance / count)
+    return estimate, error if count > 1 else jnp.full_like(error, jnp.nan)
+
+
+def coalition_value(
+    updates: PyTree,
+    model: PyTree,
+    loss: Callable[[PyTree], Float[Array, ""]],
+    weights: Float[Array, " N"] | None = None,
+) -> Value:
+    """The game of one round: ``v(S) = -loss(model + sum_{k in S} a_k updates_k / sum_{k in S} a_k)``.
+
+    The empty coalition is worth what the unchanged model is, so the Shapley values add up to what the mean update of
+    all takes off the loss. Any other judgement serves as well: ``loss = lambda params: -accuracy(params)``.
+
+    Args:
+      updates: a pytree whose leaves are ``[N, ...]``, each new minus old, by id.
+      model: the pytree that the updates were made from.
+      loss: ``params -> number``, e.g. on the server's validation rows.
+      weights: ``[N]``, ``a_k``, not negative, e.g. sizes; None: all 1. Updates of weight 0 are never read.
+
+    Returns:
+      ``value``, for ``exact_shapley`` and ``monte_carlo_shapley``.
+
+    Source: Wang et al., "A principled approach to data valuation for federated learning" (2020), which plays this game
+    in every round.
+    """
+    leaves = jax.tree.leaves(updates)
+    count = leaves[0].shape[0]
+    a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)
+    # Once, out here: with masks inside of ``value`` every coalition would need a copy of all updates.
+    read = trees.where_rows(a > 0, updates, trees.zeros_like(updates))
+
+    def value(members: Array) -> Array:
+        inside = jnp.where(members, a, 0)
+        total = jnp.sum(inside)
+        share = jnp.where(total > 0, inside / jnp.where(total > 0, total, 1), 0)
+
+        def mean(leaf: Array) -> Array:
+            rows = leaf.reshape(count, -1)
+            return jnp.matmul(share.astype(leaf.dtype), rows, precision="highest").reshape(leaf.shape[1:])
+
+        return -loss(trees.add(model, jax.tree.map(mean, read)))
+
+    return value
+
+
+def _values(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -> Float[Array, " M"]:
+    """``value`` of every row of ``members``."""
+
+    def one(row: Array) -> Array:
+        found = jnp.asarray(value(row))
+        if found.shape != ():
+            raise ValueError(f"expected value to give one number for a coalition, got shape {found.shape}")
+        return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(jnp.result_type(float))
+
+    if batch_size is None or members.shape[0] <= batch_size:
+        return jax.vmap(one)(members)
+    return jax.lax.map(one, members, batch_size=batch_size)

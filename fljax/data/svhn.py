@@ -1,0 +1,80 @@
+"""SVHN: house numbers cropped to single digits, from upstream's MATLAB files.
+
+Exercised on files that the tests write in this format, not yet on upstream's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fljax.data.cache import cache_folder, read_cached, write_cached
+from fljax.data.dataset import Dataset, dataset
+from fljax.data.download import fetched
+
+_FILES = ("train_32x32.mat", "test_32x32.mat")
+_ADVICE = f"give folder=, the folder that holds {' and '.join(_FILES)}, or try again with a network connection (235 MB)"
+
+
+def svhn(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
+    """SVHN, cropped digits: 73257 training and 26032 test images, uint8 ``[n, 32, 32, 3]``, 10 classes.
+
+    Label k is the digit k; upstream calls the digit 0 a 10. The 531131 further images are neither read nor fetched.
+    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+
+    Args:
+      folder: a folder with upstream's ``train_32x32.mat`` and ``test_32x32.mat``; what is read there is not cached.
+      cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
+
+    Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
+
+    Raises:
+      ValueError: the files are nowhere to be had, or damaged.
+    """
+    if folder is not None:
+        return _parse(Path(folder).expanduser())
+    store = cache_folder(cache)
+    arrays = read_cached("svhn", store)
+    if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
+        return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
+    with fetched("svhn", _ADVICE, "svhn_cropped", only=_FILES) as files:
+        made = _parse(files)
+    write_cached("svhn", store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
+    return made
+
+
+def status(cache: str | Path | None = None) -> dict[str, str]:
+    """Says where SVHN would be read from, or how to get it; uses no network."""
+    stored = cache_folder(cache) / "svhn.npz"
+    return {"svhn": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
+
+
+def _parse(folder: Path) -> Dataset:
+    parts = [_read(folder / name) for name in _FILES]
+    images, labels = zip(*parts, strict=True)
+    return dataset(np.concatenate(images), np.concatenate(labels), classes=10, train_size=len(labels[0]))
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """``X`` uint8 ``[32, 32, 3, n]`` and ``y`` ``[n, 1]`` in 1..10, as images ``[n, 32, 32, 3]`` and digits."""
+    from scipy.io import loadmat
+
+    if not path.is_file():
+        raise ValueError(f"expected the file {path.name} in the folder {path.parent}, got none")
+    try:
+        found = loadmat(path, variable_names=["X", "y"])
+    except Exception as error:  # a garbled file can raise anything
+        what = str(error).partition("\n")[0]
+        raise ValueError(
+            f"expected a whole file of MATLAB's version 5, got a damaged one in {path} ({what})"
+        ) from error
+    x, y = found.get("X"), found.get("y")
+    if x is None or y is None:
+        raise ValueError(f"expected the arrays X and y, got others in {path}")
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or y.shape != (x.shape[3], 1):
+        got = f"X {x.dtype} {x.shape} and y {y.shape}"
+        raise ValueError(f"expected X uint8 (32, 32, 3, n) and y (n, 1), got {got} in {path}")
+    if not np.isin(y, range(1, 11)).all():
+        raise ValueError(f"expected labels in 1..10, got labels in {y.min()}..{y.max()} in {path}")
+    return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), y[:, 0].astype(np.int32) % 10

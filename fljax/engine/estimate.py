@@ -1,0 +1,157 @@
+"""What a run holds in memory, and what is wrong with it, before it runs: nothing is compiled or computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import trees
+from fljax.engine import program
+from fljax.engine.execution import Execution, Lanes, resolve
+from fljax.engine.memory import peak_bytes
+from fljax.engine.program import Plan, Shapes
+from fljax.engine.round import State, by_id, initial_state, one_round
+from fljax.types import Algorithm, Federation
+
+
+class Memory(NamedTuple):
+    """An estimate, in bytes; of each device where there are several.
+
+    Attributes:
+      peak: the most that a program of the run (start, rounds, evaluation) holds at once, all of the following included.
+      data: examples and index tables.
+      server: what the server holds between rounds, of all runs.
+      clients: what clients keep between rounds, with their last ballots, of all runs.
+      model: one model, as the task makes it.
+      runs: how many are side by side: seeds, in a sweep times cells.
+      devices: how many hold as much each.
+    """
+
+    peak: int
+    data: int
+    server: int
+    clients: int
+    model: int
+    runs: int
+    devices: int
+
+
+def estimate(
+    algorithm_or_plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    evaluate_every: int | None = None,
+    execution: Execution | None = None,
+) -> Memory:
+    """What ``simulate`` would hold with these arguments: it is traced, not compiled, and nothing is computed.
+
+    Args:
+      algorithm_or_plan: as for ``simulate``, like all others. Where execution is "trial", what "auto" takes counts.
+      federation: as for ``simulate``.
+      rounds: as for ``simulate``.
+      seeds: as for ``simulate``.
+      evaluate_every: as for ``simulate``.
+      execution: as for ``simulate``.
+
+    Raises:
+      ValueError: as for ``simulate``.
+    """
+    capacity = program.capacity_of(rounds, evaluate_every)
+    program.check_seeds(seeds, federation)
+    spec, inputs = program.split(algorithm_or_plan, by_id(federation))
+    shapes = program.measure(spec, inputs, len(seeds))
+    lanes = resolve(execution or Execution(), shapes.sizes)
+    traced = list(program.trace_all(spec, lanes, capacity, inputs, jnp.asarray(seeds, jnp.uint32)))
+    return memory_of(traced, inputs.federation, shapes, lanes)
+
+
+def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
+    """Traces the state before round 0 and a round of a plan's first run, so that what is wrong with it is raised.
+
+    Nothing is compiled or computed.
+
+    Raises:
+      ValueError: what the algorithm says.
+    """
+    spec, inputs = program.split(plan, federation)
+
+    def begin(traced: list[Any], by_seed: Any, data: Federation) -> State:
+        algorithm = spec.algorithm(traced, by_seed)
+        zero = jnp.zeros((), jnp.int32)
+        return one_round(algorithm, data, Lanes(1, 1, 1), initial_state(algorithm, data, zero))[0]
+
+    jax.eval_shape(begin, *program.first_run(spec, inputs))
+
+
+def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lanes: Lanes) -> Memory:
+    """Of the three programs of a run, as ``trace_all`` gives them."""
+    start, rounds, evaluation = traced
+    state: State = start.out_info
+    # The state is the only argument that may be used again, and the last but the numbers of rounds.
+    after = len(rounds.jaxpr.jaxpr.invars) - 2
+    donated = frozenset(range(after - len(jax.tree.leaves(state)), after))
+    peak = max(
+        peak_bytes(start.jaxpr.jaxpr),
+        peak_bytes(rounds.jaxpr.jaxpr, donated),
+        peak_bytes(evaluation.jaxpr.jaxpr),
+    )
+    server = trees.bytes_of(state.server)
+    kept = trees.bytes_of((state.clients, state.ballots))
+    return Memory(peak, trees.bytes_of(federation), server, kept, shapes.model, shapes.sizes.seeds, lanes.devices)
+
+
+def size(count: float) -> str:
+    """Bytes in words: 0, 177 KiB, 9.1 MiB, 2.3 GiB."""
+    power = 0 if count < 1024 else 1 if count < 2**20 else 2 if count < 2**30 else 3
+    number = count / 1024**power
+    digits = 1 if number < 10 and power > 1 else 0
+    return f"{number:.{digits}f} {('bytes', 'KiB', 'MiB', 'GiB')[power]}" if count else "0"
+
+
+def in_words(memory: Memory) -> str:
+    """One line: what is held at once, and of which."""
+    each = memory.server // memory.runs // max(memory.model, 1)
+    runs = f"{memory.runs} x " if memory.runs > 1 else ""
+    models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
+    where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
+    return (
+        f"about {size(memory.peak)} at once{where}: server {size(memory.server)}{models}, "
+        f"clients {size(memory.clients)}, data {size(memory.data)}"
+    )
+
+
+def shortage(memory: Memory) -> str | None:
+    """A sentence where a run needs more than there is: of a CPU the machine's memory, else what the devices have free.
+
+    None where there is enough, or where nobody tells.
+    """
+    if jax.default_backend() == "cpu":
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return None
+        needed, whose = memory.peak * memory.devices, "this machine has"
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]
+        if not all("bytes_limit" in each for each in told):
+            return None
+        # The data lie there already.
+        needed, whose = memory.peak - memory.data, "the device has free"
+        there = min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in told)
+    if needed <= there:
+        return None
+    return (
+        f"that is about {size(needed)} where {whose} {size(there)}: it may fail; fewer clients or seeds side by side "
+        "need less (execution.clients, execution.seeds)"
+    )
+
+
+def sentences(memory: Memory) -> list[str]:
+    """What a log says before a run: ``in_words``, and ``shortage`` where there is one."""
+    missing = shortage(memory)
+    return [in_words(memory), *([] if missing is None else [missing])]

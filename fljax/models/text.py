@@ -1,0 +1,252 @@
+"""Models that read words: ``bilstm`` and ``text_cnn``, on token ids that are padded with 0 at the end.
+
+What is behind a text's last word has no part in what they say of it: the same text padded to another length gives
+the same logits. A text without words counts as one padding token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fljax.models.product import dot_general
+from fljax.models.task import task_from_module
+from fljax.types import Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
+    Tokens = Int[Array, "b length"]
+
+
+class Recurrent(nn.Module):
+    """Embedding and a layer of LSTM in both directions: tokens to both last states, ``[b, 2 hidden]``."""
+
+    vocabulary: int
+    embedding: int
+    hidden: int
+
+    @nn.compact
+    def __call__(self, tokens: Tokens) -> Float[Array, "b both"]:
+        embed = nn.Embed(self.vocabulary, self.embedding, name="embedding")
+        length = _lengths(tokens)
+        last = []
+        # Reversed before the embedding: numbers are turned round, not vectors.
+        for name, each in (("forward", tokens), ("backward", _reversed(tokens, length))):
+            x = embed(each)
+            # In the dtype of the embedding: the cell's own start is float32 whatever it computes in.
+            start = (jnp.zeros((x.shape[0], self.hidden), x.dtype),) * 2
+            # As PyTorch draws them; flax's orthogonal kernels take seconds, since each needs a decomposition.
+            uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+            cell = nn.OptimizedLSTMCell(self.hidden, recurrent_kernel_init=uniform, name=f"{name}_lstm")
+            lstm = nn.RNN(cell, return_carry=True, name=name)
+            (_, state), _ = lstm(x, initial_carry=start, seq_lengths=length)
+            last.append(state)
+        return jnp.concatenate(last, axis=-1)
+
+
+class BiLstm(nn.Module):
+    """Both last states, dropout, dense layers with ReLU."""
+
+    classes: int
+    vocabulary: int
+    embedding: int
+    hidden: int
+    dense_widths: tuple[int, ...]
+    dropout: float
+
+    def setup(self) -> None:
+        self.body = Recurrent(self.vocabulary, self.embedding, self.hidden)
+        self.dense = [nn.Dense(width, dot_general=dot_general) for width in self.dense_widths]
+        self.drop = nn.Dropout(self.dropout)
+        self.head = nn.Dense(self.classes, dot_general=dot_general)
+
+    def features(self, tokens: Tokens, train: bool = False) -> Array:
+        x = self.drop(self.body(tokens), deterministic=not train)
+        for layer in self.dense:
+            x = nn.relu(layer(x))
+        return x
+
+    def __call__(self, tokens: Tokens, train: bool = False) -> Array:
+        return self.head(self.features(tokens, train))
+
+
+class Windows(nn.Module):
+    """Embedding and convolutions over time: tokens to each kernel's maximum, ``[b, kernels * maps]``."""
+
+    vocabulary: int
+    embedding: int
+    kernels: tuple[int, ...]
+    maps: int
+
+    @nn.compact
+    def __call__(self, tokens: Tokens) -> Float[Array, "b all"]:
+        length = _lengths(tokens)
+        place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        real = place < length[:, None]
+        x = jnp.where(real[..., None], nn.Embed(self.vocabulary, self.embedding, name="embedding")(tokens), 0)
+        # Zeros behind the last word, so that a text shorter than the kernel has one window all the same.
+        x = jnp.pad(x, ((0, 0), (0, max(self.kernels) - 1), (0, 0)))
+        b, steps = tokens.shape
+        found = []
+        for i, width in enumerate(self.kernels):
+            # A convolution over time is a dense layer on windows: one product, fast with every client's own kernels.
+            window = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)
+            layer = nn.Dense(self.maps, dot_general=dot_general, name=f"conv_{i}")
+            y = layer(window.reshape(b * steps, -1)).reshape(b, steps, self.maps)
+            begins = place <= jnp.maximum(length - width, 0)[:, None]
+            # ReLU leaves nothing below 0, so that a 0 hides what is no window.
+            found.append(jnp.max(jnp.where(begins[..., None], nn.relu(y), 0), axis=1))
+        return jnp.concatenate(found, axis=-1)
+
+
+class TextCnn(nn.Module):
+    """The maximum over time of every map, dropout, a dense layer."""
+
+    classes: int
+    vocabulary: int
+    embedding: int
+    kernels: tuple[int, ...]
+    maps: int
+    dropout: float
+
+    def setup(self) -> None:
+        self.body = Windows(self.vocabulary, self.embedding, self.kernels, self.maps)
+        self.drop = nn.Dropout(self.dropout)
+        self.head = nn.Dense(self.classes, dot_general=dot_general)
+
+    def features(self, tokens: Tokens, train: bool = False) -> Array:
+        return self.drop(self.body(tokens), deterministic=not train)
+
+    def __call__(self, tokens: Tokens, train: bool = False) -> Array:
+        return self.head(self.features(tokens, train))
+
+
+def bilstm(
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    vocabulary: int | None = None,
+    prepare: Callable[[Array], Array] | None = None,
+    dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
+    embedding: int = 300,
+    hidden: int = 120,
+    dense: Sequence[int] = (120, 84),
+    dropout: float = 0.5,
+) -> Task:
+    """A bidirectional LSTM for SST-5 in IAFL: embedding 300, hidden 120, then 240-120-84-classes.
+
+    The dense layers read the forward direction's state after the last word beside the backward direction's after the
+    first word. Parameters lie under ``body``, ``dense_0``, ``dense_1`` and ``head``, which is also their order.
+
+    Args:
+      input_shape: ``(length,)`` of a text: whole numbers in 0..vocabulary - 1, 0 being padding at the end.
+      classes: number of classes.
+      vocabulary: number of different tokens, padding included; an experiment takes it from the data set.
+      prepare: stored examples to tokens; None: they stay whole numbers.
+      dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      embedding: width of a word's vector, which is learned from scratch.
+      hidden: width of the state in each direction.
+      dense: widths of the hidden dense layers.
+      dropout: rate on the concatenated states.
+
+    Source: Wu et al., "Incentive-Aware Federated Learning with Training-Time Model Rewards" (IAFL), appendix on the
+    experiments; the widths are those of its code.
+
+    Raises:
+      ValueError: if the inputs are not texts.
+    """
+    size = _check_texts("bilstm", input_shape, vocabulary)
+    module = BiLstm(classes, size, embedding, hidden, tuple(dense), dropout)
+    return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
+
+
+def text_cnn(
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    vocabulary: int | None = None,
+    prepare: Callable[[Array], Array] | None = None,
+    dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
+    embedding: int = 300,
+    kernels: Sequence[int] = (3, 3, 3),
+    maps: int = 128,
+    dropout: float = 0.5,
+) -> Task:
+    """A convolutional network for texts: maps over windows of words, ReLU, their maximum over time, a dense layer.
+
+    Parameters lie under ``body`` (``embedding``, ``conv_0``, ...) and ``head``.
+
+    Args:
+      input_shape: ``(length,)`` of a text: whole numbers in 0..vocabulary - 1, 0 being padding at the end.
+      classes: number of classes.
+      vocabulary: number of different tokens, padding included; an experiment takes it from the data set.
+      prepare: stored examples to tokens; None: they stay whole numbers.
+      dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      embedding: width of a word's vector, which is learned from scratch.
+      kernels: width of each kernel in words; a text shorter than a kernel is filled up with zero vectors.
+      maps: number of maps of each kernel.
+      dropout: rate on the maxima.
+
+    Source: Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014.
+
+    Raises:
+      ValueError: if the inputs are not texts, or a kernel is narrower than one word.
+    """
+    size, widths = _check_texts("text_cnn", input_shape, vocabulary), tuple(kernels)
+    if not widths or min(widths) < 1:
+        raise ValueError(f"expected kernels of at least 1 word, got {list(widths)}")
+    module = TextCnn(classes, size, embedding, widths, maps, dropout)
+    return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
+
+
+def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) -> int:
+    shape = tuple(input_shape)
+    if vocabulary is None or len(shape) != 1:
+        got = f"inputs of shape {shape}" + (" without a vocabulary" if vocabulary is None else "")
+        raise ValueError(f"expected texts for {name}, inputs of shape (length,) with a vocabulary, got {got}")
+    if vocabulary < 2:
+        raise ValueError(f"expected a vocabulary of at least 2 tokens, padding and a word, got {vocabulary}")
+    return vocabulary
+
+
+def _task(
+    module: nn.Module, input_shape: Sequence[int], classes: int, prepare: Any, dtype: Any, compute_dtype: Any
+) -> Task:
+    return task_from_module(
+        module,
+        jax.ShapeDtypeStruct((1, *input_shape), jnp.int32),
+        classes=classes,
+        prepare=_whole_numbers if prepare is None else prepare,
+        head=_in_head,
+        dtype=dtype,
+        compute_dtype=compute_dtype,
+    )
+
+
+def _whole_numbers(tokens: Array) -> Tokens:
+    """``Task.prepare``: tokens stay whole numbers, whatever they are stored in."""
+    return tokens.astype(jnp.int32)
+
+
+def _in_head(path: str) -> bool:
+    return path.startswith("head/")
+
+
+def _lengths(tokens: Tokens) -> Int[Array, " b"]:
+    """Words of each text, at least 1; padding stands at the end."""
+    return jnp.maximum(jnp.sum(tokens != 0, axis=1, dtype=jnp.int32), 1)
+
+
+def _reversed(tokens: Tokens, length: Int[Array, " b"]) -> Tokens:
+    """The words of each text from last to first; padding stays at the end."""
+    place = length[:, None] - 1 - jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    return jnp.where(place >= 0, jnp.take_along_axis(tokens, jnp.maximum(place, 0), axis=1), 0)

@@ -1,0 +1,212 @@
+"""IAFL's convergence theorems: their terms, bounds and limits as functions of everybody's reward rates.
+
+There are M clients whose losses are L-smooth and mu-strongly convex, tau local steps a round at the rate
+``eta_t = 1 / (mu tau (t + a))``, rounds t = 1 .. T. An *induced* rate ``gamma' = (gamma (M - 1) + 1) / M`` is the share
+of updates that a client averages, its own included; it lies in [1/M, 1].
+
+Source: IAFL, section 5, theorems 1 and 2, proposition 2, and sections D.1, D.3 and D.4. Three remarks:
+
+- Theorem 2 is misprinted in the paper's section 5 (``(T + a) / (t + a)`` without its square, a sum over clients up to
+  T, a product over l of factors in t). Here it is as the proof in D.3 has it. What the proofs bound with the terms at T
+  is the model after round T.
+- With rates below 1, ``C_T`` grows like ``T^2``, since ``sum_t (T + a)^2 / (t + a)^2`` does. So theorem 1's bound does
+  not level off but grows in proportion to T: it says that convergence is not proven, not where the error ends.
+- The closed form of D.4 (``recovery_limit``) is right, but it is the limit of a sum that bounds the one in ``D_T`` and
+  ``E_T``; that sum itself tends to ``(1 - q) / q``, whatever a is (``recovery_weights``).
+
+The proofs also take a client's average for a uniform sample of all updates. It is not, as its own update is always in
+it: ``fljax.theory.propagation`` shows what follows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+
+class Setting(NamedTuple):
+    """The constants of the theorems.
+
+    smoothness: L.
+    convexity: mu, in (0, L].
+    local_steps: tau.
+    gradient: G, which the root mean square of a stochastic gradient's length never exceeds.
+    noise: mean over clients of the variance of a stochastic gradient (Sigma^2).
+    heterogeneity: ``Gamma = F* - (1/M) sum_m F_m*``, at least 0.
+    distance: ``E ||theta_1 - theta*||^2`` at the start.
+    offset: a; None: the smallest that theorem 1 allows, ``4 L (tau + 1) / (mu tau)``.
+    """
+
+    smoothness: float | Array = 1.0
+    convexity: float | Array = 1.0
+    local_steps: int = 1
+    gradient: float | Array = 1.0
+    noise: float | Array = 0.0
+    heterogeneity: float | Array = 0.0
+    distance: float | Array = 1.0
+    offset: float | Array | None = None
+
+
+def induced_rates(rates: ArrayLike) -> Array:
+    """``gamma' = (gamma (M - 1) + 1) / M`` of the rates of all M clients, ``[..., M]``."""
+    gamma = jnp.asarray(rates, float)
+    clients = gamma.shape[-1]
+    return (gamma * (clients - 1) + 1) / clients
+
+
+def smallest_offset(setting: Setting) -> Array:
+    """``4 L (tau + 1) / (mu tau)``: what theorem 1 asks of a."""
+    steps = setting.local_steps
+    return 4 * jnp.asarray(setting.smoothness, float) * (steps + 1) / (jnp.asarray(setting.convexity, float) * steps)
+
+
+def learning_rates(setting: Setting, rounds: int) -> Array:
+    """``eta_t = 1 / (mu tau (t + a))`` for t = 1 .. rounds."""
+    return 1 / (jnp.asarray(setting.convexity, float) * setting.local_steps * _times(setting, rounds))
+
+
+def propagation_term(setting: Setting, induced: ArrayLike) -> Array:
+    """Theorem 1's ``C_T`` for every T and client i.
+
+    ``C_T = (H_T / M) sum_m sum_{t<=T} ((T + a) / (t + a))^2 (1 / gamma'_m,t + 1 / gamma'_i,t - 2)`` with ``H_T = (2 - 2
+    mu eta_T) tau^3 G^2``: 0 where all rates are 1, else of the order of ``T^2``; the smaller, the larger one's own rate
+    is, and anybody else's.
+
+    Args:
+      setting: the constants.
+      induced: ``gamma'``, ``[rounds, M]``.
+
+    Returns:
+      ``[rounds, M]``.
+    """
+    inverse = 1 / _rounds_by_clients(induced)
+    excess = inverse.mean(1, keepdims=True) + inverse - 2
+    time = _times(setting, len(inverse))[:, None]
+    return _scale(setting, len(inverse))[:, None] * time**2 * jnp.cumsum(excess / time**2, axis=0)
+
+
+def recovery_terms(
+    setting: Setting, induced: ArrayLike, reference: ArrayLike, recovery: ArrayLike
+) -> tuple[Array, Array]:
+    """Theorem 2's ``D_T`` and ``E_T`` for every T.
+
+    ``E_T = H_T sum_{t<=T} ((T + a) / (t + a))^2 (1 / gamma'_i,t + 1 / gamma'_ref,t - 2) (1 - q)^(T - t + 1)``, and
+    ``D_T`` is its mean over clients. Both stay bounded for q > 0 and are 0 for q = 1; without recovery (q = 0) and for
+    ``gamma'_ref = 1`` their sum is ``C_T``.
+
+    Args:
+      setting: the constants.
+      induced: ``gamma'``, ``[rounds, M]``.
+      reference: ``gamma'_ref``, ``[rounds]`` or a scalar.
+      recovery: q in [0, 1].
+
+    Returns:
+      ``D`` ``[rounds]`` and ``E`` ``[rounds, M]``.
+    """
+    inverse = 1 / _rounds_by_clients(induced)
+    rounds = len(inverse)
+    of_reference = jnp.broadcast_to(1 / jnp.asarray(reference, inverse.dtype), (rounds,))
+    own = _scale(setting, rounds)[:, None] * _discounted(
+        setting, inverse + of_reference[:, None] - 2, jnp.asarray(recovery, inverse.dtype)
+    )
+    return own.mean(1), own
+
+
+def recovery_weights(setting: Setting, rounds: int, recovery: ArrayLike) -> Array:
+    """``sum_{t<=T} ((T + a) / (t + a))^2 (1 - q)^(T - t + 1)`` for T = 1 .. rounds: what q makes of the past.
+
+    Tends to ``(1 - q) / q``, from above; never more than ``recovery_limit``.
+    """
+    one = jnp.ones((rounds, 1))
+    return _discounted(setting, one, jnp.asarray(recovery, one.dtype))[:, 0]
+
+
+def recovery_limit(recovery: ArrayLike, offset: ArrayLike) -> Array:
+    """``sum_{l>=0} (l + 1 + a)^2 (1 - q)^(l + 1) = (1 - q) (a^2 q^2 + 2 a q - q + 2) / q^3`` for q in (0, 1].
+
+    Section D.4's bound on ``recovery_weights``, which makes ``E_T`` and ``D_T`` bounded in proposition 2.
+    """
+    q, a = jnp.asarray(recovery, float), jnp.asarray(offset, float)
+    return (1 - q) * (a**2 * q**2 + 2 * a * q - q + 2) / q**3
+
+
+def propagation_bound(setting: Setting, induced: ArrayLike) -> Array:
+    """Theorem 1: ``E F(theta_i) - F* <= (L / (2 mu^2 tau^2)) (B + C_T) / (a + T)``, ``[rounds, M]``.
+
+    ``B = 2 L tau (2 tau + 3) Gamma + 2 tau^3 G^2 + tau^2 Sigma^2 + (a + 1) mu^2 tau^2 ||theta_1 - theta*||^2``.
+
+    Args:
+      setting: the constants.
+      induced: ``gamma'``, ``[rounds, M]``.
+    """
+    term = propagation_term(setting, induced)
+    pace = jnp.asarray(setting.convexity, term.dtype) * setting.local_steps
+    time = _times(setting, len(term))
+    start = (time[0]) * pace**2 * jnp.asarray(setting.distance, term.dtype)
+    return setting.smoothness / (2 * pace**2) * (_constant(setting) + start + term) / time[:, None]
+
+
+def recovery_bound(setting: Setting, induced: ArrayLike, reference: ArrayLike, recovery: ArrayLike) -> Array:
+    """Theorem 2's bound on ``E F(theta_i) - F*`` after T rounds, ``[rounds, M]``.
+
+    ``(L/2) prod_{t<=T} (1 - 2 mu eta_t tau) ||theta_1 - theta*||^2 + (L/2) sum_{t<=T} eta_t^2 (Q + D_t + E_t)
+    prod_{l>t} (1 - 2 mu eta_l tau)`` with ``Q = 2 L tau (2 tau + 3) Gamma + 2 tau^3 G^2 + tau^2 Sigma^2``; tends to 0
+    for q > 0.
+
+    Args: as for ``recovery_terms``.
+    """
+    common, own = recovery_terms(setting, induced, reference, recovery)
+    eta = learning_rates(setting, len(common))
+    push = eta[:, None] ** 2 * (_constant(setting) + common[:, None] + own)
+    keep = 1 - 2 * setting.convexity * eta * setting.local_steps
+    start = jnp.full(push.shape[1:], setting.distance, push.dtype)
+
+    def after_round(distance: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+        kept, pushed = step
+        distance = kept * distance + pushed
+        return distance, distance
+
+    _, distance = jax.lax.scan(after_round, start, (keep, push))
+    return setting.smoothness / 2 * distance
+
+
+def _times(setting: Setting, rounds: int) -> Array:
+    """``t + a``."""
+    offset = smallest_offset(setting) if setting.offset is None else jnp.asarray(setting.offset, float)
+    return jnp.arange(1, rounds + 1, dtype=offset.dtype) + offset
+
+
+def _scale(setting: Setting, rounds: int) -> Array:
+    """``H_T``."""
+    eta = learning_rates(setting, rounds)
+    return (2 - 2 * setting.convexity * eta) * setting.local_steps**3 * jnp.square(jnp.asarray(setting.gradient))
+
+
+def _constant(setting: Setting) -> Array:
+    """``Q``."""
+    smooth, steps = setting.smoothness, setting.local_steps
+    spread = 2 * smooth * steps * (2 * steps + 3) * jnp.asarray(setting.heterogeneity, float)
+    return spread + 2 * steps**3 * jnp.square(jnp.asarray(setting.gradient, float)) + steps**2 * setting.noise
+
+
+def _discounted(setting: Setting, excess: Array, recovery: Array) -> Array:
+    """``sum_{t<=T} ((T + a) / (t + a))^2 excess_t (1 - q)^(T - t + 1)`` for every T, ``[rounds, columns]``."""
+    time = _times(setting, len(excess))[:, None]
+
+    def another(total: Array, term: Array) -> tuple[Array, Array]:
+        total = (1 - recovery) * (total + term)
+        return total, total
+
+    _, totals = jax.lax.scan(another, jnp.zeros_like(excess[0]), excess / time**2)
+    return time**2 * totals
+
+
+def _rounds_by_clients(induced: ArrayLike) -> Array:
+    rates = jnp.asarray(induced, float)
+    if rates.ndim != 2:
+        raise ValueError(f"expected induced rates of shape [rounds, clients], got {rates.shape}")
+    return rates
