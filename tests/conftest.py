@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import jax
 import pytest
 
@@ -11,6 +13,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update(
     "jax_num_cpu_devices", 2
 )  # so that clients are really spread in every test that does not say otherwise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """Each compiled program holds a few of the 65,530 memory maps that Linux grants a process; thousands of programs
+    would use them up, and the next compilation would crash the worker."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture
