@@ -48,7 +48,12 @@ def run(meta: dict[str, Any]) -> dict[str, Any]:
     def train() -> float:
         began = time.perf_counter()
         found = fljax.simulate(
-            algorithm, data, rounds=ROUNDS, execution=fljax.Execution(devices=1), on_memory=told.append
+            algorithm,
+            data,
+            rounds=ROUNDS,
+            seeds=range(meta["seeds"]),
+            execution=fljax.Execution(devices=1),
+            on_memory=told.append,
         )
         jax.block_until_ready(found.state)
         return time.perf_counter() - began
@@ -74,12 +79,12 @@ def floor(meta: dict[str, Any]) -> dict[str, Any]:
     from fljax.engine.execution import resolve
 
     spec, inputs = program.split(parts.algorithm(meta, parts.task(meta)), federation(meta))
-    lanes = resolve(Execution(devices=1), program.measure(spec, inputs, 1).sizes)
+    lanes = resolve(Execution(devices=1), program.measure(spec, inputs, meta["seeds"]).sizes)
     shape = lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))  # noqa: E731
     inputs = jax.tree.map(shape, inputs)
     gc.collect()
     forget_peak()
-    compile_all(spec, lanes, ROUNDS, inputs, jnp.zeros(1, jnp.uint32))
+    compile_all(spec, lanes, ROUNDS, inputs, jnp.zeros(meta["seeds"], jnp.uint32))
     gc.collect()
     return {"floor_bytes": resident_bytes(), "compiler_peak_bytes": own_peak_bytes()}
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from fljax.types import Info
 
-# Models that are judged side by side.
-AT_ONCE = 8
-
 
 def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: int | None = None) -> Algorithm:
     """``theta_(i) <- theta_(i) + (1/(i+1)) sum_{j<=i} g_(j)``, clients in ascending order of their accuracy.
@@ -61,11 +58,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         update = jax.tree.map(
             lambda all, new: jnp.zeros_like(all).at[place].set(new, mode="drop"), server.models, up.update
         )
-
-        def accuracy(model: PyTree) -> Any:
-            return training.evaluate(task, lambda x: task.logits(model, x), held[rank_on])[1]
-
-        score = jax.lax.map(accuracy, trees.add(server.models, update), batch_size=AT_ONCE)
+        _, score = training.evaluate_each(task, trees.add(server.models, update), held[rank_on])
         rewards = aggregators.rank_rewards(update, score)
         return server._replace(models=trees.add(server.models, rewards)), {"score": score}
 

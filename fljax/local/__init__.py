@@ -13,6 +13,7 @@ from fljax.local.batches import fetch as fetch
 from fljax.local.batches import shuffled as shuffled
 from fljax.local.evaluation import AT_ONCE as AT_ONCE
 from fljax.local.evaluation import evaluate as evaluate
+from fljax.local.evaluation import evaluate_each as evaluate_each
 from fljax.local.evaluation import judged as judged
 from fljax.local.settings import Local as Local
 from fljax.local.settings import named_optimizer as named_optimizer

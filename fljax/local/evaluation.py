@@ -12,10 +12,12 @@ from fljax.local.batches import fetch
 from fljax.types import Subset, Task
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Key
+    from jaxtyping import Array, Bool, Float, Key, PyTree
 
 # Rows that are evaluated at a time: what a network computes for them should stay in a CPU's caches.
 AT_ONCE = 128
+# Models that are judged at a time on an accelerator.
+SIDE_BY_SIDE = 8
 
 
 def evaluate(
@@ -51,6 +53,18 @@ def evaluate(
     count = size.astype(loss.dtype)
     count = jnp.where(count > 0, count, jnp.nan)
     return loss / count, correct / count
+
+
+def evaluate_each(task: Task, models: PyTree, subset: Subset) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
+    """``evaluate`` of several models, whose leaves are ``[K, ...]``, on the same rows.
+
+    On a CPU one after another, which is twice as fast as side by side; elsewhere ``SIDE_BY_SIDE`` at a time.
+    """
+
+    def one(model: PyTree) -> tuple[Array, Array]:
+        return evaluate(task, lambda x: task.logits(model, x), subset)
+
+    return jax.lax.map(one, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
 
 
 def judged(
