@@ -110,8 +110,9 @@ def markdown(report: dict[str, Any]) -> str:
         + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
         + f". It took {report['seconds']:.0f} s.",
         "",
-        "50 of 50 clients, 51 models for each seed, 2 rounds, one device, random images. MiB. *Estimate*: what `fljax run` and",
-        "`fljax doctor --config` say before anything runs. *Peak*: the largest resident memory of the process.",
+        "50 of 50 clients, 51 models for each seed, 2 rounds, one device, random images. MiB. *Estimate*: what",
+        "`fljax run` and `fljax doctor --config` say before anything runs. *Peak*: the largest resident memory of the",
+        "process.",
         "*Floor*: what a process holds that has traced and compiled the same programs for arrays that do not exist",
         "(Python, JAX, programs). *Compiler*: how much more than the floor that process held while it compiled; where",
         "this is more than the estimate it is the compiler whose peak is seen. *Second run*: by how much a further run",

@@ -225,6 +225,17 @@ def test_evaluate_without_rows_is_nan():
     assert np.isnan(accuracy)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_each_of_several_models_is_judged_as_alone(backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    task, rows = logistic_task(), subset([1, 4, 7, 2], 6)
+    models = jax.vmap(task.init)(jax.random.split(KEY, 11))
+    loss, accuracy = local.evaluate_each(task, models, rows)
+    alone = [local.evaluate(task, functools.partial(task.logits, trees.take(models, k)), rows) for k in range(11)]
+    np.testing.assert_allclose(loss, [each[0] for each in alone], rtol=1e-6)
+    np.testing.assert_array_equal(accuracy, [each[1] for each in alone])
+
+
 def test_maps_over_clients():
     """A batch of ragged clients gives what each of them gives alone."""
     task, data = logistic_task(), examples()
