@@ -58,7 +58,8 @@ def evaluate(
 def evaluate_each(task: Task, models: PyTree, subset: Subset) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
     """``evaluate`` of several models, whose leaves are ``[K, ...]``, on the same rows.
 
-    On a CPU one after another, which is twice as fast as side by side; elsewhere ``SIDE_BY_SIDE`` at a time.
+    On a CPU one after another, which took CNN-A half the time of eight side by side; elsewhere ``SIDE_BY_SIDE`` at a
+    time.
     """
 
     def one(model: PyTree) -> tuple[Array, Array]:
