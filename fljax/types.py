@@ -88,6 +88,8 @@ class Task(NamedTuple):
       prepare: ``raw x -> x``: cast and standardise a batch of stored examples.
       augment: ``(key, x) -> x`` on a prepared training batch.
       is_head: ``params -> pytree of bool`` with the structure of params, True for the last layer.
+      classes: how many logits there are, and
+      width: how long a representation is (z); None: not known. Algorithms that keep something of these sizes ask.
     """
 
     init: Callable[[Key[Array, ""]], PyTree]
@@ -97,6 +99,8 @@ class Task(NamedTuple):
     prepare: Callable[[Array], Array] | None = None
     augment: Callable[[Key[Array, ""], Array], Array] | None = None
     is_head: Callable[[PyTree], PyTree] | None = None
+    classes: int | None = None
+    width: int | None = None
 
 
 # --- Protocol -----------------------------------------------------------------------------------------------
@@ -183,6 +187,8 @@ class Algorithm(NamedTuple):
         that holds for everybody.
       served: ``(server) -> Deployed``: a model that the server keeps and that need not be any client's, e.g. IAFL's
         reference; judged on ``held["test"]`` where the federation has it. None: there is none.
+      clusters: ``(server) -> Deployed [C, ...]``: the models of clusters, each judged on the server's rows of each
+        source distribution, ``held["distribution_0"]`` and so on. None: there are none.
       counted: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
       dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
     """
@@ -201,5 +207,6 @@ class Algorithm(NamedTuple):
     poll_every: int = 1
     shared: Callable[..., Any] | None = None
     served: Callable[[Any], Any] | None = None
+    clusters: Callable[[Any], Any] | None = None
     counted: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -16,6 +16,9 @@ from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, held_data, introduced, local_data
 from fljax.types import Algorithm, ClientData, Federation, Seat
 
+# What partitioners call the server's rows of one source distribution, before its number.
+DISTRIBUTION = "distribution_"
+
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
 
@@ -93,8 +96,10 @@ def evaluate(
       ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
       of what seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's own model on
-      ``held["test"]``, where there are both. NaN for clients without training rows or without such rows, and for those
-      whom the algorithm does not count; a loss that is not a number counts as infinite.
+      ``held["test"]``, where there are both. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
+      algorithm's cluster models on ``held["distribution_0"]``, ..., where there are both. NaN for clients without
+      training rows or without such rows, and for those whom the algorithm does not count; a loss that is not a number
+      counts as infinite.
     """
     round = state.round if round is None else round
 
@@ -156,7 +161,19 @@ def evaluate(
         loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
         values = local.judged(loss, accuracy, rows.rows.size > 0)
         found |= dict(zip(("server_test_loss", "server_test_accuracy"), values, strict=True))
+    if algorithm.clusters is not None and (sources := distributions(federation)):
+        models = algorithm.clusters(state.server)
+        scores_of = lambda rows: local.evaluate_each(algorithm.task, models, rows, algorithm.predict)  # noqa: E731
+        each = [scores_of(held_data(federation)[name]) for name in sources]
+        loss, accuracy = (jnp.stack(values, axis=-1) for values in zip(*each, strict=True))
+        found |= {"cluster_loss": loss, "cluster_accuracy": accuracy}
     return found
+
+
+def distributions(federation: Federation) -> list[str]:
+    """Names of the server's rows of single source distributions, by their numbers."""
+    names = [name for name in federation.held if name.removeprefix(DISTRIBUTION).isdigit() and DISTRIBUTION in name]
+    return sorted(names, key=lambda name: int(name.removeprefix(DISTRIBUTION)))
 
 
 def same_tests(federation: Federation) -> bool:

@@ -138,6 +138,7 @@ def _build(
     out = jax.eval_shape(logits, params, x)
     if len(out.shape) != 2 or classes not in (None, out.shape[1]):
         raise ValueError(f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1")
+    z = None if functions.features is None else jax.eval_shape(features, params, x).shape[1]
     is_head = None if head is None else _head_mask(head)
     if is_head is not None and not any(jax.tree.leaves(is_head(params))):
         raise ValueError(f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}")
@@ -149,6 +150,8 @@ def _build(
         prepare=prepare,
         augment=augment,
         is_head=is_head,
+        classes=out.shape[1],
+        width=z,
     )
 
 

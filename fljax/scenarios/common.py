@@ -69,12 +69,13 @@ def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable
         own, info = inner.aggregate(key, round, unwrap(server), up, cohort, held)
         return rewrap(server, own), info
 
-    counted, introduce, served = inner.counted, inner.introduce, inner.served
+    counted, introduce, served, clusters = inner.counted, inner.introduce, inner.served, inner.clusters
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
         introduce=None if introduce is None else lambda server, seat: introduce(unwrap(server), seat),
         select=select,
         aggregate=aggregate,
         served=None if served is None else lambda server: served(unwrap(server)),
+        clusters=None if clusters is None else lambda server: clusters(unwrap(server)),
         counted=None if counted is None else lambda server, seat: counted(unwrap(server), seat),
     )

@@ -45,4 +45,6 @@ def logistic_regression(dtype: Any = jnp.float32) -> Task:
         features=_features,
         prepare=lambda x: x.astype(dtype),
         is_head=lambda params: Linear(False, True),
+        classes=CLASSES,
+        width=CLASSES,
     )
