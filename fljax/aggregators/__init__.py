@@ -1,5 +1,9 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
+from fljax.aggregators.clusters import cluster_means as cluster_means
+from fljax.aggregators.clusters import importance_weights as importance_weights
+from fljax.aggregators.clusters import member_weights as member_weights
+from fljax.aggregators.clusters import shapley_first_order as shapley_first_order
 from fljax.aggregators.fairness import mw_weights as mw_weights
 from fljax.aggregators.fairness import qffl_update as qffl_update
 from fljax.aggregators.fairness import simplex_projection as simplex_projection
@@ -17,3 +21,11 @@ from fljax.aggregators.rewards import iafl_reference as iafl_reference
 from fljax.aggregators.rewards import iafl_rewards as iafl_rewards
 from fljax.aggregators.rewards import iafl_subsets as iafl_subsets
 from fljax.aggregators.rewards import rank_rewards as rank_rewards
+from fljax.aggregators.tokens import Ledger as Ledger
+from fljax.aggregators.tokens import Schedule as Schedule
+from fljax.aggregators.tokens import affordable as affordable
+from fljax.aggregators.tokens import bid_preferences as bid_preferences
+from fljax.aggregators.tokens import cluster_utility as cluster_utility
+from fljax.aggregators.tokens import exploration_share as exploration_share
+from fljax.aggregators.tokens import schedule as schedule
+from fljax.aggregators.tokens import settle_tokens as settle_tokens

@@ -1,0 +1,116 @@
+"""Several models at the server: how a client weighs them, how members change them, and what each member contributed.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4 and appendix H, equations (7), (8) and
+(15)-(37).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from fljax.aggregators.linear import mix
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
+
+
+def importance_weights(accuracy: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
+    """``u_kc = a_kc / sum_c' a_kc'``: how much each cluster's model matters to a client.
+
+    The client's personalised model is ``theta_k = sum_c u_kc w_c``, i.e. ``mix(u, models)``, without any training.
+
+    Args:
+      accuracy: ``[N, C]`` (or ``[C]`` of one client): share of the client's own rows that each model gets right.
+
+    Returns:
+      As ``accuracy``; rows sum to 1, and are uniform where all accuracies are zero.
+
+    Source: IP-FL, equations (7) and (8).
+    """
+    total = jnp.sum(accuracy, axis=-1, keepdims=True)
+    even = jnp.full_like(accuracy, 1 / accuracy.shape[-1])
+    return jnp.where(total > 0, accuracy / jnp.where(total > 0, total, 1), even)
+
+
+def member_weights(membership: Bool[Array, "S C"], sizes: Float[Array, " S"]) -> Float[Array, "C S"]:
+    """``alpha_cs = |D_s| / sum_j |D_j|`` over the members j of cluster c; a row of zeros for an empty cluster.
+
+    Args:
+      membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
+      sizes: ``[S]`` numbers of samples.
+    """
+    dtype = jnp.result_type(sizes, float)
+    mass = membership.T.astype(dtype) * jnp.where(jnp.any(membership, axis=1), sizes, 0).astype(dtype)[None, :]
+    total = jnp.sum(mass, axis=1, keepdims=True)
+    return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1), 0)
+
+
+def cluster_means(updates: PyTree, membership: Bool[Array, "S C"], sizes: Float[Array, " S"]) -> PyTree:
+    """``sum_s alpha_cs Delta_s``: the increment of every cluster's model, weighed by samples.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``, new minus old.
+      membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
+      sizes: ``[S]`` numbers of samples.
+
+    Returns:
+      A pytree whose leaves are ``[C, ...]``; zero for an empty cluster. The update of a row without cluster is never
+      read.
+
+    Source: IP-FL, Algorithm 1.
+    """
+    return mix(member_weights(membership, sizes), updates)
+
+
+def shapley_first_order(
+    gradients: PyTree,
+    updates: PyTree,
+    weights: Float[Array, "C S"],
+    *,
+    normalised: bool = True,
+    models: PyTree | None = None,
+) -> Float[Array, "C S"]:
+    """``phi_cs = -alpha_cs <grad L(w_c), w_s - w_c>``: the Shapley value of an update, to first order in the loss.
+
+    Up to that order what a member adds to a coalition does not depend on the coalition, so this is at once its Shapley
+    value and its leave-one-out effect; the larger, the more it lowers the loss L.
+
+    Args:
+      gradients: a pytree whose leaves are ``[C, ...]``: of the loss on the server's held rows at every cluster's model
+        AFTER aggregation.
+      updates: a pytree whose leaves are ``[S, ...]``, raw: new minus old.
+      weights: ``[C, S]``, the alphas of the aggregation (``member_weights``); rows sum to 1 or are zero.
+      normalised: subtract the weighted mean of the updates, since ``w_s - w_c = Delta_s - sum_j alpha_cj Delta_j``;
+        then every row sums to 0. Otherwise ``-alpha_cs <grad L(w_c), w_s>``, as the paper has it for brevity.
+      models: a pytree whose leaves are ``[C, ...]``, the models BEFORE aggregation; needed where not normalised.
+
+    Returns:
+      ``[C, S]``. An update whose weights are all zero is never read.
+
+    Raises:
+      ValueError: if ``models`` are missing where they are needed.
+
+    Source: IP-FL, appendix H, equations (34) and (37).
+    """
+    if not normalised and models is None:
+        raise ValueError("expected models, those before aggregation, for values that are not normalised, got None")
+    used = jnp.any(weights != 0, axis=0)
+
+    def product(gradient: Array, other: Array) -> Array:
+        rows, columns = gradient.reshape(gradient.shape[0], -1), other.reshape(other.shape[0], -1)
+        columns = jnp.where(used[:, None], columns, 0)
+        return jnp.matmul(rows, columns.T, precision=jax.lax.Precision.HIGHEST).astype(weights.dtype)
+
+    slope = sum(jax.tree.leaves(jax.tree.map(product, gradients, updates)), jnp.zeros_like(weights))
+    if normalised:
+        total = jnp.sum(weights, axis=1, keepdims=True)
+        mean = jnp.sum(weights * slope, axis=1, keepdims=True) / jnp.where(total > 0, total, 1)
+        return -weights * (slope - mean)
+    own = [
+        jnp.sum((gradient * model).reshape(gradient.shape[0], -1), axis=1)
+        for gradient, model in zip(jax.tree.leaves(gradients), jax.tree.leaves(models), strict=True)
+    ]
+    return -weights * (slope + sum(own, jnp.zeros(weights.shape[0], weights.dtype)).astype(weights.dtype)[:, None])

@@ -1,0 +1,356 @@
+"""Bids, scheduling, settlement: IP-FL's oracles, conservation to the last token, edges, transforms."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fljax.aggregators import (
+    affordable,
+    bid_preferences,
+    cluster_utility,
+    exploration_share,
+    schedule,
+    settle_tokens,
+)
+
+
+def bids(accuracy, tokens=None, **options):
+    accuracy = jnp.asarray(accuracy, jnp.float32)
+    tokens = jnp.full(accuracy.shape[0], 100) if tokens is None else jnp.asarray(tokens)
+    return np.asarray(bid_preferences(accuracy, tokens, **options)).astype(int).tolist()
+
+
+def test_bids_are_the_clusters_of_at_least_an_average_share():
+    accuracy = [[0.8, 0.2], [0.5, 0.5], [0, 0], [0.2, 0.3]]
+    assert bids(accuracy) == [[1, 0], [1, 1], [1, 1], [0, 1]]
+    assert bids(accuracy, rule="argmax") == [[1, 0], [1, 0], [1, 0], [0, 1]]
+    # Equal shares of three are an average share each, whatever rounding makes of a third.
+    assert bids([[0.1, 0.1, 0.1], [0.7, 0.7, 0.7]]) == [[1, 1, 1], [1, 1, 1]]
+    # Above what anybody reaches the most important cluster remains.
+    assert bids([[0.4, 0.3, 0.3], [0.3, 0.3, 0.3]], least_importance=0.9) == [[1, 0, 0], [1, 0, 0]]
+    assert bids([[0.4, 0.3, 0.3]], least_importance=0.3) == [[1, 1, 1]]
+
+
+def test_bids_end_where_the_tokens_do():
+    accuracy = [[0.3, 0.4, 0.3]] * 5
+    assert bids(accuracy, [3, 2, 1, 0, 2], least_importance=0.1) == [
+        [1, 1, 1],
+        [1, 1, 0],
+        [0, 1, 0],
+        [0, 0, 0],
+        [1, 1, 0],
+    ]
+    assert bids(accuracy, [6, 5, 2, 1, 4], least_importance=0.1, price=2)[:4] == [
+        [1, 1, 1],
+        [1, 1, 0],
+        [0, 1, 0],
+        [0, 0, 0],
+    ]
+
+
+def test_what_is_affordable_is_never_more_than_the_tokens():
+    wanted, priority = jnp.ones((1, 10), bool), jnp.zeros((1, 10))
+    for tokens in (0.0, 0.1, 0.3, 0.7, 1.0):
+        taken = int(affordable(priority, wanted, jnp.asarray([tokens]), price=0.1).sum())
+        assert np.float32(taken) * np.float32(0.1) <= np.float32(tokens)
+        assert taken >= math.floor(tokens / 0.1) - 1
+
+
+def test_a_wrong_rule_is_named():
+    with pytest.raises(ValueError, match="expected rule to be threshold or argmax, got 'best'"):
+        bids([[1, 0]], rule="best")
+
+
+# --- Scheduling ---------------------------------------------------------------------------------------------
+
+
+def test_exploration_decays_with_those_who_were_never_selected():
+    participation = np.zeros((10, 2), int)
+    np.testing.assert_allclose(exploration_share(jnp.asarray(participation)), [0.9, 0.9])
+    participation[:4, 0], participation[:, 1] = 2, 1
+    np.testing.assert_allclose(exploration_share(jnp.asarray(participation)), [0.54, 0.2], rtol=1e-6)
+    eligible = jnp.arange(10) < 5  # four of these five were selected
+    np.testing.assert_allclose(exploration_share(jnp.asarray(participation), eligible=eligible), [0.2, 0.2], rtol=1e-6)
+
+
+def chosen(seed, some_bids, contribution, participation, exploration, slots):
+    found = schedule(
+        jax.random.key(seed),
+        jnp.asarray(some_bids),
+        jnp.asarray(contribution, jnp.float32),
+        jnp.asarray(participation),
+        jnp.asarray(exploration, jnp.float32),
+        slots=slots,
+    )
+    return [set(np.asarray(ids)[np.asarray(there)].tolist()) for ids, there in zip(*found, strict=True)]
+
+
+def test_without_exploration_the_largest_contributions_win():
+    contribution = np.array([0.1, 0.5, -0.2, 0.5, 0.4, 9])[:, None]
+    everybody, seen = np.ones((6, 1), bool), np.ones((6, 1), int)
+    assert chosen(0, everybody & (np.arange(6) < 5)[:, None], contribution, seen, [0.0], 3) == [{1, 3, 4}]
+    assert chosen(0, everybody, contribution, seen, [0.0], 2) == [{5, 1}]  # ties go to the lower id
+    # Who was never selected ranks behind, even behind a negative contribution; among them the lower id is first.
+    seen[[1, 3, 5]] = 0
+    assert chosen(0, everybody, contribution, seen, [0.0], 4) == [{0, 4, 2, 1}]
+
+
+def test_all_bidders_are_selected_where_they_fit():
+    some = np.zeros((6, 2), bool)
+    some[[0, 2, 5], 0] = True
+    for share in (0.0, 0.5, 1.0):
+        assert chosen(1, some, np.zeros((6, 2)), np.zeros((6, 2), int), [share, share], 3) == [{0, 2, 5}, set()]
+
+
+def test_random_slots_are_uniform_over_the_other_bidders():
+    """K = 4 with half of them random: the two best always, each of six others with probability a third."""
+    contribution = -np.arange(8.0)[:, None]
+    counts = np.zeros(8)
+    for seed in range(400):
+        (found,) = chosen(seed, np.ones((8, 1), bool), contribution, np.ones((8, 1), int), [0.5], 4)
+        assert {0, 1} <= found
+        assert len(found) == 4
+        counts[list(found)] += 1
+    # Six others share 800 draws; a binomial's standard deviation is below 10.
+    np.testing.assert_allclose(counts[2:], 400 / 3, atol=40)
+
+
+def test_a_share_of_one_is_all_random_and_clusters_draw_apart():
+    contribution = np.zeros((50, 2))
+    first, second = chosen(3, np.ones((50, 2), bool), contribution, np.ones((50, 2), int), [1.0, 1.0], 5)
+    assert len(first) == len(second) == 5
+    assert first != second
+    assert first != {0, 1, 2, 3, 4}
+
+
+# --- Settlement ---------------------------------------------------------------------------------------------
+
+
+def settled(tokens, pools, best, members, contribution, participation, accuracy, **options):
+    integer = options.get("integer", True)
+    kind = jnp.int32 if integer else jnp.float32
+    return settle_tokens(
+        jnp.asarray(tokens, kind),
+        jnp.asarray(pools, kind),
+        jnp.asarray(best, jnp.float32),
+        jnp.asarray(members, bool),
+        jnp.asarray(contribution, jnp.float32),
+        jnp.asarray(participation),
+        jnp.asarray(accuracy, jnp.float32),
+        **options,
+    )
+
+
+def four(best, accuracy, pool=16, **options):
+    """Four members of one cluster, with 16 tokens in the pool already: 20 with what they pay."""
+    return settled(
+        [10] * 4,
+        [pool],
+        [best],
+        np.ones((4, 1)),
+        np.array([[4], [3], [2], [1]]),
+        np.array([[9], [8], [7], [6]]),
+        [accuracy],
+        **options,
+    )
+
+
+def test_rewards_of_the_spec():
+    """No best accuracy yet, so nothing is refunded: 20 tokens are shared 4, 3, 2, 1 twice over."""
+    ledger = four(0.0, 0.5, integer=False)
+    np.testing.assert_allclose(ledger.rewarded[:, 0], [8, 6, 4, 2], rtol=1e-6)
+    np.testing.assert_allclose(ledger.pools, [0], atol=1e-5)
+    np.testing.assert_allclose(ledger.best, [0.5])
+    assert not np.any(ledger.reimbursed)
+    whole = four(0.0, 0.5)
+    np.testing.assert_array_equal(whole.rewarded[:, 0], [8, 6, 4, 2])
+    np.testing.assert_array_equal(whole.tokens, [17, 15, 13, 11])
+
+
+def test_orders_of_contribution_and_participation_are_apart():
+    ledger = settled(
+        [10] * 4, [16], [0.0], np.ones((4, 1)), np.array([[1], [2], [3], [4]]), np.array([[9], [8], [7], [6]]), [0.5]
+    )
+    np.testing.assert_array_equal(ledger.rewarded[:, 0], [1 + 4, 2 + 3, 3 + 2, 4 + 1])
+
+
+def test_no_improvement_is_refunded_in_full():
+    for accuracy in (0.5, 0.4, 0.0):
+        ledger = four(0.5, accuracy)
+        np.testing.assert_array_equal(ledger.reimbursed[:, 0], [5] * 4)
+        np.testing.assert_array_equal(ledger.rewarded, 0)
+        np.testing.assert_array_equal(ledger.best, np.float32(0.5))
+
+
+def test_twice_the_accuracy_is_not_refunded():
+    for accuracy in (0.5, 0.9):
+        ledger = four(0.25, accuracy)
+        assert not np.any(ledger.reimbursed)
+        np.testing.assert_array_equal(ledger.rewarded[:, 0], [8, 6, 4, 2])
+        np.testing.assert_allclose(ledger.best, [accuracy])
+
+
+def test_a_fifth_better_is_refunded_by_four_fifths():
+    """U = 0.2: 16 of 20 go back, 4 each; 4 are left: half of them by contribution rounds down to 0, 0, 0, 0 ..."""
+    ledger = four(0.5, 0.6)
+    np.testing.assert_array_equal(ledger.reimbursed[:, 0], [4] * 4)
+    # floor(4/20 * 4) = 0 each for contribution, then floor(points * 4 / 10) = 1, 1, 0, 0; two tokens stay.
+    np.testing.assert_array_equal(ledger.rewarded[:, 0], [1, 1, 0, 0])
+    np.testing.assert_array_equal(ledger.pools, [2])
+    # Half of it may be refunded at most: 8 of 20.
+    np.testing.assert_array_equal(four(0.5, 0.6, most_reimbursed=0.5).reimbursed[:, 0], [2] * 4)
+    # A gain of a fifth is the largest that counts: nothing goes back.
+    assert not np.any(four(0.5, 0.6, most_utility=0.2).reimbursed)
+
+
+def test_utility_of_the_spec():
+    found = cluster_utility(jnp.asarray([0.6, 0.4, 0.5, 0.9, math.nan]), jnp.asarray([0.5, 0.5, 0.0, 0.3, 0.5]))
+    np.testing.assert_allclose(found, [0.2, 0, 0, 1, 0], rtol=1e-5)
+
+
+def test_all_clients_may_share_by_participation():
+    members = np.array([[1], [1], [0]])
+    ledger = settled([5] * 3, [10], [0.0], members, [[2], [1], [0]], [[1], [2], [3]], [0.5], ranked="all")
+    # 12 tokens: 12/6 * (2, 1) by contribution; the other 6 for all by 3, 2, 1 points: places of client 2, 1, 0.
+    np.testing.assert_array_equal(ledger.rewarded[:, 0], [4 + 1, 2 + 2, 3])
+
+
+def test_nobody_to_tell_means_that_members_only_pay():
+    ledger = four(0.5, math.nan)
+    np.testing.assert_array_equal(ledger.tokens, [9] * 4)
+    np.testing.assert_array_equal(ledger.pools, [20])
+    np.testing.assert_array_equal(ledger.best, np.float32(0.5))
+    # A cluster without members keeps its pool, whatever accuracy is reported.
+    empty = settled([3], [7], [0.5], [[0]], [[0]], [[0]], [0.9], ranked="all")
+    assert (np.asarray(empty.tokens).tolist(), np.asarray(empty.pools).tolist()) == ([3], [7])
+
+
+def test_large_pools_do_not_leave_32_bits():
+    n, pool = 2000, 16_000_000
+    ledger = settled(
+        np.ones(n), [pool - n], [0.0], np.ones((n, 1)), -np.arange(n)[:, None], -np.arange(n)[:, None], [0.5]
+    )
+    points, total = n - np.arange(n, dtype=object), n * (n + 1)
+    first = np.array([int(p) * pool // total for p in points])
+    second = np.array([2 * int(p) * int(pool - first.sum()) // total for p in points])
+    np.testing.assert_array_equal(ledger.rewarded[:, 0], first + second)
+    assert int(ledger.pools[0]) == pool - first.sum() - second.sum() >= 0
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="expected ranked to be members or all, got 'some'"):
+        four(0.5, 0.5, ranked="some")
+    with pytest.raises(ValueError, match=r"expected a whole price for whole tokens, got 0\.5"):
+        four(0.5, 0.5, price=0.5)
+
+
+@functools.partial(jax.jit, static_argnames=("integer", "ranked"))
+def _one_round(key, tokens, pools, best, participation, accuracy, contribution, lost, mean, numbers, integer, ranked):
+    """Bids, scheduling, and the settlement of those who were not lost."""
+    price, most, back = numbers
+    wanted = bid_preferences(accuracy, tokens, price=price)
+    plan = schedule(key, wanted, contribution, participation, exploration_share(participation), slots=2)
+    place = jnp.where(plan.present, plan.id, tokens.shape[0])
+    members = jnp.zeros(wanted.shape, bool).T.at[jnp.arange(wanted.shape[1])[:, None], place].set(True, mode="drop").T
+    members = members & ~lost
+    participation = participation + members
+    ledger = settle_tokens(
+        tokens,
+        pools,
+        best,
+        members,
+        contribution,
+        participation,
+        mean,
+        price=price,
+        integer=integer,
+        most_utility=most,
+        most_reimbursed=back,
+        ranked=ranked,
+    )
+    return ledger, participation, jnp.all(wanted | ~members)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([(1, 1), (6, 3)]),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from(["members", "all"]),
+    st.sampled_from([0.25, 1.0, 3.0]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_tokens_are_conserved_and_never_negative(seed, shape, price, integer, ranked, most, back):
+    """Several rounds of bids, scheduling and settlement with whatever contributions, accuracies and lost clients."""
+    draw = np.random.default_rng(seed)
+    kind = np.int32 if integer else np.float32
+    tokens = draw.integers(0, 6, shape[0]).astype(kind)
+    pools, best, participation = np.zeros(shape[1], kind), np.zeros(shape[1], np.float32), np.zeros(shape, np.int32)
+    total, slack = tokens.sum(), 0 if integer else 1e-4
+    for round in range(3):
+        mean = np.where(draw.random(shape[1]) < 0.2, np.nan, draw.random(shape[1])).astype(np.float32)
+        ledger, participation, bid = _one_round(
+            jax.random.key(seed + round),
+            tokens,
+            pools,
+            best,
+            participation,
+            draw.random(shape).round(1).astype(np.float32),
+            draw.normal(size=shape).astype(np.float32),
+            draw.random(shape) < 0.2,
+            mean,
+            (price, most, back),
+            integer,
+            ranked,
+        )
+        ledger = jax.tree.map(np.asarray, ledger)
+        assert bid
+        assert abs(ledger.tokens.sum() + ledger.pools.sum() - total) <= slack
+        assert min(ledger.tokens.min(), ledger.pools.min()) >= -slack
+        moved = (ledger.reimbursed + ledger.rewarded - ledger.paid).sum(axis=1)
+        np.testing.assert_allclose(ledger.tokens, tokens + moved, atol=slack)
+        assert {leaf.dtype for leaf in (ledger.tokens, ledger.pools, ledger.rewarded)} == {np.dtype(kind)}
+        tokens, pools, best = ledger[:3]
+
+
+def test_permuting_clusters_permutes_the_books():
+    draw = np.random.default_rng(2)
+    arguments = (
+        draw.random((5, 3)) < 0.6,
+        draw.normal(size=(5, 3)),
+        draw.integers(0, 4, (5, 3)),
+    )
+    pools, best, accuracy = np.array([3, 0, 8]), np.array([0.2, 0, 0.5]), np.array([0.3, 0.4, 0.55])
+    order = np.array([2, 0, 1])
+    straight = settled([9] * 5, pools, best, *arguments, accuracy)
+    turned = settled([9] * 5, pools[order], best[order], *(each[:, order] for each in arguments), accuracy[order])
+    np.testing.assert_array_equal(straight.tokens, turned.tokens)
+    for one, other in zip(straight[1:3], turned[1:3], strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[order], other)
+    for one, other in zip(straight[3:], turned[3:], strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[:, order], other)
+
+
+def test_settlement_runs_under_jit_and_vmap():
+    run = lambda accuracy: settle_tokens(  # noqa: E731
+        jnp.full(4, 10),
+        jnp.zeros(1, jnp.int32),
+        jnp.full(1, 0.5),
+        jnp.ones((4, 1), bool),
+        jnp.zeros((4, 1)),
+        jnp.ones((4, 1), int),
+        accuracy,
+    )
+    several = jax.jit(jax.vmap(run))(jnp.asarray([[0.5], [0.6], [1.0]]))
+    for place, accuracy in enumerate((0.5, 0.6, 1.0)):
+        for one, all in zip(run(jnp.asarray([accuracy])), several, strict=True):
+            np.testing.assert_array_equal(all[place], one)
