@@ -171,7 +171,9 @@ def schedule(
 # --- Settlement ---------------------------------------------------------------------------------------------
 
 
-def cluster_utility(accuracy: Float[Array, " C"], best: Float[Array, " C"], *, most: float = 1.0) -> Float[Array, " C"]:
+def cluster_utility(
+    accuracy: Float[Array, " C"], best: Float[Array, " C"], *, most: float | Array = 1.0
+) -> Float[Array, " C"]:
     """``U_c = clip((A_c - best_c) / best_c, 0, most)``; 0 where there is no best accuracy yet, or no accuracy (NaN).
 
     Source: IP-FL, equation (11).
@@ -192,8 +194,8 @@ def settle_tokens(
     *,
     price: int | float | Array = 1,
     integer: bool = True,
-    most_utility: float = 1.0,
-    most_reimbursed: float = 1.0,
+    most_utility: float | Array = 1.0,
+    most_reimbursed: float | Array = 1.0,
     ranked: Literal["members", "all"] = "members",
 ) -> Ledger:
     """Books one round: members pay, are refunded as far as the model did not improve, and share what is left.

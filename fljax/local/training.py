@@ -76,8 +76,13 @@ def gradient(
     return value_and_gradient(task, params, subset, position, mask, key, loss=loss)[1]
 
 
-def full_gradient(task: Task, params: PyTree, subset: Subset, key: Key[Array, ""]) -> PyTree:
-    """Gradient of the mean loss over ALL rows of a subset, in parts, in training mode; zero without rows."""
+def full_gradient(
+    task: Task, params: PyTree, subset: Subset, key: Key[Array, ""], *, loss: Loss | None = None
+) -> PyTree:
+    """Gradient of the mean loss over ALL rows of a subset, in parts; zero without rows.
+
+    ``loss`` is as for ``train``; None: the task's, in training mode.
+    """
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     width = min(capacity, AT_ONCE)
     parts = -(-capacity // width)
@@ -85,7 +90,7 @@ def full_gradient(task: Task, params: PyTree, subset: Subset, key: Key[Array, ""
     def one(total: PyTree, part: Array) -> tuple[PyTree, None]:
         position = part * width + jnp.arange(width)
         mask = position < size
-        slope = gradient(task, params, subset, position, mask, jax.random.fold_in(key, part))
+        slope = gradient(task, params, subset, position, mask, jax.random.fold_in(key, part), loss=loss)
         # A mean over the part's own rows: back to its share of all rows.
         share = jnp.sum(mask) / jnp.maximum(size, 1)
         return trees.add(total, trees.scale(slope, share)), None

@@ -1,0 +1,233 @@
+"""IP-FL: clients bid tokens for the cluster models that they want trained, and are paid by what they contribute.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithms 1 and 2, equations (7)-(13)
+and appendix H. Deviations: thresholds, the decay of exploration and equations (11)-(13) are not in the printed text;
+they are reconstructed from its prose and from the shapes in the authors' code. ``code_mode`` switches to what that code
+does instead: bids for the single most accurate model, a fixed number of random slots, empty clusters filled in every
+round, participation ranked over all clients, and final importance weights taken on TEST rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms import market
+from fljax.algorithms.clustered import check_clusters, initial_models, judge, validation
+from fljax.algorithms.common import Entry, check_positive, check_share
+from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
+from fljax.local import Local
+from fljax.types import Algorithm, Census, Cohort, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PyTree
+
+REFERENCE = """@article{khan2023ipfl,
+  title = {{IP-FL}: Incentivized and Personalized Federated Learning},
+  author = {Khan, Ahmad Faraz and Wang, Xinran and Le, Qi and Abdeen, Zain ul and Khan, Azal Ahmad and Ali, Haider and
+    Jin, Ming and Ding, Jie and Butt, Ali R. and Anwar, Ali},
+  journal = {arXiv preprint arXiv:2304.07514},
+  year = {2023}
+}"""
+
+
+class IpflServer(NamedTuple):
+    """A model for each cluster, and the books."""
+
+    models: PyTree  # [C, ...]
+    books: Books
+
+
+class IpflBallot(NamedTuple):
+    """What a client tells before selection: the accuracy of every cluster's model on its validation rows."""
+
+    accuracy: Float[Array, " C"]
+
+
+class IpflUp(NamedTuple):
+    """What a row of the cohort sends: its update of one cluster's model, and its number of training samples."""
+
+    update: PyTree
+    size: Int[Array, ""]
+
+
+# What the authors' first-generation code does where the paper says something else, or nothing.
+CODE_MODE: dict[str, Any] = {
+    "bid": "argmax",
+    "random_slots": 1,
+    "fill_empty": None,
+    "ranked": "all",
+    "importance_split": "test",
+}
+
+
+def ipfl(
+    task: Task,
+    local: Local,
+    *,
+    clusters: int = 2,
+    clients_per_cluster: int = 5,
+    clustering: Clustering | None = None,
+    bid: Literal["threshold", "argmax", "random"] = "threshold",
+    least_importance: float | None = None,
+    initial_tokens: float = 500.0,
+    price: int | float = 1,
+    integer_tokens: bool = True,
+    most_utility: float = 1.0,
+    most_reimbursed: float = 1.0,
+    ranked: Literal["members", "all"] = "members",
+    exploration: float = 0.9,
+    least_exploration: float = 0.2,
+    random_slots: int | None = None,
+    fill_empty: int | None = 10,
+    profile_on: str = "validation",
+    normalised: bool = True,
+    importance_split: Literal["valid", "test"] = "valid",
+    server_lr: float = 1.0,
+    code_mode: bool = False,
+) -> Algorithm:
+    """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
+
+    A round: every client judges all cluster models on its validation rows (``poll``). By these accuracies the server
+    settles the round before (``settle``), takes bids (``place_bids``) and fills each cluster's slots (``choose``).
+    Those selected train; the server averages by samples and measures contributions (``profile``). A client may train
+    several clusters' models in one round.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      clusters: C.
+      clients_per_cluster: K slots of each cluster in a round.
+      clustering: members and models to start from (``fljax.clustering``); None: all cluster models are equal, and the
+        members of round 0 are drawn from everybody.
+      bid: "threshold": for clusters whose importance weight is at least ``least_importance``; "argmax": for the most
+        accurate one; "random": for one at random, the paper's ablation without incentive.
+      least_importance: None: 1 / C.
+      initial_tokens: of every client.
+      price: of taking part in a cluster for one round; a whole number for whole tokens.
+      integer_tokens: whether tokens are whole; see ``settle_tokens`` for this and the next three.
+      most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
+      most_reimbursed: T_max, the largest share of a pool that is refunded.
+      ranked: who shares the part of a pool that goes by participation.
+      exploration: share of random slots while nobody was selected in a cluster.
+      least_exploration: below which that share does not fall.
+      random_slots: a fixed number of random slots in place of a share that falls; None: it falls.
+      fill_empty: rounds in which a cluster that nobody bids for is filled at random (with clients that can pay); later
+        its model stays as it is. None: always; 0: never. In round 0 all clusters are filled at random.
+      profile_on: the server's rows for contributions: "validation" (``held_fraction`` above 0), another name in
+        ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
+      normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
+      importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
+        which lets test data leak.
+      server_lr: server learning rate.
+      code_mode: the authors' code in place of ``bid``, ``random_slots``, ``fill_empty``, ``ranked`` and
+        ``importance_split``.
+
+    Returns:
+      The algorithm. A client is given its personalised model, a stranger as well, without training. Clients without
+      validation rows use their training rows. Info: ``weight`` [row]; by client and cluster ``bid``, ``membership``
+      and ``contribution``; ``tokens`` [client] and ``pool`` [cluster] with the round before settled and this one not
+      yet paid; ``paid``, ``reimbursed``, ``rewarded`` [client] and ``utility`` [cluster] of that settlement (the last
+      round of a run is never settled); ``exploration`` [cluster].
+
+    Raises:
+      ValueError: if a name is not valid or a number out of range; when it is built into a run, if the server has no
+        rows for the profiler.
+    """
+    if code_mode:
+        bid, random_slots = CODE_MODE["bid"], CODE_MODE["random_slots"]
+        fill_empty, ranked, importance_split = (CODE_MODE[key] for key in ("fill_empty", "ranked", "importance_split"))
+    _check(bid, importance_split, random_slots, clients_per_cluster)
+    for name, value in {"exploration": exploration, "least_exploration": least_exploration}.items():
+        check_share(name, value)
+    for name, value in {"most_utility": most_utility, "clients_per_cluster": clients_per_cluster}.items():
+        check_positive(name, value)
+    check_share("most_reimbursed", most_reimbursed)
+    count = check_clusters(clusters)
+    trade = Trade(price, integer_tokens, most_utility, most_reimbursed, ranked)
+    bidding = Bidding(bid, least_importance, fill_empty)
+    exploring = Exploring(clients_per_cluster, random_slots, exploration, least_exploration)
+    start = None if clustering is None else clustering.member[:, None] == jnp.arange(count)[None, :]
+
+    def init_server(key: Any, census: Census) -> IpflServer:
+        books = market.new_books(census.train, count, initial_tokens, integer_tokens)
+        if clustering is None:
+            return IpflServer(initial_models(task, key, count, alike=True), books)
+        return IpflServer(clustering.models, books)
+
+    def poll(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> IpflBallot:
+        return IpflBallot(judge(task, down, data)[1])
+
+    def select(key: Any, round: Any, server: IpflServer, ballots: IpflBallot, available: Any) -> Any:
+        books, settled = market.settle(server.books, ballots.accuracy, available, trade)
+        bid_key, choice_key = (jax.random.fold_in(key, purpose) for purpose in range(2))
+        accuracy = ballots.accuracy
+        bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, available, bidding, trade.price, start)
+        cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
+        info = {"tokens": books.tokens, "pool": books.pools, "bid": bids & ~open_to_all[None, :]}
+        return server._replace(books=books), cohort, info | settled | explored
+
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IpflUp, Any]:
+        model = trees.take(down, seat.slot)
+        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round)
+        return IpflUp(trees.subtract(trained.params, model), data.train.rows.size), client
+
+    def aggregate(key: Any, round: Any, server: IpflServer, up: IpflUp, cohort: Cohort, held: Any) -> Any:
+        rows = market.judged_on(held, profile_on, count)
+        trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(count)[None, :])
+        weights = aggregators.member_weights(trains, up.size)
+        models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
+        values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
+        books = market.updated_contribution(server.books, cohort, values)
+        info = {"weight": jnp.sum(weights, axis=0), "membership": books.members, "contribution": books.contribution}
+        return IpflServer(models, books), info
+
+    def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+        rows = validation(data) if importance_split == "valid" else data.test
+        _, accuracy = training.evaluate_each(task, down, rows, ragged=True)
+        # A client without rows cannot tell its clusters apart.
+        accuracy = jnp.where(rows.rows.size > 0, accuracy, 0)
+        return market.personalised(down, aggregators.importance_weights(accuracy))
+
+    by_both, by_client, by_cluster = ("client", "cluster"), ("client",), ("cluster",)
+    return Algorithm(
+        task=task,
+        init_server=init_server,
+        send=lambda server, seat: server.models,
+        poll=poll,
+        select=select,
+        train=train,
+        aggregate=aggregate,
+        deploy=deploy,
+        predict=task.logits,
+        clusters=lambda server: server.models,
+        dimensions=(
+            ("weight", ("row",)),
+            *((name, by_both) for name in ("bid", "membership", "contribution")),
+            *((name, by_client) for name in ("tokens", "paid", "reimbursed", "rewarded")),
+            *((name, by_cluster) for name in ("pool", "utility", "exploration")),
+        ),
+    )
+
+
+def _check(bid: str, importance_split: str, random_slots: int | None, slots: int) -> None:
+    for name, value, valid in (
+        ("bid", bid, ("threshold", "argmax", "random")),
+        ("importance_split", importance_split, ("valid", "test")),
+    ):
+        if value not in valid:
+            raise ValueError(f"expected {name} to be valid, got {value!r}; valid names are {', '.join(valid)}")
+    if random_slots is not None and not 0 <= random_slots <= slots:
+        raise ValueError(f"expected random_slots to be from 0 to {slots}, got {random_slots}")
+
+
+ENTRY = Entry(
+    ipfl,
+    "clients bid tokens for cluster models and are paid by contribution (IP-FL)",
+    REFERENCE,
+    {"clients_per_cluster": 3, "initial_tokens": 40.0},
+)

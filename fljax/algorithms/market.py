@@ -1,0 +1,267 @@
+"""The parts of IP-FL's server, each a pure function: token manager, scheduler, profiler.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithm 1; see ``ipfl`` for deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.types import Cohort, Rows, Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+    from fljax.types import Info
+
+
+class Clustering(NamedTuple):
+    """Where clusters start, if not at random: the cluster of every client, and a model for each cluster."""
+
+    member: Int[Array, " N"]
+    models: PyTree  # [C, ...]
+
+
+class Books(NamedTuple):
+    """What the server knows of clients and clusters beside the models.
+
+    Attributes:
+      tokens: ``[N]``.
+      pools: ``[C]``.
+      best: ``[C]`` best accuracy of each cluster so far, 0 for none.
+      contribution: ``[N, C]``, the last that was measured; 0 in the beginning.
+      participation: ``[N, C]``, how often a client trained a cluster's model.
+      members: ``[N, C]``, who did in the last round, which is not settled yet.
+      eligible: ``[N]``, who has data.
+    """
+
+    tokens: Array
+    pools: Array
+    best: Float[Array, " C"]
+    contribution: Float[Array, "N C"]
+    participation: Int[Array, "N C"]
+    members: Bool[Array, "N C"]
+    eligible: Bool[Array, " N"]
+
+
+class Trade(NamedTuple):
+    """The rules of the token manager; see ``ipfl`` for what the fields mean."""
+
+    price: int | float | Array
+    integer: bool
+    most_utility: float | Array
+    most_reimbursed: float | Array
+    ranked: Literal["members", "all"]
+
+
+class Bidding(NamedTuple):
+    """How clients bid; see ``ipfl``."""
+
+    rule: Literal["threshold", "argmax", "random"]
+    least_importance: float | Array | None
+    fill_empty: int | None
+
+
+class Exploring(NamedTuple):
+    """How the scheduler explores; see ``ipfl``."""
+
+    slots: int
+    random_slots: int | None
+    initial: float | Array
+    least: float | Array
+
+
+def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, integer: bool) -> Books:
+    """The books before round 0: the same number of tokens for everybody, empty pools."""
+    population, real = sizes.shape[0], jnp.result_type(float)
+    kind = jnp.int32 if integer else real
+    return Books(
+        tokens=jnp.broadcast_to(jnp.asarray(tokens, kind), (population,)),
+        pools=jnp.zeros(clusters, kind),
+        best=jnp.zeros(clusters, real),
+        contribution=jnp.zeros((population, clusters), real),
+        participation=jnp.zeros((population, clusters), jnp.int32),
+        members=jnp.zeros((population, clusters), bool),
+        eligible=sizes > 0,
+    )
+
+
+def settle(
+    books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], trade: Trade
+) -> tuple[Books, Info]:
+    """Token manager: books the last round by what its members now think of the models that they made.
+
+    Args:
+      books: before settlement.
+      accuracy: ``[N, C]`` of the new models on each client's validation rows.
+      available: ``[N]``, whose accuracies are of this round; the others are not asked.
+      trade: the rules.
+
+    Returns:
+      The books, with nobody left to settle, and Info of the round BEFORE: ``utility`` [cluster], ``paid``,
+      ``reimbursed`` and ``rewarded`` [client].
+    """
+    told = books.members & available[:, None]
+    count = jnp.sum(told, axis=0)
+    total = jnp.sum(jnp.where(told, accuracy, 0), axis=0)
+    mean = jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan).astype(books.best.dtype)
+    ledger = aggregators.settle_tokens(
+        books.tokens,
+        books.pools,
+        books.best,
+        books.members,
+        books.contribution,
+        books.participation,
+        mean,
+        price=trade.price,
+        integer=trade.integer,
+        most_utility=trade.most_utility,
+        most_reimbursed=trade.most_reimbursed,
+        ranked=trade.ranked,
+    )
+    flows = {name: jnp.sum(getattr(ledger, name), axis=1) for name in ("paid", "reimbursed", "rewarded")}
+    utility = aggregators.cluster_utility(mean, books.best, most=trade.most_utility)
+    settled = books._replace(
+        tokens=ledger.tokens, pools=ledger.pools, best=ledger.best, members=jnp.zeros_like(books.members)
+    )
+    return settled, {"utility": utility, **flows}
+
+
+def place_bids(
+    key: Key[Array, ""],
+    round: Int[Array, ""],
+    books: Books,
+    accuracy: Float[Array, "N C"],
+    available: Bool[Array, " N"],
+    bidding: Bidding,
+    price: int | float | Array,
+    start: Bool[Array, "N C"] | None,
+) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
+    """The bids of a round, never for more than a client's tokens, and which clusters are filled at random.
+
+    In round 0 every cluster is, from all clients, or from its members where ``start`` names them. Later one without
+    bidders is, while ``fill_empty`` says so.
+    """
+    drawn = jax.random.uniform(key, accuracy.shape)
+    if bidding.rule == "random":
+        choice = jnp.arange(accuracy.shape[1])[None, :] == jnp.argmax(drawn, axis=1)[:, None]
+        bids = aggregators.affordable(drawn, choice, books.tokens, price=price)
+    else:
+        bids = aggregators.bid_preferences(
+            accuracy, books.tokens, least_importance=bidding.least_importance, price=price, rule=bidding.rule
+        )
+    first = round == 0
+    bids = bids & available[:, None] & ~first
+    early = True if bidding.fill_empty is None else round < bidding.fill_empty
+    open_to_all = ~jnp.any(bids, axis=0) & (first | early)
+    pool = open_to_all[None, :] & available[:, None]
+    if start is not None:
+        pool = pool & (start | ~first)
+    # Whoever bids is to pay for that before anything that chance may ask for.
+    wanted = aggregators.affordable(jnp.where(bids, 2 + drawn, drawn), bids | pool, books.tokens, price=price)
+    return wanted, open_to_all
+
+
+def choose(
+    key: Key[Array, ""], books: Books, bids: Bool[Array, "N C"], at_random: Bool[Array, " C"], exploring: Exploring
+) -> tuple[Cohort, Info]:
+    """Scheduler: K rows for each cluster, one for each client that is to train its model.
+
+    Returns:
+      The cohort of C K rows, whose slot is the cluster, and Info: ``exploration`` [cluster], the share of random slots.
+    """
+    if exploring.random_slots is None:
+        share = aggregators.exploration_share(
+            books.participation, eligible=books.eligible, initial=exploring.initial, least=exploring.least
+        )
+    else:
+        share = jnp.full(bids.shape[1], exploring.random_slots / exploring.slots, jnp.result_type(float))
+    share = jnp.where(at_random, 1, share).astype(books.best.dtype)
+    plan = aggregators.schedule(key, bids, books.contribution, books.participation, share, slots=exploring.slots)
+    slot = jnp.broadcast_to(jnp.arange(bids.shape[1], dtype=jnp.int32)[:, None], plan.id.shape)
+    return Cohort(plan.id.reshape(-1), slot.reshape(-1), plan.present.reshape(-1)), {"exploration": share}
+
+
+def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
+    """Which client trained which cluster's model, from the rows that are present."""
+    place = jnp.where(cohort.present, cohort.id, shape[0])  # rows beyond the end are dropped
+    return jnp.zeros(shape, bool).at[place, cohort.slot].set(True, mode="drop")
+
+
+def profile(
+    key: Key[Array, ""],
+    task: Task,
+    before: PyTree,
+    after: PyTree,
+    updates: PyTree,
+    weights: Float[Array, "C S"],
+    held: list[Subset],
+    normalised: bool,
+) -> Float[Array, "C S"]:
+    """Profiler: first-order Shapley values, by the gradient of each new model on the server's rows.
+
+    Args:
+      key: of this round; only dropout in the model would use it, and the gradient is taken without.
+      task: model and loss.
+      before: ``[C, ...]`` models before aggregation.
+      after: ``[C, ...]`` models after it.
+      updates: ``[S, ...]`` new minus old.
+      weights: ``[C, S]`` of the aggregation.
+      held: rows on which each of C clusters is judged.
+      normalised: see ``shapley_first_order``.
+    """
+    plain = task._replace(augment=None)
+    width = max(each.rows.index.shape[-1] for each in held)
+    index = jnp.stack([jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1])) for each in held])
+    size = jnp.stack([each.rows.size for each in held])
+    examples = held[0].examples
+
+    def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+        return task.loss(task.logits(params, x), y)
+
+    def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
+        model, index, size = each
+        return training.full_gradient(plain, model, Subset(examples, Rows(index, size)), key, loss=loss)
+
+    gradients = jax.lax.map(slope, (after, index, size))
+    return aggregators.shapley_first_order(gradients, updates, weights, normalised=normalised, models=before)
+
+
+def judged_on(held: Mapping[str, Subset], profile_on: str, clusters: int) -> list[Subset]:
+    """The server's rows for the profiler: the same for every cluster, or of one source distribution for each.
+
+    Raises:
+      ValueError: if the server has no such rows.
+    """
+    each = [f"distribution_{c}" for c in range(clusters)] if profile_on == "distributions" else [profile_on] * clusters
+    missing = [name for name in each if name not in held]
+    if missing:
+        names = ", ".join(held) or "none; held_fraction above 0 keeps some for validation"
+        raise ValueError(
+            f"expected profile_on to name rows that the server has, or distributions, got {missing[0]!r}; "
+            f"valid names are {names}"
+        )
+    return [held[name] for name in each]
+
+
+def updated_contribution(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
+    """The books with the contributions of those who trained, and with who is to be settled next."""
+    members = membership(cohort, books.members.shape)
+    place = jnp.where(cohort.present, cohort.id, members.shape[0])
+    own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])]
+    return books._replace(
+        contribution=books.contribution.at[place, cohort.slot].set(own.astype(books.contribution.dtype), mode="drop"),
+        participation=books.participation + members,
+        members=members,
+    )
+
+
+def personalised(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
+    """``theta_k = sum_c u_kc w_c``: one client's model, by averaging parameters."""
+    return trees.take(aggregators.mix(importance[None, :], models), 0)

@@ -1,0 +1,161 @@
+"""Rounds of IP-FL on softmax regression, written out in NumPy with loops, without fljax.
+
+Random numbers are given: ``bid_draw`` and ``slot_draw`` are ``[N, C]``. Parameters are as in ``numpy_round``.
+
+Source: IP-FL, Algorithms 1 and 2, equations (7)-(13), appendix H.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.oracles import numpy_round
+
+Params = dict[str, np.ndarray]
+
+
+class Rules(NamedTuple):
+    """Hyper-parameters by the spec's symbols."""
+
+    slots: int
+    bid: str = "threshold"
+    price: int = 1
+    integer: bool = True
+    ranked: str = "members"
+    random_slots: int | None = None
+    fill: int | None = 10
+    normalised: bool = True
+
+
+class Books(NamedTuple):
+    """T_k, P_c, Amax_c, phi_kc, n_kc, and who trained in the last round."""
+
+    tokens: np.ndarray
+    pools: np.ndarray
+    best: np.ndarray
+    phi: np.ndarray
+    count: np.ndarray
+    members: list[list[int]]
+
+
+def accuracies(models: list[Params], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """``a_kc`` of one client."""
+    return np.array([np.mean(numpy_round.probabilities(model, x).argmax(axis=1) == y) for model in models])
+
+
+def importance(accuracy: np.ndarray) -> np.ndarray:
+    """``u_k`` of one client, equation (7)."""
+    return accuracy / accuracy.sum() if accuracy.sum() > 0 else np.full(len(accuracy), 1 / len(accuracy))
+
+
+def personalised(models: list[Params], accuracy: np.ndarray) -> Params:
+    """Equation (8)."""
+    return {name: sum(u * m[name] for u, m in zip(importance(accuracy), models, strict=True)) for name in models[0]}
+
+
+def down(amount: float, integer: bool) -> Any:
+    """A whole number of tokens, if they are whole."""
+    return math.floor(amount + 1e-9) if integer else amount
+
+
+def settle(books: Books, accuracy: dict[int, np.ndarray], rules: Rules) -> Books:
+    """Equations (9)-(13) for the members of the last round."""
+    tokens, pools, best = books.tokens.copy(), books.pools.copy(), books.best.copy()
+    for c, members in enumerate(books.members):
+        for k in members:
+            tokens[k] -= rules.price
+            pools[c] += rules.price
+        if not members:
+            continue
+        mean = np.mean([accuracy[k][c] for k in members])
+        if best[c] > 0:
+            utility = min(max((mean - best[c]) / best[c], 0), 1)
+            each = down(down(pools[c] * (1 - utility), rules.integer) / len(members), rules.integer)
+            for k in members:
+                tokens[k] += each
+                pools[c] -= each
+        best[c] = max(best[c], mean)
+        n, pool = len(members), pools[c]
+        for place, k in enumerate(sorted(members, key=lambda k: (-books.phi[k, c], k))):
+            given = down((n - place) * pool / (n * (n + 1)), rules.integer)
+            tokens[k] += given
+            pools[c] -= given
+        ranked = members if rules.ranked == "members" else range(len(tokens))
+        n, pool = len(ranked), pools[c]
+        for place, k in enumerate(sorted(ranked, key=lambda k: (-books.count[k, c], k))):
+            given = down((n - place) * pool / (n * (n + 1) / 2), rules.integer)
+            tokens[k] += given
+            pools[c] -= given
+    return books._replace(tokens=tokens, pools=pools, best=best, members=[[] for _ in books.members])
+
+
+def bids(books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, rules: Rules) -> list[list[int]]:
+    """Who bids for each cluster: Algorithm 2, as far as tokens go."""
+    clusters = len(books.pools)
+    found: list[list[int]] = [[] for _ in range(clusters)]
+    for k in sorted(accuracy):
+        u = importance(accuracy[k])
+        if rules.bid == "threshold":
+            wanted = [c for c in range(clusters) if u[c] >= 1 / clusters - 1e-6] or [int(np.argmax(u))]
+        else:
+            wanted = [int(np.argmax(u if rules.bid == "argmax" else draw[k]))]
+        for c in sorted(wanted, key=lambda c: (-u[c], c))[: int(books.tokens[k] // rules.price)]:
+            found[c].append(k)
+    return found
+
+
+def candidates(
+    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, t: int, rules: Rules
+) -> tuple[list[list[int]], list[bool]]:
+    """Bidders, and in clusters without any those whom chance may ask and who can pay for it."""
+    found = bids(books, accuracy, draw, rules) if t > 0 else [[] for _ in books.pools]
+    at_random = [not who and (t == 0 or rules.fill is None or t < rules.fill) for who in found]
+    for k in sorted(accuracy):
+        left = int(books.tokens[k] // rules.price) - sum(k in who for who in found)
+        asked = sorted((c for c in range(len(found)) if at_random[c]), key=lambda c, k=k: (-draw[k, c], c))
+        for c in asked[: max(left, 0)]:
+            found[c].append(k)
+    return found, at_random
+
+
+def schedule(
+    books: Books, found: list[list[int]], at_random: list[bool], draw: np.ndarray, eligible: int, rules: Rules
+) -> list[list[int]]:
+    """K_p by contribution, K_r at random."""
+    chosen = []
+    for c, who in enumerate(found):
+        unexplored = sum(books.count[k, c] == 0 for k in range(len(books.tokens))) - (len(books.tokens) - eligible)
+        share = max(0.2, 0.9 * unexplored / eligible)
+        random_slots = math.ceil(share * rules.slots - 1e-6) if rules.random_slots is None else rules.random_slots
+        random_slots = rules.slots if at_random[c] else random_slots
+        merit = lambda k, c=c: (books.count[k, c] == 0, -books.phi[k, c] if books.count[k, c] else 0, k)  # noqa: E731
+        top = sorted(who, key=merit)[: rules.slots - random_slots]
+        rest = sorted((k for k in who if k not in top), key=lambda k, c=c: -draw[k, c])
+        chosen.append(top + rest[: rules.slots - len(top)])
+    return chosen
+
+
+def aggregate(
+    models: list[Params],
+    books: Books,
+    trained: list[dict[int, tuple[Params, int]]],
+    held: list[tuple[np.ndarray, np.ndarray]],
+    rules: Rules,
+) -> tuple[list[Params], Books]:
+    """``trained[c][k]``: a member's new model and its samples; contributions by appendix H."""
+    phi, count, new = books.phi.copy(), books.count.copy(), []
+    for c, members in enumerate(trained):
+        total = sum(size for _, size in members.values())
+        mean = models[c]
+        if members:
+            mean = {n: sum(size / total * model[n] for model, size in members.values()) for n in models[c]}
+        slope = numpy_round.gradient(mean, *held[c])
+        for k, (model, size) in members.items():
+            other = mean if rules.normalised else {name: 0 * leaf for name, leaf in mean.items()}
+            phi[k, c] = -size / total * sum(np.sum(slope[n] * (model[n] - other[n])) for n in mean)
+            count[k, c] += 1
+        new.append(mean)
+    return new, books._replace(phi=phi, count=count, members=[sorted(members) for members in trained])
