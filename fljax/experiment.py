@@ -7,12 +7,13 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import algorithms, contributions, data, models, results, scenarios
-from fljax.config import AlgorithmEntry, Config
+from fljax import algorithms, clustering, contributions, data, models, results, scenarios
+from fljax.config import AlgorithmEntry, Clustering, Config
 from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
 from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.local import Local
@@ -101,7 +102,7 @@ def run(
 
         tell("train", label, 0, config.rounds, "")
         kept[label] = simulate(
-            build_plan(config, entry, task, local, reference, federation),
+            build_plan(config, entry, task, local, reference, federation, _baseline(config, parts)),
             federation,
             rounds=config.rounds,
             seeds=config.seeds,
@@ -168,7 +169,9 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
     return data.stack(federations), task
 
 
-def check(config: Config, task: Task, federation: Federation, rehearsed: bool = True) -> dict[str, Plan]:
+def check(
+    config: Config, task: Task, federation: Federation, rehearsed: bool = True, swept: bool = False
+) -> dict[str, Plan]:
     """Builds every algorithm once, so that what is wrong with one is said before anything is computed.
 
     Args:
@@ -176,6 +179,7 @@ def check(config: Config, task: Task, federation: Federation, rehearsed: bool = 
       task: its model.
       federation: its data.
       rehearsed: also trace a round of each, which takes a second or two.
+      swept: as a cell of a sweep, whose algorithms do not wait for the first one.
 
     Returns:
       Their plans by label, with one half for everything that standalone models would tell.
@@ -185,9 +189,15 @@ def check(config: Config, task: Task, federation: Federation, rehearsed: bool = 
     """
     half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
     alone, local = Reference(half, half, half), build_local(config)
-    plans = {e.label: build_plan(config, e, task, local, alone, federation) for e in config.algorithms}
+    first = config.algorithms[0]
+    plans = {
+        e.label: build_plan(
+            config, e, task, local, alone, federation, None if swept or e is first else half, trial=True
+        )
+        for e in config.algorithms
+    }
     for plan in plans.values():
-        plan.build(**plan.arguments, **{name: values[0] for name, values in plan.by_seed.items()})
+        plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
         if rehearsed:
             rehearse(plan, federation)
     return plans
@@ -218,11 +228,24 @@ def build_local(config: Config) -> Local:
 
 
 def build_plan(
-    config: Config, entry: AlgorithmEntry, task: Task, local: Local, reference: Reference, federation: Federation
+    config: Config,
+    entry: AlgorithmEntry,
+    task: Task,
+    local: Local,
+    reference: Reference,
+    federation: Federation,
+    baseline: np.ndarray | None = None,
+    *,
+    trial: bool = False,
 ) -> Plan:
     """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
 
     Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
+    ``baseline`` ``[seeds, N]`` is what the first algorithm of the config has reached. In a ``trial`` nothing is trained
+    to find where clusters start.
+
+    Raises:
+      ValueError: if a scenario asks for a baseline and there is none.
     """
     local = _own_local(entry, local)
     found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
@@ -236,11 +259,56 @@ def build_plan(
     options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
     measure = fixed.pop("contribution", "standalone_accuracy")
     contribution = contributions.measure(measure, _facts(federation, reference))
-    measured = {"threshold": reference.threshold, "contribution": contribution}
+    measured = {"threshold": reference.threshold, "contribution": contribution, "baseline": baseline}
+    started = fixed.pop("clustering", None)
     given = ((build, fixed), *zip(wrappers, options, strict=True))
     wanted = {name for each, own in given for name in _offered(each, measured) if name not in own}
+    if "baseline" in wanted and baseline is None:
+        raise ValueError(
+            "expected a scenario that asks for a baseline on an algorithm after the first one, which is the baseline, "
+            f"and not in a sweep, got one on {entry.label}; its baseline may be given as a number"
+        )
     by_seed = {name: values for name, values in measured.items() if name in wanted}
+    if started is not None and started.name != "random":
+        by_seed["clustering"] = _started(config, started, build, fixed, task, local, federation, trial)
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
+
+
+def _started(
+    config: Config,
+    chosen: Clustering,
+    build: Callable[..., Any],
+    fixed: Mapping[str, Any],
+    task: Task,
+    local: Local,
+    federation: Federation,
+    trial: bool,
+) -> Any:
+    """Where clusters start, of all seeds."""
+    clustering.check_rows(federation, chosen.rows)
+    count = fixed.get("clusters", inspect.signature(build).parameters["clusters"].default)
+    if trial:
+        return clustering.placeholder(task, count, config.data.clients, len(config.seeds))
+    return clustering.by_f1(
+        task,
+        local,
+        federation,
+        clusters=count,
+        seeds=config.seeds,
+        rounds=chosen.rounds,
+        features=chosen.features,
+        rows=chosen.rows,
+        execution=Execution(**config.execution.model_dump()),
+    )
+
+
+def _baseline(config: Config, parts: Parts) -> np.ndarray | None:
+    """``[seeds, N]``: accuracies that the first algorithm has reached, on validation rows where there are any."""
+    if config.algorithms[0].label not in parts:
+        return None
+    metrics = parts[config.algorithms[0].label][0]
+    name = "valid_accuracy" if "valid_accuracy" in metrics else "test_accuracy"
+    return metrics[name].transpose("evaluated_round", "seed", "client").values[-1]
 
 
 def _facts(federation: Federation, reference: Reference) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _PREFIXES = ("", "unseen_")
 _DERIVED = ("average_loss", "global_average_accuracy", "global_model_appeal_rho", "average_gain")
 _METRICS = (*formulas.METRICS, *_DERIVED)
 # Those that are no scalar, and one that strangers do not have.
-_NOT_SCALAR = ("personalised_model_accuracy_gain", "participation_rate")
+_NOT_SCALAR = ("personalised_model_accuracy_gain",)
 _OF_CLIENTS = ("unseen_contribution_correlation",)
 _NAMES = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
 METRICS = (*(name for name in _NAMES if name not in _OF_CLIENTS), VALIDATION)
@@ -113,7 +113,7 @@ def run(
         world = made[worlds[place]]
         # What is wrong with a round is wrong in all cells, but for the shapes of the data.
         first = worlds.index(worlds[place]) == place
-        experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first)
+        experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first, swept=True)
     references = _references(grid.cells, worlds, made, tell) if missing else []
     for place, entry in enumerate(config.algorithms):
         label = entry.label

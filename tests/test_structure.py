@@ -32,6 +32,7 @@ FLOORS = {
     "algorithms": (3, 0),
     "scenarios": (3, 1),
     "config": (4, 0),
+    "clustering": (4, 1),
     "folders": (5, 0),
     "experiment": (5, 1),
     "sweep": (5, 2),

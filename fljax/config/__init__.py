@@ -9,6 +9,7 @@ signature of its builder.
 from fljax.config.errors import ConfigError
 from fljax.config.keys import (
     AlgorithmEntry,
+    Clustering,
     Config,
     Data,
     Execution,
@@ -25,6 +26,7 @@ from fljax.config.writing import dumps
 
 __all__ = [
     "AlgorithmEntry",
+    "Clustering",
     "Config",
     "ConfigError",
     "Data",

@@ -259,6 +259,18 @@ class Contribution(Named):
         return self
 
 
+class Clustering(Table):
+    """Where the clusters of an algorithm start: "random", or by "f1" after some ``rounds`` of FedAvg.
+
+    K-means groups clients by F1 on the server's ``rows``, on the ``features`` classes in which they differ most.
+    """
+
+    name: Literal["random", "f1"] = "random"
+    rounds: Count = 5
+    features: Count = 10
+    rows: str = "validation"
+
+
 class Published(Table):
     """The published numbers that results are printed beside: rows of a table (``fljax list tables``).
 

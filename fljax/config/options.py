@@ -13,7 +13,7 @@ import pydantic
 from pydantic import ConfigDict, Field
 
 from fljax.config.errors import ConfigError, option_sentence, sentence
-from fljax.config.keys import AlgorithmEntry, Config, Contribution, Count, Local, Scenario
+from fljax.config.keys import AlgorithmEntry, Clustering, Config, Contribution, Count, Local, Scenario
 from fljax.naming import resolve, unknown
 
 
@@ -50,8 +50,9 @@ class Hands(NamedTuple):
     named: frozenset[str] = frozenset()
 
 
-ALGORITHM = Hands(0, frozenset({"task", "local", "contribution", "reference", "threshold", "clients_per_round"}))
-SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution"}))
+_OF_ALGORITHM = {"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}
+ALGORITHM = Hands(0, frozenset(_OF_ALGORITHM))
+SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution", "baseline"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
 PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
 MEASURE = Hands(0, frozenset({"size", "population", "standalone_accuracy", "standalone_loss"}))
@@ -60,6 +61,7 @@ OPTIMIZER = Hands(1)
 # What a number in the config replaces all the same.
 OVERRIDABLE: Mapping[str, Any] = {
     "threshold": float,
+    "baseline": float,
     "clients_per_round": Count,
     "learning_rate": float,
     "batch_size": Count,
@@ -101,10 +103,12 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
-    overridable = {**OVERRIDABLE, "contribution": Any}
+    overridable = {**OVERRIDABLE, "contribution": Any, "clustering": Any}
     options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", overridable)
     if "contribution" in options:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
+    if "clustering" in options:
+        options |= {"clustering": _clustering(f"{path}.clustering", options["clustering"])}
     if "server_optimizer" in options:
         _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
     entry = entry.model_copy(update={"options": options})
@@ -152,6 +156,18 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
         raise ConfigError(f"{path}.free_riders: expected ids of clients from 0 to {clients - 1}, got {got}")
     if table.induced_rate is not None and clients - len(table.free_riders) < 1:
         raise ConfigError(f"{path}.free_riders: expected a client that is none, got all {clients}")
+
+
+def _clustering(path: str, chosen: Any) -> Clustering:
+    """The name of a way to start clusters, or a table with one."""
+    if not isinstance(chosen, str | Mapping | Clustering):
+        raise ConfigError(f"{path}: expected a name or a table with one, got {chosen!r}")
+    raw = {"name": chosen} if isinstance(chosen, str) else chosen
+    try:
+        return Clustering.model_validate(raw)
+    except pydantic.ValidationError as error:
+        said = sentence(error, raw if isinstance(raw, Mapping) else {})
+        raise ConfigError(f"{path}: {said}" if said.startswith("expected ") else f"{path}.{said}") from None
 
 
 def _check_server_optimizer(path: str, chosen: Any) -> None:

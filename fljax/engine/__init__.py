@@ -14,6 +14,7 @@ from fljax.engine.estimate import size as size
 from fljax.engine.execution import Execution as Execution
 from fljax.engine.program import Plan as Plan
 from fljax.engine.program import groups as groups
+from fljax.engine.program import is_stacked as is_stacked
 from fljax.engine.round import State as State
 from fljax.engine.round import one_round as one_round
 from fljax.engine.simulate import Block as Block

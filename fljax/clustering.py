@@ -1,0 +1,185 @@
+"""Clusters to start from: clients grouped by what their models are good at after a few rounds of FedAvg.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", appendix C.1, equation (14), which its evaluation
+leaves out. Deviation: F1 is that of each class against all others; the authors' code takes it on rows of one class
+alone, which is a function of recall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import local as training
+from fljax.aggregators import cluster_means
+from fljax.algorithms import fedavg
+from fljax.algorithms.market import Clustering
+from fljax.engine import Execution, is_stacked, simulate
+from fljax.local import Local
+from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+
+class _Pretrained(NamedTuple):
+    """FedAvg's server, and what each client last sent."""
+
+    inner: Any
+    models: PyTree  # [N, ...]
+    answered: Bool[Array, " N"]
+
+
+def by_f1(
+    task: Task,
+    local: Local,
+    federation: Federation,
+    *,
+    clusters: int,
+    seeds: Sequence[int] = (0,),
+    rounds: int = 5,
+    features: int = 10,
+    rows: str = "validation",
+    execution: Execution | None = None,
+) -> Clustering:
+    """K-means on the F1 scores of every client's model, class by class, on the server's rows.
+
+    All clients train ``rounds`` rounds of FedAvg. Of the F1 scores ``[N, classes]`` of their last local models the
+    ``features`` classes of the largest variance over clients are kept, and K-means (k-means++, best of 10) finds the
+    clusters. A cluster's model is the mean of its members' last local models.
+
+    Args:
+      task: model and loss; it knows its number of classes.
+      local: how clients train.
+      federation: of all seeds, or one for each (``fljax.data.stack``).
+      clusters: C.
+      seeds: those of the run that starts from here.
+      rounds: of pre-training.
+      features: how many classes are looked at; more than there are: all.
+      rows: name of the server's rows in ``federation.held``.
+      execution: as for ``simulate``.
+
+    Returns:
+      A Clustering with a leading axis of seeds, for ``Plan(..., by_seed={"clustering": ...})``: member ``[seeds, N]``
+      by id and models ``[seeds, C, ...]``. Clients that never trained are in a random cluster.
+
+    Raises:
+      ValueError: if the server has no such rows, the task does not know its classes, or there are fewer clients with
+        data than clusters.
+    """
+    check_rows(federation, rows)
+    if task.classes is None:
+        raise ValueError("expected a task that knows its number of classes, got one with classes = None")
+    result = simulate(_remembering(task, local), federation, rounds=rounds, seeds=seeds, execution=execution)
+    members, models = [], []
+    for place, seed in enumerate(seeds):
+        found = jax.tree.map(lambda leaf, place=place: leaf[place], result.state.server)
+        held = Rows(*federation.held[rows])
+        if is_stacked(federation):
+            held = jax.tree.map(lambda leaf, place=place: leaf[place], held)
+        scores = np.asarray(_scores(task, found.models, Subset(federation.examples, held)))
+        answered = np.asarray(found.answered)
+        member = _members(scores, answered, clusters, features, seed)
+        members.append(member)
+        belongs = jnp.asarray((member[:, None] == np.arange(clusters)[None, :]) & answered[:, None])
+        models.append(cluster_means(found.models, belongs, jnp.ones(len(member))))
+    return Clustering(jnp.asarray(np.stack(members), jnp.int32), jax.tree.map(lambda *each: jnp.stack(each), *models))
+
+
+def check_rows(federation: Federation, rows: str) -> None:
+    """Raises a ValueError unless the server has rows of that name."""
+    if rows not in federation.held:
+        names = ", ".join(federation.held) or "none; held_fraction above 0 keeps some for validation"
+        raise ValueError(f"expected clustering on rows that the server has, got {rows!r}; valid names are {names}")
+
+
+def f1_scores(
+    predicted: Int[Array, " n"], y: Int[Array, " n"], real: Bool[Array, " n"], classes: int
+) -> Float[Array, " K"]:
+    """``2 TP / (2 TP + FP + FN)`` of each class against all others; 0 for a class that is neither there nor predicted.
+
+    Args:
+      predicted: ``[n]`` classes.
+      y: ``[n]`` the true ones.
+      real: ``[n]``, False for padding.
+      classes: K.
+    """
+    said = (predicted[:, None] == jnp.arange(classes)[None, :]) & real[:, None]
+    true = (y[:, None] == jnp.arange(classes)[None, :]) & real[:, None]
+    hits = jnp.sum(said & true, axis=0)
+    both = jnp.sum(said, axis=0) + jnp.sum(true, axis=0)  # 2 TP + FP + FN
+    return jnp.where(both > 0, 2 * hits / jnp.maximum(both, 1), 0)
+
+
+def _remembering(task: Task, local: Local) -> Algorithm:
+    """FedAvg of all clients, whose server keeps what each of them last sent."""
+    inner = fedavg(task, local, clients_per_round=None)
+
+    def init_server(key: Any, census: Any) -> _Pretrained:
+        server, population = inner.init_server(key, census), census.train.shape[0]
+        models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), server.model)
+        return _Pretrained(server, models, jnp.zeros(population, bool))
+
+    def select(key: Any, round: Any, server: _Pretrained, ballots: Any, available: Any) -> Any:
+        own, cohort, info = inner.select(key, round, server.inner, ballots, available)
+        return server._replace(inner=own), cohort, info
+
+    def aggregate(key: Any, round: Any, server: _Pretrained, up: Any, cohort: Cohort, held: Any) -> Any:
+        own, info = inner.aggregate(key, round, server.inner, up, cohort, held)
+        place = jnp.where(cohort.present, cohort.id, server.answered.shape[0])
+        models = jax.tree.map(
+            lambda all, start, move: all.at[place].set(start[None] + move, mode="drop"),
+            server.models,
+            server.inner.model,
+            up.update,
+        )
+        return _Pretrained(own, models, server.answered.at[place].set(True, mode="drop")), info
+
+    return inner._replace(
+        init_server=init_server,
+        send=lambda server, seat: inner.send(server.inner, seat),
+        select=select,
+        aggregate=aggregate,
+    )
+
+
+def _scores(task: Task, models: PyTree, subset: Subset) -> Float[Array, "N K"]:
+    """F1 of every client's model by class."""
+    classes = task.classes or 0
+    capacity = subset.rows.index.shape[-1]
+    position = jnp.arange(capacity)
+
+    @jax.jit
+    def all_of_them(models: PyTree, subset: Subset) -> Array:
+        def one(model: PyTree) -> Array:
+            x, y = training.fetch(task, subset, position)
+            predicted = jnp.argmax(task.logits(model, x), axis=-1)
+            return f1_scores(predicted, y, position < subset.rows.size, classes)
+
+        return jax.lax.map(one, models)
+
+    return all_of_them(models, subset)
+
+
+def _members(scores: np.ndarray, answered: np.ndarray, clusters: int, features: int, seed: int) -> np.ndarray:
+    from sklearn.cluster import KMeans
+
+    if answered.sum() < clusters:
+        raise ValueError(f"expected a client with data for each of {clusters} clusters, got {answered.sum()} of them")
+    kept = np.argsort(-scores[answered].var(axis=0), kind="stable")[:features]
+    # Its stubs take n_init for a name only.
+    found: Any = KMeans(clusters, init="k-means++", n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
+    member = np.random.default_rng((seed, 2)).integers(0, clusters, len(answered))
+    member[answered] = found.fit_predict(scores[answered][:, kept])
+    return member
+
+
+def placeholder(task: Task, clusters: int, population: int, seeds: int) -> Clustering:
+    """A Clustering of the right shapes, to try a program with before anything is trained."""
+    model = task.init(jax.random.key(0))
+    models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seeds, clusters, *leaf.shape)), model)
+    return Clustering(jnp.broadcast_to(jnp.arange(population, dtype=jnp.int32) % clusters, (seeds, population)), models)

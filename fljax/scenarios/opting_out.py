@@ -1,0 +1,111 @@
+"""Dynamic opting out: every few rounds, clients that would be better off with another model leave.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", equations (1) and (2), which count opt-outs once, at
+the end; taking them out of the pool while training goes on is a reconstruction, off by default there as here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax.scenarios.common import Entry, with_server
+from fljax.types import Algorithm, Census
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
+
+
+class OptingServer(NamedTuple):
+    """The wrapped server, and who has left."""
+
+    inner: PyTree
+    gone: Bool[Array, " N"]
+
+
+class OptingBallot(NamedTuple):
+    """A client's accuracy with what it would deploy, and the ballot of the wrapped algorithm."""
+
+    accuracy: Float[Array, ""]
+    inner: PyTree
+
+
+def opting_out(
+    inner: Algorithm,
+    *,
+    baseline: Float[Array, " N"] | float,
+    every: int = 10,
+    delta: float = 0.0,
+    comes_back: bool = False,
+    split: Literal["valid", "train", "test"] = "valid",
+) -> Algorithm:
+    """After every ``every`` rounds clients with ``A_k(deployed_k) - baseline_k < delta`` leave the pool.
+
+    Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round.
+
+    Args:
+      inner: any algorithm; what it would deploy to a client is judged.
+      baseline: ``rho_k`` by client id ``[N]`` or one number: the accuracy that a client would have elsewhere, in IP-FL
+        that of FedAvg's model. In an experiment it is that of the first algorithm at its last evaluation.
+      every: rounds between two decisions; the first is before round ``every``.
+      delta: the gain in accuracy below which a client leaves.
+      comes_back: whether a client that left looks again, and returns once its gain is large enough.
+      split: the rows on which accuracy is taken; a client that has none of them takes its training rows.
+
+    Returns:
+      The algorithm. Info: ``gain`` [client], as of the last time that clients were asked, and ``opted_out`` [client].
+
+    Raises:
+      ValueError: if ``split`` is no valid name, ``every`` is not positive, or ``baseline`` has another length than the
+        population.
+    """
+    if split not in ("train", "valid", "test"):
+        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
+    if every < 1:
+        raise ValueError(f"expected every to be positive, got {every}")
+    rho = jnp.asarray(baseline)
+    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+
+    def init_server(key: Any, census: Census) -> OptingServer:
+        population = census.train.shape[0]
+        if rho.shape not in ((), (population,)):
+            raise ValueError(
+                f"expected baseline to be one number or one for each of {population} clients, got shape {rho.shape}"
+            )
+        return OptingServer(inner.init_server(key, census), jnp.zeros(population, bool))
+
+    def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> OptingBallot:
+        ballot = () if inner.poll is None else inner.poll(key, seat, down, client, data)
+        deployed = inner.deploy(key, seat, down, client, data)
+        predict = lambda x: inner.predict(deployed, x)  # noqa: E731
+        _, accuracy = training.evaluate(inner.task, predict, getattr(data, split), key=key)
+        if split != "train":
+            _, known = training.evaluate(inner.task, predict, data.train, key=key)
+            accuracy = jnp.where(getattr(data, split).rows.size > 0, accuracy, known)
+        return OptingBallot(accuracy, ballot)
+
+    def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
+        gain = ballots.accuracy - rho.astype(ballots.accuracy.dtype)
+        leaves = jnp.where(available, gain < delta, server.gone)
+        decides = (round % every == 0) & (round > 0)
+        gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
+        inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available & ~gone)
+        return OptingServer(inner_server, gone), cohort, info | {"gain": gain, "opted_out": gone}
+
+    return own._replace(
+        init_server=init_server,
+        introduce=own.introduce,
+        poll=poll,
+        poll_every=every if inner.poll is None else 1,
+        select=select,
+        dimensions=(*inner.dimensions, ("gain", ("client",)), ("opted_out", ("client",))),
+    )
+
+
+ENTRY = Entry(
+    opting_out,
+    "clients that would be better off elsewhere leave, every few rounds (IP-FL)",
+    {"baseline": (0.9, 0.0, 0.3, 0.0, 0.6), "every": 1},
+)
