@@ -130,9 +130,9 @@ def ipfl(
     Returns:
       The algorithm. A client is given its personalised model, a stranger as well, without training. Clients without
       validation rows use their training rows. Info: ``weight`` [row]; by client and cluster ``bid``, ``membership``
-      and ``contribution``; ``tokens`` [client] and ``pool`` [cluster] with the round before settled and this one not
-      yet paid; ``paid``, ``reimbursed``, ``rewarded`` [client] and ``utility`` [cluster] of that settlement (the last
-      round of a run is never settled); ``exploration`` [cluster].
+      and ``cluster_contribution``; ``tokens`` [client] and ``pool`` [cluster] with the round before settled and this
+      one not yet paid; ``paid``, ``reimbursed``, ``rewarded`` [client] and ``utility`` [cluster] of that settlement
+      (the last round of a run is never settled); ``exploration`` [cluster].
 
     Raises:
       ValueError: if a name is not valid or a number out of range; when it is built into a run, if the server has no
@@ -183,8 +183,8 @@ def ipfl(
         models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
         values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
         books = market.updated_contribution(server.books, cohort, values)
-        info = {"weight": jnp.sum(weights, axis=0), "membership": books.members, "contribution": books.contribution}
-        return IpflServer(models, books), info
+        info = {"membership": books.members, "cluster_contribution": books.contribution}
+        return IpflServer(models, books), info | {"weight": jnp.sum(weights, axis=0)}
 
     def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
         rows = validation(data) if importance_split == "valid" else data.test
@@ -207,7 +207,7 @@ def ipfl(
         clusters=lambda server: server.models,
         dimensions=(
             ("weight", ("row",)),
-            *((name, by_both) for name in ("bid", "membership", "contribution")),
+            *((name, by_both) for name in ("bid", "membership", "cluster_contribution")),
             *((name, by_client) for name in ("tokens", "paid", "reimbursed", "rewarded")),
             *((name, by_cluster) for name in ("pool", "utility", "exploration")),
         ),

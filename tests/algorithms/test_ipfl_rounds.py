@@ -106,7 +106,7 @@ def test_rounds(name, tolerance):
         models, books = oracle.aggregate(models, books, trained, held, rules)
         for c in range(CLUSTERS):
             close(model(states.server.models, np.s_[t + 1, c]), models[c], tolerance)
-        np.testing.assert_allclose(records["contribution"][t], books.phi, rtol=20 * tolerance, atol=tolerance)
+        np.testing.assert_allclose(records["cluster_contribution"][t], books.phi, rtol=20 * tolerance, atol=tolerance)
         seen.append((bid, chosen))
     # Else this shows little: a client in both clusters at once, bidders who are not chosen.
     if name == "three slots":

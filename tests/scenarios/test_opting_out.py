@@ -1,0 +1,110 @@
+"""Dynamic opting out, recomputed from saved states."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.algorithms import fedavg, ipfl
+from fljax.engine.execution import Lanes
+from fljax.engine.round import by_id, initial_state, one_round
+from fljax.local import Local
+from fljax.scenarios import opting_out
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TASK = logistic_regression()
+LOCAL = Local(0.5, 4, steps=5)
+BASELINE = np.array([0.91, 0.47, 0.61, 0.0, 0.71], np.float32)  # no tie with any accuracy
+ROUNDS, EVERY = 13, 3
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return by_id(tiny_federation())
+
+
+def run(algorithm, federation, rounds=ROUNDS):
+    """States before each round and after the last, and the records."""
+    step = jax.jit(lambda state: one_round(algorithm, federation, Lanes(5, 1, 5), state))
+    states = [jax.jit(lambda: initial_state(algorithm, federation, jnp.uint32(0)))()]
+    records = []
+    for _ in range(rounds):
+        state, info = step(states[-1])
+        states.append(state)
+        records.append(jax.tree.map(np.asarray, info))
+    return states, records
+
+
+def accuracies(model, federation, part):
+    found = []
+    for id in range(5):
+        rows = getattr(federation.clients, part)
+        index = np.asarray(rows.index)[id, : int(rows.size[id])]
+        x, y = np.asarray(federation.examples.x)[index], np.asarray(federation.examples.y)[index]
+        found.append(np.mean((x @ np.asarray(model.weight) + np.asarray(model.bias)).argmax(axis=1) == y))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("split", ["valid", "train"])
+def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
+    inner = fedavg(TASK, LOCAL, clients_per_round=3)
+    algorithm = opting_out(inner, baseline=jnp.asarray(BASELINE), every=EVERY, comes_back=comes_back, split=split)
+    states, records = run(algorithm, federation)
+    gone, decisions = np.zeros(5, bool), []
+    for t, record in enumerate(records):
+        if t % EVERY == 0:
+            gain = accuracies(states[t].server.inner.model, federation, split) - BASELINE
+            np.testing.assert_allclose(record["gain"], gain, rtol=1e-5, atol=1e-6)
+            if t > 0:
+                gone = gain < 0 if comes_back else gone | (gain < 0)
+                decisions.append(tuple(gone))
+        np.testing.assert_array_equal(record["opted_out"], gone)
+        there = record["cohort_id"][record["cohort_present"]]
+        assert not gone[there].any()
+        assert len(there) == min(3, 5 - gone.sum())
+        assert int(record["polled"]) == (5 if t % EVERY == 0 else 0)
+    assert 0 < sum(gone) < 5
+
+
+def test_nobody_leaves_a_model_that_is_better(federation):
+    states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=0.0, every=1), federation, 4)
+    plain, _ = run(fedavg(TASK, LOCAL), federation, 4)
+    assert not any(record["opted_out"].any() for record in records)
+    for one, other in zip(jax.tree.leaves(states[-1].server.inner), jax.tree.leaves(plain[-1].server), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_when_all_have_left_nothing_moves(federation):
+    states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=2.0, every=2), federation, 5)
+    assert records[1]["cohort_present"].any()
+    assert not records[2]["cohort_present"].any()
+    for one, other in zip(
+        jax.tree.leaves(states[2].server.inner), jax.tree.leaves(states[5].server.inner), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
+    inner = ipfl(TASK, LOCAL, clients_per_cluster=2, initial_tokens=20)
+    _, records = run(opting_out(inner, baseline=jnp.asarray(BASELINE), every=2), federation, 8)
+    assert records[-1]["opted_out"].any()
+    for record in records:
+        assert not record["bid"][record["opted_out"]].any()
+        assert not record["membership"][record["opted_out"]].any()
+        assert record["tokens"].sum() + record["pool"].sum() == 100
+
+
+def test_bad_arguments_are_named(federation):
+    inner = fedavg(TASK, LOCAL)
+    with pytest.raises(ValueError, match="expected split to be train, valid or test, got 'all'"):
+        opting_out(inner, baseline=0.5, split="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected every to be positive, got 0"):
+        opting_out(inner, baseline=0.5, every=0)
+    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(3,\)"):
+        run(opting_out(inner, baseline=jnp.zeros(3)), federation, 1)

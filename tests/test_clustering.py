@@ -1,0 +1,131 @@
+"""Where clusters start: F1 scores, K-means on real rounds, and the way through a config."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from fljax import Local, Plan, clustering, config, data, experiment, simulate
+from fljax.algorithms import ipfl
+from fljax.models import MODELS, standardise
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(scope="module")
+def world():
+    digits = data.load(data.SOURCES["digits"])
+    options = {"pattern": "10:90", "clients": 12, "held_fraction": 0.1, "valid_fraction": 0.2}
+    federation = data.stack([data.federate(digits, "mixture", seed=seed, **options) for seed in (0, 1)])
+    task = MODELS["logistic_regression"](digits.x.shape[1:], 10, prepare=standardise(digits.mean, digits.std))
+    return federation, task
+
+
+def test_f1_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, predicted = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
+    real = np.arange(50) < 37
+    found = clustering.f1_scores(jnp.asarray(predicted), jnp.asarray(y), jnp.asarray(real), 6)
+    expected = f1_score(y[:37], predicted[:37], labels=range(6), average=None, zero_division=0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert not found[4:].any()
+
+
+def test_kmeans_finds_the_two_halves(world):
+    federation, task = world
+    found = clustering.by_f1(task, Local(0.1, 16, epochs=2), federation, clusters=2, seeds=(0, 1), rounds=3)
+    halves = np.arange(12) < 6
+    assert found.member.shape == (2, 12)
+    for member in np.asarray(found.member):
+        assert (member == halves).all() or (member != halves).all()
+    assert all(leaf.shape[:2] == (2, 2) for leaf in jax.tree.leaves(found.models))
+    plan = Plan(
+        lambda task, local, clustering: ipfl(task, local, clients_per_cluster=3, clustering=clustering),
+        {"task": task, "local": Local(0.1, 16, epochs=1)},
+        {"clustering": found},
+    )
+    result = simulate(plan, federation, rounds=3, seeds=(0, 1))
+    # In round 0 every cluster trains with members of its own.
+    trained = result.records["membership"].sel(round=0).transpose("seed", "client", "cluster").values
+    own = np.asarray(found.member)[:, :, None] == np.arange(2)
+    assert trained.sum() == 2 * 2 * 3
+    assert not (trained & ~own).any()
+
+
+def test_models_are_means_of_the_members_last_models(world):
+    federation, task = world
+    local = Local(0.1, 16, epochs=1)
+    found = clustering.by_f1(task, local, federation, clusters=3, seeds=(0, 1), rounds=1, features=99)
+    kept = simulate(clustering._remembering(task, local), federation, rounds=1, seeds=(0, 1)).state.server
+    for seed in range(2):
+        for c in range(3):
+            members = np.asarray(found.member)[seed] == c
+            assert members.any()
+            for leaf, each in zip(jax.tree.leaves(found.models), jax.tree.leaves(kept.models), strict=True):
+                np.testing.assert_allclose(leaf[seed, c], np.asarray(each)[seed, members].mean(axis=0), atol=1e-6)
+
+
+def test_bad_arguments_are_named(world):
+    federation, task = world
+    local = Local(0.1, 16, epochs=1)
+    with pytest.raises(
+        ValueError, match="expected clustering on rows that the server has, got 'mine'; valid names are"
+    ):
+        clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), rows="mine")
+    with pytest.raises(ValueError, match="expected a client with data for each of 13 clusters, got 12"):
+        clustering.by_f1(task, local, federation, clusters=13, seeds=(0, 1), rounds=1)
+    with pytest.raises(ValueError, match="expected a task that knows its number of classes"):
+        clustering.by_f1(task._replace(classes=None), local, federation, clusters=2, seeds=(0, 1))
+
+
+def test_through_a_config(tmp_path):
+    raw = {
+        "name": "clusters",
+        "seeds": 2,
+        "rounds": 4,
+        "evaluate_every": 2,
+        "data": {
+            "dataset": "digits",
+            "partition": "mixture",
+            "clients": 8,
+            "held_fraction": 0.1,
+            "valid_fraction": 0.2,
+            "partition_options": {"holdout": 0.1},
+        },
+        "model": {"name": "logistic_regression"},
+        "local": {"learning_rate": 0.1, "batch_size": 16, "epochs": 1},
+        "standalone": {"steps": 5},
+        "algorithms": [
+            {"name": "fedavg"},
+            {"name": "ipfl", "clients_per_cluster": 2, "clustering": {"name": "f1", "rounds": 2}},
+            {
+                "name": "ipfl",
+                "label": "leaving",
+                "clients_per_cluster": 2,
+                "scenarios": [{"name": "opting_out", "every": 2}],
+            },
+        ],
+    }
+    outcome = experiment.run(config.parse(raw))
+    accuracy = outcome.metrics["cluster_accuracy"]
+    assert accuracy.sel(algorithm="ipfl").dims == ("seed", "evaluated_round", "cluster", "distribution")
+    assert np.isfinite(accuracy.sel(algorithm="ipfl")).all()
+    assert np.isnan(accuracy.sel(algorithm="fedavg")).all()
+    last = outcome.metrics.isel(evaluated_round=-1)
+    gain = outcome.records["gain"].sel(algorithm="leaving", round=2).transpose("seed", "client").values
+    # What a client compares with is FedAvg's accuracy on its validation rows after the last round.
+    baseline = last["valid_accuracy"].sel(algorithm="fedavg").transpose("seed", "client").values
+    own = outcome.metrics["valid_accuracy"].sel(algorithm="leaving", evaluated_round=2).transpose("seed", "client")
+    np.testing.assert_allclose(gain, own.values - baseline, atol=1e-6)
+    tokens = outcome.records["tokens"].sel(algorithm="ipfl").sum("client") + outcome.records["pool"].sel(
+        algorithm="ipfl"
+    ).sum("cluster")
+    assert (tokens == 500 * 8).all()
+    first = {**raw, "algorithms": [raw["algorithms"][2], raw["algorithms"][0]]}
+    with pytest.raises(
+        ValueError, match="after the first one, which is the baseline, and not in a sweep, got one on leav"
+    ):
+        experiment.run(config.parse(first))
