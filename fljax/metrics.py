@@ -277,6 +277,35 @@ def participation_rate(gain: Float[Array, "*batch client"], *, threshold: Any = 
     return _fraction(lambda a, b: a >= b, gain, threshold)
 
 
+def gini_coefficient(values: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+    """``G = sum_j sum_k |x_j - x_k| / (2 M^2 mean(x))``: how unequally something is spread over clients.
+
+    Twice the area between the Lorenz curve and the diagonal. 0 where all clients have the same, ``(M - 1) / M`` where
+    one has everything.
+
+    Args:
+      values: ``x_k`` of at least 0, e.g. each client's tokens.
+
+    Returns:
+      In [0, 1); 0 where nobody has anything, NaN where no client has a value.
+
+    Source: C. Gini, "Variabilità e mutabilità" (1912); here of IP-FL's tokens.
+    """
+    xp, values = _aligned(values)
+    values = values if xp.issubdtype(values.dtype, xp.floating) else values.astype(float)
+    valid = ~xp.isnan(values)
+    ordered = xp.sort(xp.where(valid, values, xp.inf), axis=-1)
+    count = xp.sum(valid, axis=-1, keepdims=True)
+    place = xp.reshape(xp.arange(1, values.shape[-1] + 1), (1,) * (values.ndim - 1) + (-1,))
+    ordered = xp.where(place <= count, ordered, 0.0)
+    # The value in place i is subtracted from M - i others and has i - 1 subtracted from it.
+    apart = xp.sum((2 * place - count - 1).astype(ordered.dtype) * ordered, axis=-1)
+    total = xp.sum(ordered, axis=-1)
+    scale = count[..., 0].astype(ordered.dtype) * total
+    share = xp.where(scale > 0, apart / xp.where(scale > 0, scale, 1.0), 0.0)
+    return xp.where(count[..., 0] > 0, share, xp.nan)
+
+
 # --- Over seeds ---------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,12 @@
 """Published tables, and our numbers beside them.
 
 The tables are those of the papers as they were printed, one CSV file each in ``fljax/published``: paper, table,
-dataset, partition, split (whose test data), algorithm, metric, mean and, under ``std``, the printed spread over seeds
-(empty where none is): a standard deviation, or a standard error in the papers of ``STANDARD_ERROR``.
+dataset, partition, split (whose test data), algorithm, metric, mean and, under ``std``, the printed spread (empty where
+none is), of the kind that ``spread`` says.
+
+IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Ours have the numbers of the distributions that
+they fit (``fljax.results.aligned``). Where the split is a "best-distribution", both numbers are about the distribution
+on which the cluster's model is best; the split names theirs, ours may be another.
 """
 
 from __future__ import annotations
@@ -17,30 +21,55 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from fljax import metrics as formulas
 from fljax.naming import unknown
 from fljax.report.tables import last_values, mean_and_std
+from fljax.results import aligned
 
-# Published metric: ours, and what a share is multiplied by to be printed as they do.
+
+class Ours(NamedTuple):
+    """What we have of a published metric: ``offset + factor * name`` is printed as they do."""
+
+    name: str
+    factor: float = 1
+    offset: float = 0
+
+
+# By the published metric, without the number of a cluster.
 METRICS = {
-    "IPR": ("incentivised_participation_rate", 1),
-    "IPR_tuned5": ("incentivised_participation_rate", 1),
-    "GM_Appeal": ("global_model_appeal", 1),  # MaxFL judges the global model, before any client adapts it
-    "GM_Appeal_tuned5": ("incentivised_participation_rate", 1),
-    "avg_test_acc_pct": ("global_average_accuracy", 100),
-    "pref_model_test_acc_pct": ("preferred_model_accuracy", 100),
-    "pref_model_test_acc_tuned5_pct": ("preferred_model_accuracy", 100),
-    "IPR_accu": ("ipr_accuracy", 1),
-    "IPR_loss": ("ipr_loss", 1),
-    "pearson_rho": ("pearson_correlation", 1),
-    "avg_client_acc_pct": ("average_accuracy", 100),
-    "max_client_acc_pct": ("maximum_accuracy", 100),
-    "avg_acc_increase_pct": ("accuracy_increase", 100),
-    "pearson_rho_acc_vs_p": ("contribution_correlation", 1),
-    "client_acc_pct": ("test_accuracy", 100),  # of the client that the split names
+    "IPR": Ours("incentivised_participation_rate"),
+    "IPR_tuned5": Ours("incentivised_participation_rate"),
+    "GM_Appeal": Ours("global_model_appeal"),  # MaxFL judges the global model, before any client adapts it
+    "GM_Appeal_tuned5": Ours("incentivised_participation_rate"),
+    "avg_test_acc_pct": Ours("global_average_accuracy", 100),
+    "pref_model_test_acc_pct": Ours("preferred_model_accuracy", 100),
+    "pref_model_test_acc_tuned5_pct": Ours("preferred_model_accuracy", 100),
+    "IPR_accu": Ours("ipr_accuracy"),
+    "IPR_loss": Ours("ipr_loss"),
+    "pearson_rho": Ours("pearson_correlation"),
+    "avg_client_acc_pct": Ours("average_accuracy", 100),
+    "max_client_acc_pct": Ours("maximum_accuracy", 100),
+    "avg_acc_increase_pct": Ours("accuracy_increase", 100),
+    "pearson_rho_acc_vs_p": Ours("contribution_correlation"),
+    "client_acc_pct": Ours("test_accuracy", 100),  # of the client that the split names
+    "personalized_acc_pct": Ours("average_accuracy", 100),
+    "avg_PMA_pct": Ours("average_gain", 100),
+    "optouts_count_or_pct_of_100": Ours("opt_outs"),
+    "optouts_pct": Ours("participation_rate", -100, 100),
+    "optout_ratio": Ours("participation_rate", -1, 1),
+    "cluster_model_acc_pct": Ours("cluster_accuracy", 100),
+    "cluster_model_best_acc_pct": Ours("cluster_accuracy", 100),
 }
 
-# Papers that print the standard error over seeds; the others print the standard deviation.
-STANDARD_ERROR = frozenset({"IAFL"})
+BEST = "best-distribution"  # splits that name the distribution on which a cluster's model is best begin so
+
+# What our means over clients are means of: the spread over clients is that of these.
+OVER_CLIENTS = {"average_accuracy": "test_accuracy", "average_gain": "personalised_model_accuracy_gain"}
+
+# What stands behind a paper's "±"; behind the others', the first of these.
+STANDARD_DEVIATION, STANDARD_ERROR = "standard deviation over seeds", "standard error over seeds"
+DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # the mean of it over seeds
+SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
 
 class Published(NamedTuple):
@@ -58,7 +87,7 @@ class Published(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A printed number and ours: mean and spread over seeds, of the kind that the paper prints; NaN: none."""
+    """A printed number and ours: mean over seeds and the spread that the paper prints; NaN: none."""
 
     published: Published
     mean: float
@@ -73,7 +102,8 @@ def tables() -> dict[str, str]:
             name = file.name.removesuffix(".csv")
             rows = read(name)
             datasets = ", ".join(dict.fromkeys(row.dataset for row in rows))
-            found[name] = f"{rows[0].paper}, {rows[0].table.replace('Table', 'Table ')}: {datasets}"
+            numbers = ", ".join(dict.fromkeys(row.table.replace("Table", "Table ") for row in rows))
+            found[name] = f"{rows[0].paper}, {numbers}: {datasets}"
     return found
 
 
@@ -120,13 +150,23 @@ def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
     """
     found = []
     for row in rows:
-        if row.metric not in METRICS:
+        if plain_metric(row.metric) not in METRICS:
             continue
         label = label_of(metrics, row)
         values = None if label is None else _ours(metrics, label, row)
         mean, std, seeds = (math.nan, math.nan, 0) if values is None else mean_and_std(values)
-        found.append(Compared(row, mean, std / math.sqrt(seeds) if seeds and row.paper in STANDARD_ERROR else std))
+        spreads = {
+            STANDARD_DEVIATION: std,
+            STANDARD_ERROR: std / math.sqrt(max(seeds, 1)),
+            DEVIATION_OVER_CLIENTS: math.nan if label is None else _over_clients(metrics, label, row),
+        }
+        found.append(Compared(row, mean, spreads[spread(row.paper)]))
     return found
+
+
+def plain_metric(metric: str) -> str:
+    """A published metric without the number of a cluster: ``a[c0]`` is ``a``."""
+    return metric.partition("[")[0]
 
 
 def label_of(metrics: xr.Dataset, row: Published) -> str | None:
@@ -136,31 +176,81 @@ def label_of(metrics: xr.Dataset, row: Published) -> str | None:
 
 
 def spread(paper: str) -> str:
-    """What stands behind a paper's "±" over seeds: "standard error" or "standard deviation"."""
-    return "standard error" if paper in STANDARD_ERROR else "standard deviation"
+    """What stands behind a paper's "±" and ours beside it, e.g. "standard deviation over seeds"."""
+    return SPREADS.get(paper, STANDARD_DEVIATION)
+
+
+def caption(rows: Sequence[Published]) -> str:
+    """What a reader has to know about the numbers of one paper; empty where nothing needs to be said."""
+    spreads = [f"mean ± {spread(row.paper)}" for row in rows[:1] if not all(math.isnan(row.std) for row in rows)]
+    best = any(row.split.startswith(BEST) for row in rows)
+    return "; ".join(spreads + ["ours: on the distribution where our cluster's model is best"] * best)
 
 
 def number(mean: float, spread: float, metric: str) -> str:
     """``mean ± spread`` with two decimals, percentages with one; a dash where there is none."""
     if math.isnan(mean):
         return "–"
-    digits = 1 if metric.endswith("pct") else 2
+    digits = 1 if "pct" in metric else 2
     return f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
 
 
 def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
     """``[seed]``: what a row prints, from the last evaluation of our run; None where we have no such number."""
-    name, factor = METRICS[row.metric]
-    if name != "test_accuracy":
-        values = last_values(metrics, label, f"unseen_{name}" if row.split == "unseen" else name)
-        return None if values is None else values * factor
-    if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round", "client"}:
+    name, factor, offset = METRICS[plain_metric(row.metric)]
+    special = {"test_accuracy": _of_client, "cluster_accuracy": _of_cluster}
+    if name in special:
+        values = special[name](metrics, label, row)
+    else:
+        values = last_values(metrics, label, f"{_prefix(row)}{name}")
+    return None if values is None else offset + factor * values
+
+
+def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: accuracy of the client that the split names; papers count from 1."""
+    accuracy = _over_rounds(metrics, label, "test_accuracy", "client")
+    own = int(row.split.removeprefix("client")) - 1
+    if accuracy is None or own not in metrics["client"].values:
         return None
-    own = int(row.split.removeprefix("client")) - 1  # papers count from 1
-    if own not in metrics["client"].values:
+    return accuracy[:, -1, metrics["client"].values.tolist().index(own)]
+
+
+def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: accuracy of a cluster's model on the distribution that the split names, or where it is best."""
+    accuracy = _over_rounds(metrics, label, "cluster_accuracy", "cluster", "distribution")
+    cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
+    if accuracy is None or cluster >= accuracy.shape[2]:
         return None
-    accuracy = metrics[name].sel(algorithm=label, client=own).transpose("seed", "evaluated_round").values
-    return accuracy[:, -1] * factor
+    own = aligned(accuracy)[:, -1, cluster]
+    if row.split.startswith(BEST):
+        return np.asarray(formulas.maximum_accuracy(own))
+    distribution = ord(row.split[-1]) - ord("A")
+    return own[:, distribution] if distribution < own.shape[1] else None
+
+
+def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
+    """Standard deviation over clients (n - 1) at the last evaluation, averaged over seeds; NaN for other metrics."""
+    name, factor, _ = METRICS[plain_metric(row.metric)]
+    if name not in OVER_CLIENTS:
+        return math.nan
+    prefix = _prefix(row)
+    values = _over_rounds(metrics, label, prefix + OVER_CLIENTS[name], "unseen" if prefix else "client")
+    if values is None:
+        return math.nan
+    spreads = np.asarray(formulas.standard_deviation(values[:, -1], axis=-1))
+    return abs(factor) * mean_and_std(spreads)[0]
+
+
+def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.ndarray | None:
+    """``[seed, evaluated_round, *dims]`` of one algorithm; None where there is no such variable."""
+    whole = ("algorithm", "seed", "evaluated_round", *dims)
+    if name not in metrics or set(metrics[name].dims) != set(whole) or not metrics[name].size:
+        return None
+    return np.asarray(metrics[name].sel(algorithm=label).transpose(*whole[1:]).values, float)
+
+
+def _prefix(row: Published) -> str:
+    return "unseen_" if row.split == "unseen" else ""
 
 
 def _number(text: str) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.optimize import linear_sum_assignment
 
 from fljax import metrics as formulas
 
@@ -70,19 +71,18 @@ def metrics_dataset(
 
     Args:
       seeds: coordinate.
-      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order; ``[seeds]`` of the server's own model.
+      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order; ``[seeds]`` of the server's own model, ``[seeds,
+        clusters, distributions]`` of its cluster models.
       reference: standalone models; without it the metrics that compare with them are absent.
     """
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
     variables: dict[str, Any] = {}
     for name in evaluated[0][1]:
-        axis = "unseen" if name.startswith("unseen_") else "client"
         values = np.stack([np.asarray(found[name]) for _, found in evaluated], axis=1)
-        if values.ndim == 2:
-            variables[name] = (("seed", "evaluated_round"), values)
-            continue
-        variables[name] = (("seed", "evaluated_round", axis), values)
-        coordinates[axis] = np.arange(values.shape[-1])
+        person = "unseen" if name.startswith("unseen_") else "client"
+        axes = {2: (), 3: (person,), 4: ("cluster", "distribution")}[values.ndim]
+        variables[name] = (("seed", "evaluated_round", *axes), values)
+        coordinates |= {axis: np.arange(size) for axis, size in zip(axes, values.shape[2:], strict=True)}
     if reference is not None:
         variables |= _reference_variables(reference, coordinates)
     for prefix in ("", "unseen_"):
@@ -245,7 +245,8 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
       baseline: a label among them; IP-FL compares with FedAvg.
 
     Returns:
-      The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain`` and ``opt_outs``.
+      The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain``, ``opt_outs`` (a number of
+      clients) and ``participation_rate`` (the share of the others).
     """
     found = metrics.copy()
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):
@@ -259,4 +260,33 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
         found[prefix + "average_gain"] = (dims, formulas.average_accuracy(gain))
         found[prefix + "opt_outs"] = (dims, formulas.opt_outs(gain))
+        found[prefix + "participation_rate"] = (dims, formulas.participation_rate(gain))
     return found.assign_attrs(baseline=baseline)
+
+
+def aligned(
+    accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
+) -> Float[np.ndarray, "*batch evaluated_round C D"]:
+    """Numbers the clusters by the source distributions that their models fit.
+
+    Which cluster model specialises in which distribution is chance, so clusters of two seeds cannot be compared by
+    number. Here cluster g becomes the one that stands for distribution g: of all one-to-one matchings the one with the
+    largest sum of accuracies at the last evaluation, found by the Hungarian method. All evaluations are permuted alike.
+
+    Args:
+      accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
+        algorithm does not have) is matched last.
+
+    Returns:
+      The same numbers. Clusters beyond the distributions follow in their old order; with fewer clusters than
+      distributions they are in the order of those that they are matched with.
+    """
+    accuracy = np.asarray(accuracy)
+    last = np.nan_to_num(accuracy[..., -1, :, :], nan=-1.0)
+    found = accuracy.copy()
+    for run in np.ndindex(last.shape[:-2]):
+        cluster, distribution = linear_sum_assignment(last[run], maximize=True)
+        matched = cluster[np.argsort(distribution)]
+        rest = np.setdiff1d(np.arange(last.shape[-2]), matched)
+        found[run] = accuracy[run][:, [*matched, *rest]]
+    return found

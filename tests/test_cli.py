@@ -326,6 +326,9 @@ def test_published_tables(capsys, tmp_path):
     assert code == 0
     assert "98.8 ± 0.1" in printed
     assert "ours" not in printed
+    code, printed, _ = call(capsys, "reproduce", "ipfl_table1_cifar10_clusters", "--partition", "10:90")
+    assert code == 0
+    assert "cluster_model_acc_pct[c0]" in printed
     code, _, wrong = call(capsys, "reproduce", "incfl_table")
     assert code == 2
     assert "expected one of the tables" in wrong

@@ -76,6 +76,35 @@ def test_pearson():
     assert np.isnan(m.pearson_correlation(a[:1], b[:1]))
 
 
+def test_gini_coefficient():
+    values = np.array([3.0, 0.0, 7.0, 1.0, NAN])
+    pairs = np.abs(values[:4, None] - values[:4]).sum()
+    assert m.gini_coefficient(values) == pytest.approx(pairs / (2 * 16 * values[:4].mean()))
+    assert m.gini_coefficient(np.full(7, 0.1)) == pytest.approx(0, abs=1e-15)
+    assert m.gini_coefficient(np.zeros(3)) == 0
+    assert m.gini_coefficient(np.array([0.0, 0.0, 0.0, 9.0])) == 0.75
+    assert m.gini_coefficient(np.array([5.0, NAN])) == 0
+    assert np.isnan(m.gini_coefficient(np.array([NAN, NAN])))
+    tokens = np.array([[500, 500], [0, 1000]])
+    np.testing.assert_array_equal(m.gini_coefficient(tokens), [0, 0.5])
+    np.testing.assert_array_equal(jax.jit(m.gini_coefficient)(jnp.asarray(tokens)), [0, 0.5])
+
+
+@given(st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=8), st.floats(0.1, 10))
+@settings(deadline=None)
+def test_gini_coefficient_is_the_mean_difference(values, scale):
+    x = np.array(values)
+    found = m.gini_coefficient(x)
+    assert -1e-9 <= found <= (len(x) - 1) / len(x) + 1e-9
+    if x.sum() > 1e-3:
+        assert found == pytest.approx(np.abs(x[:, None] - x).sum() / (2 * len(x) * x.sum()), abs=1e-9)
+        assert found == pytest.approx(m.gini_coefficient(scale * x[::-1]), abs=1e-9)
+        # The area between the Lorenz curve and the diagonal, by trapezes.
+        lorenz = np.cumsum([0, *np.sort(x)]) / x.sum()
+        area = np.sum(lorenz[1:] + lorenz[:-1]) / (2 * len(x))
+        assert found == pytest.approx(1 - 2 * area, abs=1e-9)
+
+
 SCALARS = [
     (m.incentivised_participation_rate, 2),
     (m.global_model_appeal, 2),
@@ -87,6 +116,7 @@ SCALARS = [
     (m.accuracy_increase, 2),
     (m.pearson_correlation, 2),
     (m.opt_outs, 1),
+    (m.gini_coefficient, 1),
     (m.participation_rate, 1),
 ]
 

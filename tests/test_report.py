@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from fljax import report
-from fljax.report.tables import TITLES, cell
+from fljax.report.tables import COUNTS, TITLES, cell
 
 
 def results(algorithms=("fedavg", "incfl"), seeds=3, clients=30, unseen=20, evaluations=6, rounds=50):
@@ -69,6 +69,12 @@ def test_summary_by_hand():
     assert row == report.Row("a", "average_accuracy", 2.0, math.sqrt(2), 2, 3, 9)
     assert cell(row) == "2.000 ± 1.414 (2 of 3)"
     assert report.pivot([row], ["average_accuracy", "other"]) == {"a": [row, None]}
+
+
+def test_numbers_of_clients_are_counts():
+    assert cell(report.Row("a", "opt_outs", 23.25, 1.26, 3, 3, 9)) == "23.2 ± 1.3"
+    assert cell(report.Row("a", "unseen_opt_outs", 0.0, math.nan, 1, 1, 9)) == "0.0"
+    assert TITLES.keys() >= COUNTS
 
 
 def test_summary_of_nothing():

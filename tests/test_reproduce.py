@@ -11,8 +11,11 @@ import pytest
 import xarray as xr
 
 from fljax import reproduce
+from fljax.results import with_gains
 
 FOLDER = pathlib.Path(reproduce.__file__).parent / "published"
+SPLITS = {"seen", "unseen", "clients-global-test", "client6", "clients-local-test"}
+SPLITS |= {f"{kind} D_{letter}" for kind in ("cluster-holdout", "best-distribution") for letter in "AB"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.csv")))
@@ -21,8 +24,8 @@ def test_every_table_can_be_read(name):
         lines = list(csv.DictReader(file))
     rows = reproduce.read(name)
     assert len(rows) == len(lines) > 0
-    assert {row.split for row in rows} <= {"seen", "unseen", "clients-global-test", "client6"}
-    assert all(row.metric in reproduce.METRICS for row in rows)
+    assert {row.split for row in rows} <= SPLITS
+    assert all(reproduce.plain_metric(row.metric) in reproduce.METRICS for row in rows)
     assert name in reproduce.tables()
     for line, row in zip(lines, rows, strict=True):
         assert all(value == value.strip() for value in line.values())
@@ -90,7 +93,8 @@ def test_iafl_prints_standard_errors_and_so_do_we():
     assert found["FedAvg-finetune", "IPR_accu"].mean == pytest.approx(0.1)
     assert math.isnan(found["FedAvg-finetune", "IPR_accu"].spread)  # one finite seed
     assert found["LG-FedAvg", "avg_acc_increase_pct"].published.mean == 15.0
-    assert (reproduce.spread("IAFL"), reproduce.spread("INCFL")) == ("standard error", "standard deviation")
+    assert reproduce.spread("IAFL") == "standard error over seeds"
+    assert reproduce.spread("INCFL") == "standard deviation over seeds"
 
 
 def test_numbers_about_single_clients_and_of_contributions():
@@ -112,7 +116,79 @@ def test_numbers_about_single_clients_and_of_contributions():
     assert all(math.isnan(c.mean) for c in reproduce.beside(few, [rider.published]))
 
 
+def personalised():
+    """Two algorithms, two seeds, four clients; the last client has no test rows."""
+    accuracy = np.zeros((2, 2, 2, 4))
+    accuracy[0, :, 1] = [0.5, 0.6, 0.7, np.nan]
+    accuracy[1, :, 1] = [[0.4, 0.6, 0.9, np.nan], [0.5, 0.5, 0.8, np.nan]]
+    metrics = xr.Dataset(
+        {"test_accuracy": (("algorithm", "seed", "evaluated_round", "client"), accuracy)},
+        {"algorithm": ["fedavg", "ipfl"], "seed": [0, 1], "evaluated_round": [0, 50], "client": np.arange(4)},
+    )
+    metrics["average_accuracy"] = metrics["test_accuracy"].mean("client")
+    return with_gains(metrics, "fedavg")
+
+
+def test_ipfl_prints_the_spread_over_clients_and_so_do_we():
+    rows = reproduce.select(["ipfl_table10_emnist_4classes"])
+    found = {
+        (c.published.algorithm, c.published.metric): (c.mean, c.spread) for c in reproduce.beside(personalised(), rows)
+    }
+    std = lambda values: np.std(values, ddof=1)  # noqa: E731
+    own = 100 * np.mean([std([0.4, 0.6, 0.9]), std([0.5, 0.5, 0.8])])
+    gain = 100 * np.mean([std([-0.1, 0, 0.2]), std([0, -0.1, 0.1])])
+    assert found["IP-FL", "personalized_acc_pct"] == pytest.approx((100 * (1.9 + 1.8) / 6, own))
+    assert found["IP-FL", "avg_PMA_pct"] == pytest.approx((100 * 0.1 / 6, gain))
+    assert found["FedAvg", "personalized_acc_pct"] == pytest.approx((60, 10))
+    assert found["IP-FL", "optout_ratio"] == pytest.approx((1 / 3, math.nan), nan_ok=True)
+    assert np.isnan(found["Ditto", "optout_ratio"]).all()
+    assert reproduce.spread("IP-FL") == "standard deviation over clients"
+    assert reproduce.caption(rows) == "mean ± standard deviation over clients"
+
+
+@pytest.mark.parametrize(
+    ("table", "metric", "expected"),
+    [("ipfl_table5_featureshift", "optouts_count_or_pct_of_100", 1), ("ipfl_table11_emnist_4060", "optouts_pct", 33.3)],
+)
+def test_opt_outs_as_numbers_and_shares(table, metric, expected):
+    rows = [row for row in reproduce.read(table) if row.metric == metric]
+    (ours,) = [c.mean for c in reproduce.beside(personalised(), rows) if c.published.algorithm == "IP-FL"]
+    assert ours == pytest.approx(expected, abs=0.05)
+
+
+def clusters():
+    """IP-FL with its clusters numbered differently in both seeds; FedAvg without any."""
+    one = np.array([[0.6, 0.1], [0.3, 0.7]])
+    accuracy = np.full((2, 2, 2, 2, 2), np.nan)
+    accuracy[1, :, 0] = 0.2
+    accuracy[1, :, 1] = [one, one[::-1] + 0.1]
+    return xr.Dataset(
+        {"cluster_accuracy": (("algorithm", "seed", "evaluated_round", "cluster", "distribution"), accuracy)},
+        {"algorithm": ["fedavg", "ipfl"], "seed": [0, 1], "evaluated_round": [0, 50]},
+    )
+
+
+def test_cluster_models_are_compared_by_what_they_fit():
+    rows = reproduce.select(["ipfl_table1_cifar10_clusters"], "CIFAR10", "10:90")
+    found = {
+        (c.published.split[-1], c.published.metric[-2]): c
+        for c in reproduce.beside(clusters(), rows)
+        if c.published.algorithm == "IP-FL"
+    }
+    ours = {place: c.mean for place, c in found.items()}
+    assert ours == pytest.approx({("A", "0"): 65, ("A", "1"): 35, ("B", "0"): 15, ("B", "1"): 75})
+    assert found["A", "0"].published.mean == 63.7
+    best = reproduce.select(["ipfl_table2_synthcifar10_clusters"], partition="30:70")
+    means = [c.mean for c in reproduce.beside(clusters(), best) if c.published.algorithm == "IP-FL"]
+    assert means == pytest.approx([65, 75])
+    assert "where our cluster's model is best" in reproduce.caption(best)
+    assert reproduce.caption(rows) == ""
+    none = clusters().sel(cluster=[0])
+    assert [math.isnan(c.mean) for c in reproduce.beside(none, [found["A", "0"].published, best[1]])] == [False, True]
+
+
 def test_numbers_as_they_are_printed():
+    assert reproduce.number(63.7, math.nan, "cluster_model_acc_pct[c0]") == "63.7"
     assert reproduce.number(0.5549, 0.005, "IPR") == "0.55 ± 0.01"
     assert reproduce.number(70.86, 2.18, "avg_test_acc_pct") == "70.9 ± 2.2"
     assert reproduce.number(0.5, math.nan, "IPR") == "0.50"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import xarray as xr
 from fljax import metrics as formulas
 from fljax.results import (
     Reference,
+    aligned,
     join,
     metrics_dataset,
     records_dataset,
@@ -240,6 +242,71 @@ def test_gains():
         np.testing.assert_allclose(found[prefix + "average_gain"], gain.mean(axis))
         np.testing.assert_array_equal(found[prefix + "opt_outs"], formulas.opt_outs(gain.values))
         assert (found[prefix + "opt_outs"].sel(algorithm="fedavg") == 0).all()
+        rate = 1 - found[prefix + "opt_outs"] / gain.sizes[axis]
+        np.testing.assert_allclose(found[prefix + "participation_rate"], rate)
+
+
+def with_clusters():
+    """Evaluations of three clusters on two distributions."""
+    return [
+        (done, found | {f"cluster_{kind}": RNG.uniform(0, 1, (2, 3, 2)) for kind in ("loss", "accuracy")})
+        for done, found in evaluated()
+    ]
+
+
+def test_cluster_models():
+    rounds = with_clusters()
+    found = metrics_dataset([3, 8], rounds, None)
+    assert found["cluster_loss"].dims == ("seed", "evaluated_round", "cluster", "distribution")
+    assert found["cluster"].values.tolist() == [0, 1, 2]
+    assert found["distribution"].values.tolist() == [0, 1]
+    np.testing.assert_array_equal(
+        found["cluster_accuracy"].sel(evaluated_round=5, seed=8), rounds[1][1]["cluster_accuracy"][1]
+    )
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_algorithms_without_clusters_beside_one_with(first, tmp_path):
+    parts = {"ipfl": metrics_dataset([0, 1], with_clusters(), None), "fedavg": algorithms(None)["fedavg"]}
+    joined = with_gains(join(parts if first else dict(reversed(parts.items()))), "fedavg")
+    assert joined["cluster_accuracy"].dims == ("algorithm", "seed", "evaluated_round", "cluster", "distribution")
+    assert np.isnan(joined["cluster_accuracy"].sel(algorithm="fedavg")).all()
+    np.testing.assert_array_equal(joined["cluster_loss"].sel(algorithm="ipfl"), parts["ipfl"]["cluster_loss"])
+    joined.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    with xr.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as read:
+        xr.testing.assert_identical(read.load(), joined)
+
+
+def brute_force(accuracy):
+    """The best matching of as many clusters as distributions, by trying all."""
+    last = accuracy[-1]
+    orders = itertools.permutations(range(len(last)))
+    return max(sum(last[c, g] for g, c in enumerate(order[: last.shape[1]])) for order in orders)
+
+
+@pytest.mark.parametrize(("clusters", "distributions"), [(2, 2), (4, 4), (4, 2), (1, 1), (3, 1)])
+def test_aligned_clusters(clusters, distributions):
+    accuracy = np.random.default_rng(clusters).random((3, 2, 5, clusters, distributions))
+    found = aligned(accuracy)
+    assert found.shape == accuracy.shape
+    for place in np.ndindex(3, 2):
+        own = np.trace(found[place][-1])
+        assert own == pytest.approx(brute_force(accuracy[place]))
+        # The same clusters in another order, all evaluations alike; those left over in their old order.
+        order = [np.flatnonzero((accuracy[place] == found[place][:, [g]]).all(axis=(0, 2))) for g in range(clusters)]
+        assert sorted(np.concatenate(order).tolist()) == list(range(clusters))
+        assert np.all(np.diff(np.concatenate(order)[distributions:]) > 0)
+
+
+def test_aligned_clusters_that_are_few_equal_or_absent():
+    few = np.array([[[0.1, 0.2, 0.9], [0.8, 0.3, 0.1]]])
+    np.testing.assert_array_equal(aligned(few), few[:, ::-1])
+    np.testing.assert_array_equal(aligned(np.full((1, 3, 3), 0.5)), np.full((1, 3, 3), 0.5))
+    nothing = np.full((2, 1, 3, 3), np.nan)
+    np.testing.assert_array_equal(aligned(nothing), nothing)
+    # The first is no cluster of this algorithm.
+    padded = np.array([[[np.nan, np.nan], [0.0, 0.9], [0.8, 0.7]]])
+    np.testing.assert_array_equal(aligned(padded)[0], padded[0][[2, 1, 0]])
 
 
 def test_files(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fljax import local as training
+from fljax.local.evaluation import SIDE_BY_SIDE
 from fljax.types import LocalData, Rows, Subset, Task
 
 if TYPE_CHECKING:
@@ -55,3 +57,35 @@ def validation(data: LocalData) -> Subset:
     pad = lambda each: jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1]))  # noqa: E731
     size = jnp.where(some, data.valid.rows.size, data.train.rows.size)
     return data.valid._replace(rows=Rows(jnp.where(some, pad(data.valid), pad(data.train)), size))
+
+
+def each(function: Callable[[Any], Any], models: PyTree) -> Any:
+    """``function`` of every model, stacked: as in ``evaluate_each`` one after another on a CPU."""
+    return jax.lax.map(function, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
+
+
+def row_losses(
+    task: Task, models: PyTree, subset: Subset, key: Key[Array, ""] | None = None
+) -> Float[Array, "C n_max"]:
+    """Every model's loss on each row of a subset, 0 beyond its last row; what lies there is not computed.
+
+    ``key`` is that of the noise of the features, as for ``evaluate``. The result has no derivative.
+    """
+    capacity, size = subset.rows.index.shape[-1], subset.rows.size
+    parts = -(-capacity // training.AT_ONCE)
+    width = -(-capacity // parts)
+
+    def one(model: PyTree) -> Array:
+        def some(part: Any) -> Array:
+            position = part * width + jnp.arange(width)
+            x, y = training.fetch(task, subset, position, key)
+            return jnp.where(position < size, task.loss(task.logits(model, x), y), 0)
+
+        if parts == 1:
+            return some(0)
+        found = jax.eval_shape(some, 0)
+        nothing = jnp.zeros((parts, width), found.dtype)
+        found = jax.lax.fori_loop(0, -(-size // width), lambda part, all: all.at[part].set(some(part)), nothing)
+        return found.reshape(-1)[:capacity]
+
+    return each(one, models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fljax.models.convolution import convolution, max_pool
-from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, resnet18
+from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
 from fljax.models.task import cross_entropy, task_from_module
 from fljax.models.text import bilstm, text_cnn
@@ -14,6 +14,7 @@ __all__ = [
     "cnn",
     "cnn_a",
     "cnn_b",
+    "cnn_c",
     "convolution",
     "cross_entropy",
     "logistic_regression",

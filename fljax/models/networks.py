@@ -50,15 +50,20 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Blocks of convolutions, each block closed by a 2 x 2 max-pool; then dense layers; ReLU throughout."""
+    """Blocks of convolutions, each block closed by a 2 x 2 max-pool; then dense layers; ReLU throughout.
+
+    ``padding`` is one for all convolutions, or one for each; ``flat_dropout`` stands between the last block and the
+    first dense layer, ``dropout`` behind every dense layer.
+    """
 
     classes: int
     blocks: tuple[tuple[int, ...], ...]
     dense_widths: tuple[int, ...]
     kernel: int = 3
-    padding: str = "SAME"
+    padding: str | tuple[str, ...] = "SAME"
     groups: int | None = None
     dropout: float = 0.0
+    flat_dropout: float = 0.0
 
     def setup(self) -> None:
         widths = [width for block in self.blocks for width in block]
@@ -66,10 +71,11 @@ class Cnn(nn.Module):
         self.norm = [GroupNorm() for _ in widths] if self.groups else []
         self.dense = [nn.Dense(width, dot_general=dot_general) for width in self.dense_widths]
         self.drop = nn.Dropout(self.dropout)
+        self.flat_drop = nn.Dropout(self.flat_dropout)
         self.head = nn.Dense(self.classes, dot_general=dot_general)
 
     def features(self, x: Array, train: bool = False) -> Array:
-        x = x[..., None] if x.ndim == 3 else x
+        x, pads = x[..., None] if x.ndim == 3 else x, self._paddings()
         widths = [x.shape[-1], *(width for block in self.blocks for width in block)]
         convs = [conv(channels) for conv, channels in zip(self.conv, widths, strict=False)]
         norms = [norm(width) for norm, width in zip(self.norm, widths[1:], strict=True)] if self.groups else []
@@ -78,7 +84,7 @@ class Cnn(nn.Module):
         parted = len(self.blocks[0]) == 1 and not self.groups and planes.worth_squares(convs[0][0].shape)
 
         def enter(x: Array) -> Array:
-            return planes.part(x, convs[0][0].shape, self.padding) if parted else x
+            return planes.part(x, convs[0][0].shape, pads[0]) if parted else x
 
         def trunk(x: Array) -> Array:
             i = 0
@@ -87,15 +93,11 @@ class Cnn(nn.Module):
                     kernel, bias = convs[i]
                     if last and not self.groups:
                         known = parted and i == 0
-                        x = (
-                            planes.convolve_parted(x, kernel)
-                            if known
-                            else planes.convolve_squares(x, kernel, self.padding)
-                        )
+                        x = planes.convolve_parted(x, kernel) if known else planes.convolve_squares(x, kernel, pads[i])
                         # The maximum first: adding the bias and ReLU do not change which pixel is the largest.
                         x = planes.largest(x) + bias[:, None, None, None]
                     else:
-                        x = planes.convolve(x, kernel, padding=self.padding) + bias[:, None, None, None]
+                        x = planes.convolve(x, kernel, padding=pads[i]) + bias[:, None, None, None]
                         if self.groups:
                             x = planes.group_norm(x, *norms[i], self.groups)
                         if last:
@@ -105,6 +107,7 @@ class Cnn(nn.Module):
             return x
 
         x = _flatten(planes.in_blocks(trunk, x, self._patch_size(x.shape[1:]), enter))
+        x = self.flat_drop(x, deterministic=not train)
         for layer in self.dense:
             x = self.drop(nn.relu(layer(x)), deterministic=not train)
         return x
@@ -112,11 +115,14 @@ class Cnn(nn.Module):
     def __call__(self, x: Array, train: bool = False) -> Array:
         return self.head(self.features(x, train))
 
+    def _paddings(self) -> tuple[str, ...]:
+        return (self.padding,) * sum(map(len, self.blocks)) if isinstance(self.padding, str) else self.padding
+
     def _patch_size(self, shape: tuple[int, ...]) -> int:
-        (h, w, channels), largest = shape, 0
+        (h, w, channels), largest, pads = shape, 0, iter(self._paddings())
         for block in self.blocks:
             for i, width in enumerate(block):
-                if self.padding == "VALID":
+                if next(pads) == "VALID":
                     h, w = h - self.kernel + 1, w - self.kernel + 1
                 squared = i == len(block) - 1 and not self.groups
                 shape = (self.kernel, self.kernel, channels, width)
@@ -277,6 +283,38 @@ def cnn_b(
     return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
+def cnn_c(
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    prepare: Callable[[Array], Array] | None = None,
+    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
+    dtype: Any = jnp.float32,
+    compute_dtype: Any = None,
+) -> Task:
+    """Four 3 x 3 convolutions with dropout in IP-FL (CIFAR, EMNIST): 32, 64, pool, 64, 64, pool, 128-classes.
+
+    Dropout is 0.25 in front of the dense layer and 0.5 behind it.
+
+    Args:
+      input_shape: ``(32, 32, 3)``, which leaves 3136 values for the dense layer, or ``(28, 28, 1)``: 2304.
+      classes: number of classes.
+      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
+      dtype: of parameters and activations.
+      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+
+    Raises:
+      ValueError: for another input shape; ``cnn`` takes any.
+    """
+    shape = tuple(input_shape)
+    if shape not in ((32, 32, 3), (28, 28, 1)):
+        raise ValueError(f"expected inputs of shape (32, 32, 3) or (28, 28, 1) for cnn_c, got {shape}")
+    pads = ("VALID" if shape[0] == 32 else "SAME", "VALID", "SAME", "SAME")
+    module = Cnn(classes, ((32, 64), (64, 64)), (128,), padding=pads, dropout=0.5, flat_dropout=0.25)
+    return _task(module, shape, classes, prepare, augment, dtype, compute_dtype)
+
+
 def resnet18(
     input_shape: Sequence[int],
     classes: int,
@@ -310,6 +348,7 @@ MODELS: dict[str, Callable[..., Task]] = {
     "cnn": cnn,
     "cnn_a": cnn_a,
     "cnn_b": cnn_b,
+    "cnn_c": cnn_c,
     "resnet18": resnet18,
     "bilstm": bilstm,
     "text_cnn": text_cnn,

@@ -5,9 +5,9 @@ Figures are made without pyplot, so that drawing leaves the caller's plots and b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -15,33 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fljax.report.clusters import cluster_panels
+from fljax.report.style import INK, STANDALONE, WINDOWS, Panel, Style, dress, has, steps, styles, values_of
 from fljax.report.tables import title
-
-# Okabe and Ito's colours but for black and yellow (too faint on white): safe for colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
-STANDALONE = "#777777"
-INK = "#333333"
-WINDOWS = 40  # bands of records are drawn over at most so many groups of rounds
-
-
-class Style(NamedTuple):
-    """How one algorithm looks in every panel."""
-
-    colour: str
-    dash: Any
-
-
-Panel = Callable[[Axes], None]
-
-
-def styles(algorithms: list[str]) -> dict[str, Style]:
-    """A look for each algorithm: colours first, then, with more algorithms than colours, dashes too."""
-    count = len(COLOURS)
-    return {
-        name: Style(COLOURS[place % count], DASHES[(place // count) % len(DASHES)])
-        for place, name in enumerate(algorithms)
-    }
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
@@ -50,18 +26,19 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
         for name in ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy"):
-            if _has(metrics, prefix + name):
+            if has(metrics, prefix + name):
                 found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
     for prefix in ("", "unseen_"):
-        if _has(metrics, f"{prefix}test_accuracy"):
+        if has(metrics, f"{prefix}test_accuracy"):
             found[f"{prefix}test_accuracy"] = partial(_distribution, metrics=metrics, prefix=prefix, looks=looks)
-    if _has(records, "gap"):
+    if has(records, "gap"):
         found["gap"] = partial(_gaps, records=records, looks=looks)
-    if _has(records, "weight"):
+    if has(records, "weight"):
         found["weight"] = partial(_weights, records=records, looks=looks)
-    if _has(records, "pool_size"):
+    if has(records, "pool_size"):
         found["pool_size"] = partial(_pool, records=records, looks=looks)
-    if _has(metrics, "seconds_train"):
+    found |= cluster_panels(metrics, records, looks)
+    if has(metrics, "seconds_train"):
         found["seconds"] = partial(_seconds, metrics=metrics, looks=looks)
     return found
 
@@ -94,15 +71,6 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
         _draw(panel, figure.add_subplot(rows, 3, place + 1))
     _legend(figure, metrics)
     return figure
-
-
-def dress(axes: Axes) -> None:
-    """The frame, ticks and grid of every panel."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#999999")
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
 
 
 def _draw(panel: Panel, axes: Axes) -> None:
@@ -140,7 +108,7 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     """Mean over seeds with a band of one standard deviation."""
     seeds = 0
     for algorithm, look in looks.items():
-        values = _values(metrics, name, algorithm, "seed", "evaluated_round")
+        values = values_of(metrics, name, algorithm, "seed", "evaluated_round")
         rounds = metrics["evaluated_round"].values
         kept = np.isfinite(values).any(axis=0)
         if not kept.any():
@@ -165,11 +133,11 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     """Share of clients, pooled over seeds, whose accuracy at the last evaluation is at most x."""
     dimension = "unseen" if prefix else "client"
     for algorithm, look in looks.items():
-        values = _values(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
-        _steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
-    if _has(metrics, f"{prefix}standalone_test_accuracy"):
+        values = values_of(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
+        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
+    if has(metrics, f"{prefix}standalone_test_accuracy"):
         alone = np.asarray(metrics[f"{prefix}standalone_test_accuracy"].values, float)
-        _steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
+        steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
     heading = f"Accuracy of the single clients\n{_whose(prefix)}"
     axes.set(title=heading, xlabel="test accuracy at the last evaluation", xlim=(-0.02, 1.02))
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
@@ -235,7 +203,7 @@ def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
     """How many clients a round could choose from, seed by seed and their mean."""
     for name, look in looks.items():
         if name in records["algorithm"].values:
-            values = _values(records, "pool_size", name, "seed", "round")
+            values = values_of(records, "pool_size", name, "seed", "round")
             rounds = records["round"].values
             axes.plot(rounds, values.T, color=look.colour, linewidth=0.7, alpha=0.4)
             axes.plot(rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=name)
@@ -250,7 +218,7 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     names = list(looks)
     start = np.zeros(len(names))
     for part, alpha in (("compile", 0.3), ("train", 1.0), ("evaluate", 0.6)):
-        if _has(metrics, f"seconds_{part}"):
+        if has(metrics, f"seconds_{part}"):
             seconds = np.nan_to_num(np.asarray(metrics[f"seconds_{part}"].sel(algorithm=names).values, float))
             colours = [look.colour for look in looks.values()]
             axes.barh(names, seconds, left=start, color=colours, alpha=alpha, height=0.55)
@@ -264,30 +232,16 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
 # --- Arrays -------------------------------------------------------------------------------------------------
 
 
-def _has(dataset: xr.Dataset, name: str) -> bool:
-    return name in dataset and dataset[name].size > 0 and bool(np.isfinite(dataset[name].values).any())
-
-
-def _values(dataset: xr.Dataset, name: str, algorithm: str, *dimensions: str) -> np.ndarray:
-    return np.asarray(dataset[name].sel(algorithm=algorithm).transpose(*dimensions).values, float)
-
-
 def _present(records: xr.Dataset, name: str, algorithm: str) -> np.ndarray:
     """``[seed, round, row]`` with NaN where nobody trained."""
     if algorithm not in records["algorithm"].values:
         return np.full((1, records.sizes["round"], 1), np.nan)
     dimensions = ("seed", "round", "row")
-    values = _values(records, name, algorithm, *dimensions)
+    values = values_of(records, name, algorithm, *dimensions)
     if "cohort_present" in records:
-        present = _values(records, "cohort_present", algorithm, *dimensions)
+        present = values_of(records, "cohort_present", algorithm, *dimensions)
         values = np.where(np.nan_to_num(present) > 0, values, np.nan)
     return values
-
-
-def _steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
-    values = values[np.isfinite(values)]
-    if values.size:
-        axes.ecdf(values, **look)
 
 
 def _whose(name: str) -> str:

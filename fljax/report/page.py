@@ -93,7 +93,9 @@ def _when(rows: list[Row]) -> str:
         return "No evaluation yet."
     seeds = rows[0].of
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"After round {rows[0].round}: {spread}. Rates and accuracies are shares of 1."
+    return (
+        f"After round {rows[0].round}: {spread}. Rates and accuracies are shares of 1, numbers of clients are counts."
+    )
 
 
 def _diverged(metrics: xr.Dataset) -> list[str]:

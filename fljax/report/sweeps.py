@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-from fljax.report.drawing import INK, Style, dress, styles
+from fljax.report.style import INK, Style, dress, styles
 from fljax.report.tables import title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-# What scalar metrics are called in tables and on axes, in the order in which tables show them; shares of 1.
+# What scalar metrics are called in tables and on axes, in the order in which tables show them. Shares of 1, but for
+# those of COUNTS.
 TITLES = {
     "incentivised_participation_rate": "Clients that prefer the deployed model",
     "preferred_model_accuracy": "Accuracy of the preferred model",
@@ -20,11 +21,17 @@ TITLES = {
     "maximum_accuracy": "Best client's accuracy",
     "global_model_appeal": "Clients that the global model appeals to",
     "accuracy_increase": "Accuracy gained over standalone",
+    "average_gain": "Accuracy gained over the baseline",
+    "opt_outs": "Number of clients better off with the baseline",
+    "participation_rate": "Clients not worse off than with the baseline",
     "pearson_correlation": "Correlation of accuracy with standalone",
     "contribution_correlation": "Correlation of accuracy with contribution",
     "ipr_loss": "Clients not worse off by loss",
     "ipr_accuracy": "Clients not worse off by accuracy",
 }
+
+# Metrics that count clients.
+COUNTS = frozenset({"opt_outs"})
 
 
 class Row(NamedTuple):
@@ -73,12 +80,14 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
 
 
 def cell(row: Row | None) -> str:
-    """``mean ± std`` with three decimals; says so where some seeds have no number; a dash where none has."""
+    """``mean ± std`` with three decimals, numbers of clients with one; says so where some seeds have no number; a dash
+    where none has."""
     if row is None or not row.seeds:
         return "–"
-    spread = "" if math.isnan(row.std) else f" ± {row.std:.3f}"
+    digits = 1 if row.metric.removeprefix("unseen_") in COUNTS else 3
+    spread = "" if math.isnan(row.std) else f" ± {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
-    return f"{row.mean:.3f}{spread}{missing}"
+    return f"{row.mean:.{digits}f}{spread}{missing}"
 
 
 def title(name: str) -> str:

@@ -29,6 +29,13 @@ from fljax.theory.game import rewards as rewards
 from fljax.theory.game import saturating as saturating
 from fljax.theory.game import solo_contribution as solo_contribution
 from fljax.theory.game import utilities as utilities
+from fljax.theory.mixtures import MixtureErrors as MixtureErrors
+from fljax.theory.mixtures import Reassignment as Reassignment
+from fljax.theory.mixtures import cluster_gain as cluster_gain
+from fljax.theory.mixtures import equal_mixture_errors as equal_mixture_errors
+from fljax.theory.mixtures import mixture_errors as mixture_errors
+from fljax.theory.mixtures import reassign as reassign
+from fljax.theory.mixtures import simulate_mixture as simulate_mixture
 from fljax.theory.pair import Estimate as Estimate
 from fljax.theory.pair import LocalMinimum as LocalMinimum
 from fljax.theory.pair import average_is_minimum as average_is_minimum

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.models import MODELS, cnn, cnn_a, cnn_b, logistic_regression, mlp, standardise
+from fljax.models import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, standardise
 from tests.precision import enable_x64
 
 
@@ -31,6 +31,9 @@ def test_parameter_counts():
     assert count(cnn_a((28, 28, 1), 10)) == 26 * 6 + lenet + 257 * 120 + 121 * 84 + 85 * 10 == 44426
     assert count(cnn_b((32, 32, 3), 10)) == 76 * 6 + lenet + 401 * 120 + 121 * 84 + 85 * 10 == 62006
     assert count(cnn_b((32, 32, 3), 100)) == 62006 + 85 * 90
+    convolutions = 10 * 32 + (32 * 9 + 1) * 64 + 2 * (64 * 9 + 1) * 64
+    assert count(cnn_c((28, 28, 1), 52)) == convolutions + 2305 * 128 + 129 * 52
+    assert count(cnn_c((32, 32, 3), 10)) == convolutions + 18 * 32 + 3137 * 128 + 129 * 10
     assert count(cnn((8, 8, 1), 3, blocks=[[4], [6]], dense=[5])) == 40 + 37 * 6 + 25 * 5 + 6 * 3
     normalised = cnn((8, 8), 3, blocks=[[4], [6]], dense=[5], groups=2)
     assert count(normalised) == 40 + 37 * 6 + 25 * 5 + 6 * 3 + 2 * (4 + 6)
@@ -52,6 +55,7 @@ SMALL = {
     "cnn": ((6, 6, 2), {"blocks": ((4,), (4,)), "dense": (5,), "groups": 2, "dropout": 0.5}),
     "cnn_a": ((28, 28, 1), {}),
     "cnn_b": ((32, 32, 3), {}),
+    "cnn_c": ((28, 28, 1), {}),
     "resnet18": ((32, 32, 3), {}),
 }
 
@@ -80,7 +84,7 @@ def test_contract(name):
     # The large ones are traced only.
     run = (
         jax.jit(everything)
-        if name not in ("cnn_a", "cnn_b", "resnet18")
+        if name not in ("cnn_a", "cnn_b", "cnn_c", "resnet18")
         else functools.partial(jax.eval_shape, everything)
     )
     params, logits, by_hand, (value, gradient) = run(jax.random.key(0))
@@ -195,3 +199,30 @@ def test_errors():
         cnn((8,), 2)
     with pytest.raises(ValueError, match="floating dtype"):
         mlp((8,), 2, dtype=jnp.int32)
+
+
+def test_paddings_and_dropout_may_differ_by_layer():
+    """IP-FL's network against flax's own layers, with and without dropout in front of the dense layer."""
+    task = cnn_c((28, 28, 1), 5)
+    params = jax.jit(task.init)(jax.random.key(0))
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 28, 28, 1)), jnp.float32)
+
+    def convolved(x, layer, padding):
+        found = jax.lax.conv_general_dilated(
+            x, layer["kernel"], (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jax.nn.relu(found + layer["bias"][None, None, None])
+
+    def by_hand(x):
+        for i, padding in enumerate(("SAME", "VALID", "SAME", "SAME")):
+            x = convolved(x, params[f"conv_{i}"], padding)
+            if i % 2:
+                x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = x.reshape(len(x), -1)
+        assert x.shape[1] == 2304
+        x = jax.nn.relu(x @ params["dense_0"]["kernel"] + params["dense_0"]["bias"][None])
+        return x @ params["head"]["kernel"] + params["head"]["bias"][None]
+
+    np.testing.assert_allclose(jax.jit(task.logits)(params, x), by_hand(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match=r"expected inputs of shape \(32, 32, 3\) or \(28, 28, 1\) for cnn_c, got"):
+        cnn_c((8, 8, 1), 5)

@@ -1,0 +1,164 @@
+"""FedEM: every client's data are a mixture of what a few shared components describe.
+
+Source: Marfoq et al., "Federated multi-task learning under a mixture of distributions" (NeurIPS 2021), Algorithm 1.
+Deviations: only the cohort is averaged (the authors' code averages all clients, those that were not drawn with their
+last copies); updates are averaged, with a server learning rate (1 gives the original); before a client uses the
+components it takes some E-steps on its training rows, whether it was seen or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, row_losses
+from fljax.algorithms.common import Entry, select_uniform, share
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{marfoq2021federated,
+  title = {Federated Multi-Task Learning under a Mixture of Distributions},
+  author = {Marfoq, Othmane and Neglia, Giovanni and Bellet, Aur{\\'e}lien and Kameni, Laetitia and Vidal, Richard},
+  booktitle = {NeurIPS},
+  year = {2021}
+}"""
+
+# A component's share of a mixture below this counts as this in logarithms.
+SMALLEST = 1e-12
+
+
+class FedEMClient(NamedTuple):
+    """A client's mixture pi_k, kept between rounds."""
+
+    mixture: Float[Array, " C"]
+
+
+class FedEMUp(NamedTuple):
+    """What a client sends: updates of all components (new minus old), its mixture, its number of training samples."""
+
+    update: PyTree  # [C, ...]
+    mixture: Float[Array, " C"]
+    size: Int[Array, ""]
+
+
+class Mixture(NamedTuple):
+    """What a client uses: the components, and its shares of them."""
+
+    models: PyTree  # [C, ...]
+    mixture: Float[Array, " C"]
+
+
+def fedem(
+    task: Task,
+    local: Local,
+    *,
+    clusters: int = 2,
+    deploy_steps: int = 10,
+    clients_per_round: int | None = 10,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """E-step ``r_i(c) = softmax_c(log pi_k(c) - loss(w_c; i))``, ``pi_k = mean_i r_i``, LocalSGD of each component.
+
+    The M-step trains w_c on ``sum_i r_i(c) loss(w_c; i) / b`` over batches of b rows, the same ones for all components,
+    and the server moves: ``w_c <- w_c + server_lr sum_k N_k Delta_kc / sum_k N_k`` over the cohort.
+
+    Args:
+      task: model and loss, a negative log-likelihood; what is deployed predicts with probabilities, as of classes.
+      local: how clients train a component.
+      clusters: C, the number of components. They start from different initial parameters, the first one from those of
+        ``fedavg``.
+      deploy_steps: E-steps on its training rows that a client takes with the components that it is shown before it
+        uses them, from its own mixture; an unseen one, or one that never trained, from the uniform one. The losses
+        are computed once, whatever their number. 0: mixtures are those of the last training.
+      clients_per_round: drawn uniformly without replacement; None: all. Who does not train keeps its mixture.
+      server_lr: server learning rate.
+
+    Returns:
+      The algorithm. A client predicts ``log sum_c pi_k(c) softmax(w_c(x))``. The model of a cluster is a component on
+      its own. Info: ``mixture`` [row, cluster], zeros in an empty row, and ``weight`` [row].
+
+    Raises:
+      ValueError: if ``clusters`` or ``clients_per_round`` is not positive, or ``deploy_steps`` is negative.
+    """
+    check_clusters(clusters)
+    if deploy_steps < 0:
+        raise ValueError(f"expected deploy_steps to be zero or more, got {deploy_steps}")
+
+    def train(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> tuple[FedEMUp, FedEMClient]:
+        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # local.train takes 0 and 1
+        responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
+
+        def maximise(component: tuple[PyTree, Array]) -> PyTree:
+            model, weight = component
+
+            def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+                return weight[position] * task.loss(task.logits(params, x, key), y)
+
+            trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
+            return trees.subtract(trained.params, model)
+
+        return FedEMUp(each(maximise, (down, responsibility)), mixture, data.train.rows.size), FedEMClient(mixture)
+
+    def aggregate(key: Any, round: Any, server: Clusters, up: FedEMUp, cohort: Any, held: Any) -> tuple[Clusters, Info]:
+        mass = jnp.where(cohort.present, up.size, 0).astype(jnp.result_type(float))
+        step = trees.scale(aggregators.weighted_mean(up.update, mass), server_lr)
+        info = {"mixture": jnp.where(cohort.present[:, None], up.mixture, 0), "weight": share(mass)}
+        return Clusters(trees.add(server.models, step)), info
+
+    def deploy(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> Mixture:
+        if deploy_steps == 0:
+            return Mixture(down, client.mixture)
+        losses, size = row_losses(task, down, data.train, jax.random.fold_in(key, 2)), data.train.rows.size
+        step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
+        return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
+
+    def predict(deployed: Mixture, x: Array, key: Any = None) -> Array:
+        chance = each(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
+        return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
+
+    def components(server: Clusters) -> Mixture:
+        # Each one a mixture of itself alone.
+        return Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
+
+    return Algorithm(
+        task=task,
+        init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
+        init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
+        send=lambda server, seat: server.models,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=deploy,
+        predict=predict,
+        clusters=components,
+        dimensions=(("mixture", ("row", "cluster")), ("weight", ("row",))),
+    )
+
+
+def expectation(
+    mixture: Float[Array, " C"], losses: Float[Array, "C n_max"], size: Int[Array, ""]
+) -> tuple[Float[Array, "C n_max"], Float[Array, " C"]]:
+    """The E-step on the first ``size`` rows: what each component has to do with each row, and the new mixture.
+
+    Of a client without rows the mixture stays.
+    """
+    responsibility = jax.nn.softmax(_logarithm(mixture, losses.dtype)[:, None] - losses, axis=0)
+    real = jnp.arange(losses.shape[1]) < size
+    total = jnp.sum(jnp.where(real[None, :], responsibility, 0), axis=1) / jnp.maximum(size, 1).astype(losses.dtype)
+    return responsibility, jnp.where(size > 0, total.astype(mixture.dtype), mixture)
+
+
+def _logarithm(mixture: Float[Array, " C"], dtype: Any) -> Float[Array, " C"]:
+    return jnp.log(jnp.maximum(mixture.astype(dtype), SMALLEST))
+
+
+ENTRY = Entry(fedem, "every client's data are a mixture of shared components (FedEM)", REFERENCE)

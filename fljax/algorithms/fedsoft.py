@@ -1,0 +1,226 @@
+"""FedSoft: personal models, pulled towards the models of the clusters that a client's data belong to.
+
+Source: Ruan and Joe-Wong, "FedSoft: soft clustered federated learning with proximal local updating" (AAAI 2022),
+Algorithm 1. Deviations: personal models are sent as differences from the mean of the cluster models; with K clients
+for each cluster a cluster that got no answer keeps its model; the mean of all clients takes only those that answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, row_losses
+from fljax.algorithms.common import Entry, Update, check_share, share
+from fljax.local import Local
+from fljax.types import Algorithm, Census, Cohort, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{ruan2022fedsoft,
+  title = {{FedSoft}: Soft Clustered Federated Learning with Proximal Local Updating},
+  author = {Ruan, Yichen and Joe-Wong, Carlee},
+  booktitle = {AAAI},
+  year = {2022}
+}"""
+
+
+class FedSoftServer(NamedTuple):
+    """The cluster models, the sizes of the clients, their last estimates u, and who was chosen for which cluster."""
+
+    models: PyTree  # [C, ...]
+    size: Int[Array, " N"]
+    importance: Float[Array, "N C"]
+    membership: Bool[Array, "N C"]
+
+
+class FedSoftDown(NamedTuple):
+    """What a client is shown: the cluster models, and its last estimate u_k (zeros before there is one)."""
+
+    models: PyTree  # [C, ...]
+    importance: Float[Array, " C"]
+
+
+class FedSoftBallot(NamedTuple):
+    """A client's estimate u_k."""
+
+    importance: Float[Array, " C"]
+
+
+class FedSoftClient(NamedTuple):
+    """A client's personal model theta_k, kept between rounds, and whether it ever trained it."""
+
+    personal: PyTree
+    trained: Bool[Array, ""]
+
+
+def fedsoft(
+    task: Task,
+    local: Local,
+    *,
+    clusters: int = 2,
+    regularisation: float = 0.1,
+    clients_per_cluster: int | None = 5,
+    estimate_every: int = 2,
+    smoother: float = 1e-4,
+) -> Algorithm:
+    """``theta_k ~ argmin F_k(theta) + lambda/2 sum_s u_ks ||theta - c_s||^2``, then ``c_s <- mean_k theta_k``.
+
+    ``u_ks = max(share of k's rows whose loss is least under c_s, smoother)``; cluster s chooses clients with
+    probabilities ``v_sk = u_ks N_k / sum_j u_js N_j`` without replacement, and its mean is over them.
+
+    Args:
+      task: model and loss.
+      local: how clients minimise, from their last personal model.
+      clusters: C. Their models start from different initial parameters, the first one from those of ``fedavg``; from
+        this one personal models start.
+      regularisation: lambda. Steps are stable where ``eta lambda sum_s u_ks`` is well below 2.
+      clients_per_cluster: K: how many each cluster chooses; a client that several choose trains once. None: all take
+        part, and the mean is weighed by v_sk.
+      estimate_every: rounds between two estimates of u; those between use the last one. Who could not take part in any
+        round with an estimate is not chosen before the next one.
+      smoother: the least u_ks.
+
+    Returns:
+      The algorithm. Ties between clusters go to the lower one. What is deployed is theta_k; a client that never
+      trained, or is unseen, uses ``sum_s u_ks c_s / sum_s u_ks`` with the u_k of its training rows. Info:
+      ``importance`` [client, cluster], and ``membership`` [client, cluster], who was chosen for which cluster.
+
+    Raises:
+      ValueError: if ``clusters``, ``clients_per_cluster`` or ``estimate_every`` is not positive, or ``smoother`` is a
+        number that is no share of 1.
+    """
+    check_clusters(clusters)
+    check_share("smoother", smoother)
+    for name, count in (("clients_per_cluster", clients_per_cluster), ("estimate_every", estimate_every)):
+        if count is not None and count < 1:
+            raise ValueError(f"expected a positive {name}, got {count}")
+
+    def estimate(key: Any, models: PyTree, data: Any) -> Float[Array, " C"]:
+        losses = row_losses(task, models, data.train, key)
+        least = jnp.argmin(jnp.where(jnp.isnan(losses), jnp.inf, losses), axis=0)
+        real = jnp.arange(losses.shape[1]) < data.train.rows.size
+        count = jnp.sum((least[None, :] == jnp.arange(clusters)[:, None]) & real[None, :], axis=1)
+        found = count.astype(jnp.result_type(float)) / jnp.maximum(data.train.rows.size, 1)
+        return jnp.maximum(found, jnp.asarray(smoother).astype(found.dtype))
+
+    def init_server(key: Any, census: Census) -> FedSoftServer:
+        shape = (census.train.shape[0], clusters)
+        models = initial_models(task, key, clusters)
+        return FedSoftServer(models, census.train, jnp.zeros(shape), jnp.zeros(shape, bool))
+
+    def send(server: FedSoftServer, seat: Any) -> FedSoftDown:
+        unknown = jnp.zeros(clusters, server.importance.dtype)
+        return FedSoftDown(server.models, server.importance[seat.id] if seat.known else unknown)
+
+    def init_client(key: Any, seat: Any, down: FedSoftDown, data: Any) -> FedSoftClient:
+        return FedSoftClient(trees.take(down.models, 0), jnp.asarray(False))
+
+    def poll(key: Any, seat: Any, down: FedSoftDown, client: Any, data: Any) -> FedSoftBallot:
+        return FedSoftBallot(estimate(key, down.models, data))
+
+    def select(
+        key: Any, round: Any, server: FedSoftServer, ballots: FedSoftBallot, available: Any
+    ) -> tuple[FedSoftServer, Cohort, Info]:
+        mass = ballots.importance * server.size.astype(ballots.importance.dtype)[:, None]
+        population = available.shape[0]
+        able = available[:, None] & (mass > 0)
+        if clients_per_cluster is None:
+            membership, rows = jnp.broadcast_to(jnp.any(able, axis=1, keepdims=True), able.shape), population
+        else:
+            membership = _draw(key, mass, able, min(clients_per_cluster, population))
+            rows = min(clusters * clients_per_cluster, population)
+        chosen = jnp.any(membership, axis=1)
+        _, id = jax.lax.top_k(chosen.astype(jnp.int32), rows)  # ties go to the lower id
+        id = id.astype(jnp.int32)
+        server = server._replace(importance=ballots.importance, membership=membership)
+        info = {"importance": ballots.importance, "membership": membership}
+        return server, Cohort(id, jnp.zeros_like(id), chosen[id]), info
+
+    def train(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> tuple[Update, FedSoftClient]:
+        # The sum of the pulls is one pull towards the weighted mean.
+        pull = training.proximal(centre(down.models, down.importance), regularisation * jnp.sum(down.importance))
+        trained = training.train(
+            key, client.personal, data.train, task=task, local=local, round=seat.round, adjust=pull
+        )
+        update = trees.subtract(trained.params, middle(down.models))
+        return Update(update), FedSoftClient(trained.params, jnp.asarray(True))
+
+    def aggregate(
+        key: Any, round: Any, server: FedSoftServer, up: Update, cohort: Any, held: Any
+    ) -> tuple[FedSoftServer, Info]:
+        mass = server.importance * server.size.astype(server.importance.dtype)[:, None]
+        mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass
+        there = server.membership[cohort.id] & cohort.present[:, None]
+        weights = jnp.where(there, mass[cohort.id], 0).T
+        moved = jax.tree.map(
+            lambda start, step: start[None] + step,
+            middle(server.models),
+            aggregators.mix(jax.vmap(share)(weights), up.update),
+        )
+        return server._replace(models=trees.where_rows(jnp.any(weights > 0, axis=1), moved, server.models)), {}
+
+    def deploy(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> PyTree:
+        return jax.lax.cond(
+            client.trained,
+            lambda: client.personal,
+            lambda: centre(down.models, estimate(key, down.models, data)),
+        )
+
+    return Algorithm(
+        task=task,
+        init_server=init_server,
+        init_client=init_client,
+        send=send,
+        train=train,
+        aggregate=aggregate,
+        select=select,
+        deploy=deploy,
+        predict=task.logits,
+        poll=poll,
+        poll_every=estimate_every,
+        clusters=cluster_models,
+        dimensions=(("importance", ("client", "cluster")), ("membership", ("client", "cluster"))),
+    )
+
+
+def centre(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
+    """``sum_s u_s c_s / sum_s u_s``."""
+    return aggregators.weighted_mean(models, importance)
+
+
+def middle(models: PyTree) -> PyTree:
+    """The plain mean of the cluster models, which server and clients know: personal models are sent relative to it."""
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), models)
+
+
+def _draw(key: Any, mass: Float[Array, "N C"], able: Bool[Array, "N C"], count: int) -> Bool[Array, "N C"]:
+    """Each column's ``count`` clients, drawn one after another with probabilities in proportion to ``mass``.
+
+    The largest of ``log mass + Gumbel noise``; its numbers are keyed by cluster and id.
+    """
+    population, clusters = mass.shape
+
+    def one(cluster: Array, mass: Array, able: Array) -> Array:
+        own = jax.random.fold_in(key, cluster)
+        noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(own, id), dtype=mass.dtype))
+        score = jnp.log(jnp.where(able, mass, 1)) + noise(jnp.arange(population))
+        _, best = jax.lax.top_k(jnp.where(able, score, -jnp.inf), count)
+        return jnp.zeros(population, bool).at[best].set(True) & able
+
+    return jax.vmap(one, in_axes=(0, 1, 1), out_axes=1)(jnp.arange(clusters), mass, able)
+
+
+ENTRY = Entry(
+    fedsoft,
+    "personal models, pulled towards the models of several clusters (FedSoft)",
+    REFERENCE,
+    {"clients_per_cluster": 2},
+)

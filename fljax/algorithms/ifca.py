@@ -1,0 +1,125 @@
+"""IFCA: a model for each cluster, and every client trains the one that fits its data best.
+
+Source: Ghosh et al., "An efficient framework for clustered federated learning" (NeurIPS 2020), Algorithm 1. Deviations:
+updates are averaged, with a server learning rate (1 gives the original); a cluster's gradients are averaged over those
+that chose it, where the paper divides by all that take part; sizes or uniform weights by flag; one random start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import aggregators, trees
+from fljax import local as training
+from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
+from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform, share
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, PyTree
+
+    from fljax.types import Info
+
+REFERENCE = """@inproceedings{ghosh2020efficient,
+  title = {An Efficient Framework for Clustered Federated Learning},
+  author = {Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan},
+  booktitle = {NeurIPS},
+  year = {2020}
+}"""
+
+
+class IfcaUp(NamedTuple):
+    """What a client sends: its update (new minus old), of which cluster's model, and its number of training samples."""
+
+    update: PyTree
+    cluster: Int[Array, ""]
+    size: Int[Array, ""]
+
+
+def ifca(
+    task: Task,
+    local: Local,
+    *,
+    clusters: int = 2,
+    averaging: Literal["model", "gradient"] = "model",
+    weights: Literal["uniform", "size"] = "uniform",
+    clients_per_round: int | None = 10,
+    server_lr: float = 1.0,
+) -> Algorithm:
+    """``w_c <- w_c + server_lr mean_k Delta_k`` over the clients k that chose c, with ``c_k = argmin_c F_k(w_c)``.
+
+    "model": ``Delta_k = LocalSGD(w_c, k) - w_c``. "gradient": ``Delta_k = -eta grad F_k(w_c)``, one gradient of all of
+    the client's training rows, so that the server takes a step of length ``server_lr * eta``.
+
+    Args:
+      task: model and loss.
+      local: how clients train; of "gradient" only its learning rate, its decay and weight decay count.
+      clusters: C. Their models start from different initial parameters, the first one from those of ``fedavg``.
+      averaging: "model" or "gradient".
+      weights: of a cluster's members: "uniform", or "size", their numbers of training samples.
+      clients_per_round: drawn uniformly without replacement; None: all.
+      server_lr: server learning rate.
+
+    Returns:
+      The algorithm. The loss F_k is that of all training rows; ties go to the lower cluster, and the model of a cluster
+      that nobody chose stays. What is deployed is the model that fits the client's training rows best, an unseen
+      client's as well. Info: ``chosen_cluster`` [row], -1 in an empty row, and ``weight`` [row] within its cluster.
+
+    Raises:
+      ValueError: if a name is not valid, ``clusters`` or ``clients_per_round`` is not positive, or the local optimizer
+        is another than plain SGD where gradients are averaged.
+    """
+    check_clusters(clusters)
+    if averaging not in ("model", "gradient"):
+        raise ValueError(f"expected averaging to be model or gradient, got {averaging!r}")
+    if weights not in ("uniform", "size"):
+        raise ValueError(f"expected weights to be uniform or size, got {weights!r}")
+    if averaging == "gradient":
+        require_plain_sgd(local, "averaging gradients")
+
+    def best(key: Any, models: PyTree, data: Any) -> Int[Array, ""]:
+        loss = jnp.sum(row_losses(task, models, data.train, jax.random.fold_in(key, 2)), axis=1)  # train: 0 and 1
+        return jnp.argmin(jnp.where(jnp.isnan(loss), jnp.inf, loss)).astype(jnp.int32)
+
+    def change(key: Any, model: PyTree, round: Any, data: Any) -> PyTree:
+        if averaging == "model":
+            trained = training.train(key, model, data.train, task=task, local=local, round=round)
+            return trees.subtract(trained.params, model)
+        slope = training.full_gradient(task, model, data.train, jax.random.fold_in(key, 1))
+        if local.weight_decay is not None:
+            slope = trees.add(slope, trees.scale(model, local.weight_decay))
+        return trees.scale(slope, -training.rate(local, round, jax.tree.leaves(model)[0].dtype))
+
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IfcaUp, Any]:
+        cluster = best(key, down, data)
+        update = change(key, trees.take(down, cluster), seat.round, data)
+        return IfcaUp(update, cluster, data.train.rows.size), client
+
+    def aggregate(key: Any, round: Any, server: Clusters, up: IfcaUp, cohort: Any, held: Any) -> tuple[Clusters, Info]:
+        mass = up.size if weights == "size" else jnp.ones_like(up.size)
+        mass = jnp.where(cohort.present, mass, 0).astype(jnp.result_type(float))
+        chose = up.cluster[None, :] == jnp.arange(clusters)[:, None]
+        matrix = jax.vmap(share)(jnp.where(chose, mass[None, :], 0))
+        step = trees.scale(aggregators.mix(matrix, up.update), server_lr)
+        info = {"chosen_cluster": jnp.where(cohort.present, up.cluster, -1), "weight": jnp.sum(matrix, axis=0)}
+        return Clusters(trees.add(server.models, step)), info
+
+    return Algorithm(
+        task=task,
+        init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
+        send=lambda server, seat: server.models,
+        train=train,
+        aggregate=aggregate,
+        select=select_uniform(clients_per_round),
+        deploy=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),
+        predict=task.logits,
+        clusters=cluster_models,
+        dimensions=(("chosen_cluster", ("row",)), ("weight", ("row",))),
+    )
+
+
+ENTRY = Entry(ifca, "a model for each cluster; clients train the one that fits them best (IFCA)", REFERENCE)

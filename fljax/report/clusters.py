@@ -1,0 +1,247 @@
+"""Panels about clusters and incentives: who trains which model, tokens, gains over the baseline, cluster models.
+
+They take from the records ``membership`` [seed, round, client, cluster] (who trained which cluster's model), ``tokens``
+[seed, round, client] and ``pool`` [seed, round, cluster], and from the metrics ``personalised_model_accuracy_gain`` and
+``cluster_accuracy``. Algorithms that have no such numbers are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fljax.metrics import gini_coefficient
+from fljax.report.style import INK, STANDALONE, Panel, Style, has, steps, values_of
+from fljax.results import aligned
+
+# Tol's muted colours: safe for colour-blind readers, and not those of the algorithms.
+CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")
+SEVERAL = "#999999"
+GROUPS = 20  # of rounds, in which a client's cluster is drawn as one cell: in a single round most clients do not train
+SEPARATE = 4  # so many distributions get a panel each
+
+
+def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str, Style]) -> dict[str, Panel]:
+    """The panels about clusters and tokens that these results have numbers for, by name."""
+    found: dict[str, Panel] = {}
+    for prefix in ("", "unseen_"):
+        name = f"{prefix}personalised_model_accuracy_gain"
+        dims = ("seed", "evaluated_round", "unseen" if prefix else "client")
+        others = [each for each in _having(metrics, name, looks, dims) if each != metrics.attrs.get("baseline")]
+        if others:
+            found[name] = partial(_gains, metrics=metrics, name=name, looks={each: looks[each] for each in others})
+    clustered = _having(metrics, "cluster_accuracy", looks, ("seed", "evaluated_round", "cluster", "distribution"))
+    if clustered:
+        accuracy = {each: _cluster_accuracy(metrics, each) for each in clustered}
+        count = metrics.sizes["distribution"]
+        for each in range(count) if count <= SEPARATE else [None]:
+            name = "cluster_accuracy" if each is None else f"cluster_accuracy_{each}"
+            found[name] = partial(
+                _cluster_models,
+                accuracy=accuracy,
+                rounds=metrics["evaluated_round"].values,
+                distribution=each,
+                looks=looks,
+            )
+    for algorithm in _having(records, "membership", looks, ("seed", "round", "client", "cluster")):
+        found[f"membership_{algorithm}"] = partial(_membership, records=records, algorithm=algorithm)
+    spending = _having(records, "tokens", looks, ("seed", "round", "client"))
+    if spending:
+        found["tokens"] = partial(_lorenz, records=records, looks={each: looks[each] for each in spending})
+    for algorithm in spending:
+        found[f"ledger_{algorithm}"] = partial(_ledger, records=records, algorithm=algorithm, look=looks[algorithm])
+    return found
+
+
+# --- Panels -------------------------------------------------------------------------------------------------
+
+
+def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style]) -> None:
+    """Share of clients, pooled over seeds, whose gain at the last evaluation is at most x."""
+    dimension = "unseen" if name.startswith("unseen_") else "client"
+    for algorithm, look in looks.items():
+        values = values_of(metrics, name, algorithm, "seed", "evaluated_round", dimension)
+        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
+    low, high = axes.get_xlim()
+    low, high = min(low, -0.01), max(high, 0.01)
+    axes.axvspan(low, 0, color="#f2f2f2", zorder=0)
+    axes.axvline(0, color=INK, linewidth=1)
+    baseline = metrics.attrs.get("baseline", "the baseline")
+    axes.set(title=f"Accuracy gained over {baseline}\n{dimension if dimension == 'unseen' else 'seen'} clients")
+    axes.set(xlabel="points at the last evaluation; left of 0: opt-outs", ylabel="share of clients at or below")
+    axes.set(xlim=(low, high), ylim=(0, 1.02))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+
+
+def _cluster_models(
+    axes: Axes,
+    accuracy: Mapping[str, np.ndarray],
+    rounds: np.ndarray,
+    distribution: int | None,
+    looks: Mapping[str, Style],
+) -> None:
+    """Means over seeds of the cluster models' accuracy on one distribution; None: on their own and on all others."""
+    for algorithm, values in accuracy.items():
+        own, others = _own_and_others(values, distribution)
+        look = looks[algorithm]
+        for line in others.T:
+            if np.isfinite(line).any():
+                axes.plot(rounds, line, color=look.colour, linestyle=look.dash, lw=1.1, alpha=0.55)
+        marker = "o" if len(rounds) < 3 else None
+        axes.plot(rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=algorithm)
+    if distribution is None:
+        title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"
+    else:
+        title = f"Cluster models on distribution {chr(ord('A') + distribution)}"
+        note = "thick: the model that fits it, thin: others"
+    axes.set(title=title, xlabel=f"rounds done\n{note}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylim(max(axes.get_ylim()[0], -0.01), min(axes.get_ylim()[1], 1.02))
+
+
+def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
+    """Which cluster's model each client trained most often in a group of rounds, for the first seed that has it."""
+    values = values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
+    seed = int(np.isfinite(values).any(axis=(1, 2, 3)).argmax())
+    values = values[seed]
+    rounds = records["round"].values
+    groups = np.array_split(np.arange(len(rounds)), min(GROUPS, len(rounds)))
+    counts = np.stack([np.nansum(values[group], axis=0) for group in groups], axis=1)  # [client, group, cluster]
+    clusters = int(np.flatnonzero(np.isfinite(values).any(axis=(0, 1)))[-1]) + 1
+    most = counts.max(axis=-1)
+    tied = (counts == most[..., None]).sum(axis=-1) > 1
+    code = np.where(tied, clusters, counts.argmax(axis=-1))
+    shown = np.ma.masked_where(most == 0, code)
+    colours = [*_cluster_colours(clusters), SEVERAL]
+    edges = [rounds[group[0]] for group in groups] + [rounds[-1] + 1]
+    axes.pcolormesh(
+        edges,
+        np.arange(len(code) + 1),
+        shown,
+        cmap=ListedColormap(colours),
+        vmin=-0.5,
+        vmax=clusters + 0.5,
+        rasterized=True,
+    )
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    whole = "" if len(groups) == len(rounds) else f"; groups of {len(rounds) / len(groups):.3g} rounds"
+    axes.set(title=f"Whose model clients train\n{algorithm}, seed {records['seed'].values[seed]}")
+    axes.set(xlabel=f"round{whole}; white: none", ylabel="client")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    words = [f"cluster {each}" for each in range(clusters)] + ["equally often"] * bool((tied & (most > 0)).any())
+    _key(axes, [Patch(color=colour, label=word) for colour, word in zip(colours, words, strict=False)])
+
+
+def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
+    """Which share of the tokens the poorest x of the clients hold after the last round; mean over seeds."""
+    lines = []
+    for algorithm, look in looks.items():
+        values = values_of(records, "tokens", algorithm, "seed", "round", "client")[:, -1]
+        values = values[np.isfinite(values).any(axis=-1)]
+        if not len(values):
+            continue
+        grid = np.linspace(0, 1, values.shape[-1] + 1)
+        curve = np.mean([_curve(row[np.isfinite(row)], grid) for row in values], axis=0)
+        gini = float(np.mean(gini_coefficient(values)))
+        (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2)
+        line.set_label(f"_{algorithm}")  # the common legend names algorithms; here they stand with their coefficients
+        lines.append((line, f"{algorithm}: Gini coefficient {gini:.2f}"))
+    axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
+    axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
+    axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    if lines:
+        axes.legend(*zip(*lines, strict=True), loc="upper left", frameon=False, fontsize=9)
+
+
+def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:
+    """Where the tokens are, per client; means over seeds."""
+    tokens = values_of(records, "tokens", algorithm, "seed", "round", "client")
+    rounds = records["round"].values
+    finite = np.ma.masked_invalid(tokens)
+    mean, middle = finite.mean(axis=-1), np.ma.median(finite, axis=-1)
+    parts = [finite.min(axis=-1), middle, finite.max(axis=-1), mean]
+    low, middle, high, mean = (np.ma.mean(part, axis=0) for part in parts)
+    drawn: list[Any] = [axes.fill_between(rounds, low, high, color=look.colour, alpha=0.15, linewidth=0)]
+    drawn += axes.plot(rounds, middle, color=look.colour, lw=2)
+    drawn += axes.plot(rounds, mean, color=look.colour, lw=1.6, linestyle=(0, (1.2, 1.2)))
+    words = ["smallest to largest client", "median client", "mean client"]
+    if _having(records, "pool", [algorithm], ("seed", "round", "cluster")):
+        pools = np.nansum(values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
+        pools = (pools / np.maximum(finite.count(axis=-1), 1)).mean(axis=0)
+        drawn += axes.plot(rounds, pools, color=INK, lw=1.6, linestyle=(0, (5, 1.5)))
+        drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
+        words += ["pools, per client", "mean client + pools"]
+    axes.set(title=f"Where the tokens are\n{algorithm}", xlabel=f"round{_over_seeds(tokens)}", ylabel="tokens")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    _key(axes, drawn, words)
+
+
+# --- Arrays -------------------------------------------------------------------------------------------------
+
+
+def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Sequence[str]) -> list[str]:
+    """The algorithms that have a finite value of a variable with these dimensions."""
+    if not has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
+        return []
+    there = [str(each) for each in dataset["algorithm"].values]
+    return [each for each in algorithms if each in there and np.isfinite(dataset[name].sel(algorithm=each)).any()]
+
+
+def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
+    """``[evaluated_round, cluster, distribution]``, numbered by distribution and averaged over seeds."""
+    values = values_of(metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution")
+    # With as many clusters as distributions at least, those that do not exist included, their numbers agree.
+    missing = max(0, values.shape[3] - values.shape[2])
+    values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)
+    return np.ma.masked_invalid(aligned(values)).mean(axis=0).filled(np.nan)
+
+
+def _own_and_others(accuracy: np.ndarray, distribution: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """``[round]`` of the fitting model and ``[round, others]``; None: averaged over all distributions."""
+    clusters, distributions = accuracy.shape[1:]
+    own = np.eye(clusters, distributions, dtype=bool)
+    if distribution is None:
+        means = [np.ma.masked_invalid(accuracy[:, part]).mean(axis=-1).filled(np.nan) for part in (own, ~own)]
+        return means[0], means[1][:, None]
+    values = accuracy[:, :, distribution]
+    return values[:, distribution], np.delete(values, distribution, axis=1)
+
+
+def _curve(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """The Lorenz curve at shares of the clients; the diagonal where nobody has anything."""
+    sums = np.cumsum([0.0, *np.sort(values)])
+    return np.interp(grid, np.linspace(0, 1, len(sums)), sums / sums[-1]) if sums[-1] > 0 else grid
+
+
+def _cluster_colours(count: int) -> list[Any]:
+    if count <= len(CLUSTERS):
+        return list(CLUSTERS[:count])
+    return list(matplotlib.colormaps["turbo"](np.linspace(0.03, 0.97, count)))
+
+
+def _over_seeds(values: np.ndarray) -> str:
+    return f"; means over {len(values)} seeds" if len(values) > 1 else ""
+
+
+def _key(axes: Axes, handles: Sequence[Any], words: Sequence[str] | None = None) -> None:
+    """A legend of the panel's own, below it."""
+    words = [str(handle.get_label()) for handle in handles] if words is None else list(words)
+    columns = 2 if max(map(len, words)) > 14 else min(4, len(words))
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+    axes.legend(handles, words, ncols=columns, frameon=False, fontsize=8.5, handlelength=1.6, **place)

@@ -1,0 +1,271 @@
+"""Two clusters of clients estimate a mean each: alone, all together, or with their own cluster.
+
+Client m sees ``N_m`` samples of ``N(theta_m, s^2)`` and wants to know ``theta_m``. The true means are drawn
+independently, from ``N(b_1, v)`` in the first cluster (``M_1`` clients) and ``N(b_2, v)`` in the second (``M_2``), M
+clients in all. So v says how much the clients of a cluster differ, and ``b_1 - b_2`` how much the clusters do. An
+estimate t has the error ``E (t - theta_m)^2``. It is a weighted mean ``sum_j a_j zbar_j`` of the clients' averages
+``zbar_j``: with ``a_m = 1`` (local), ``a_j = N_j / sum_j N_j`` (federated), or the same over m's cluster alone.
+
+Given ``theta_m`` and a flat prior on the b's, ``theta_j ~ N(theta_m, 2v)`` for m's own cluster, and the mean is shifted
+by the difference of the b's for the other; these are correlated, as all depend on m's own deviation from b. Hence the
+factor ``(1 - a_m)^2 v`` below.
+
+Lengths are plain numbers; variances and errors are their squares.
+
+Source: IP-FL, section 3 (equations 3 to 6, derived anew) and, for the grouping of clients, proposition 1 and its proof.
+Note: were the ``theta_j`` taken for independent given ``theta_m``, ``2 v sum_{j != m} a_j^2`` would stand where here
+both terms in v do.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Array = np.ndarray
+
+
+class MixtureErrors(NamedTuple):
+    """Squared errors of the three estimates: expected ones by client, or simulated ones by run.
+
+    local: of a client's own average.
+    federated: of the mean over all samples.
+    cluster: of the mean over the samples of the client's cluster.
+    """
+
+    local: Array
+    federated: Array
+    cluster: Array
+
+
+class Reassignment(NamedTuple):
+    """Where clients end up that move to the nearest centroid until nobody wants to.
+
+    membership: ``[M]``, the cluster of every client.
+    centroids: ``[C, d]``, the means of their members; where a cluster was never joined, NaN.
+    errors: ``[steps]``, the total squared distance to the centroids: at first and after every step. Strictly falling.
+    """
+
+    membership: Array
+    centroids: Array
+    errors: Array
+
+
+def mixture_errors(
+    sizes: ArrayLike,
+    membership: ArrayLike,
+    *,
+    within_variance: float,
+    difference: float,
+    noise_variance: float,
+) -> MixtureErrors:
+    """Expected squared errors of every client, for clients of any sizes.
+
+    ``e_loc = s^2 / N_m`` and, with ``a_j = N_j / sum_j N_j``, ``e_fed = (1 - a_m)^2 v + v sum_{j != m} a_j^2 + (sum_{j
+    elsewhere} a_j)^2 (b_1 - b_2)^2 + s^2 / sum_j N_j``; ``e_clu`` is the same over m's own cluster, where nobody is
+    elsewhere.
+
+    Args:
+      sizes: ``N``, ``[M]``, samples of every client; above 0.
+      membership: ``[M]``, 0 or 1: the cluster of every client.
+      within_variance: v.
+      difference: ``b_1 - b_2``.
+      noise_variance: ``s^2``, of one sample.
+
+    Returns:
+      Arrays ``[M]``.
+
+    Raises:
+      ValueError: if a size is not above 0, a cluster is neither 0 nor 1, or a variance is negative.
+
+    Source: IP-FL, equations 4 and 5.
+    """
+    n, group = _clients(sizes, membership, within_variance, noise_variance)
+    together = group[:, None] == group  # [m, j]
+    everybody = n / n.sum()
+    elsewhere = np.where(together, 0, everybody).sum(-1)
+    own = np.where(together, n, 0)
+    cluster = own / own.sum(-1, keepdims=True)
+
+    def pooled(shares: Array, samples: Array) -> Array:
+        mine = np.diagonal(shares)
+        spread = (1 - mine) ** 2 + (shares**2).sum(-1) - mine**2
+        return within_variance * spread + noise_variance / samples
+
+    return MixtureErrors(
+        local=noise_variance / n,
+        federated=pooled(np.broadcast_to(everybody, together.shape), n.sum()) + (elsewhere * difference) ** 2,
+        cluster=pooled(cluster, own.sum(-1)),
+    )
+
+
+def equal_mixture_errors(
+    own: ArrayLike,
+    other: ArrayLike,
+    samples: ArrayLike,
+    *,
+    within_variance: ArrayLike,
+    difference: ArrayLike,
+    noise_variance: ArrayLike,
+) -> MixtureErrors:
+    """Expected squared errors of a client where all have N samples: ``mixture_errors`` in closed form.
+
+    ``e_loc = s^2 / N``, ``e_fed = (1 - 1/M) v + (M_2 / M)^2 (b_1 - b_2)^2 + s^2 / (M N)`` and ``e_clu = (1 - 1/M_1) v +
+    s^2 / (M_1 N)``. So the cluster beats the federation iff ``(M_2 / M)^2 (b_1 - b_2)^2 > (1/M_1 - 1/M) (s^2 / N -
+    v)``, and however many samples there are, ``e_fed`` does not vanish.
+
+    Args:
+      own: ``M_1``, clients in the client's own cluster, itself among them.
+      other: ``M_2``, clients in the other cluster.
+      samples: N of every client.
+      within_variance: v.
+      difference: ``b_1 - b_2``.
+      noise_variance: ``s^2``, of one sample.
+
+    Returns:
+      Arrays of the shape to which the arguments broadcast.
+
+    Source: IP-FL, equation 6.
+    """
+    m1, m2, n, v, b, s2 = np.broadcast_arrays(
+        *(np.asarray(each, np.float64) for each in (own, other, samples, within_variance, difference, noise_variance))
+    )
+    m = m1 + m2
+    return MixtureErrors(
+        local=s2 / n,
+        federated=(1 - 1 / m) * v + (m2 / m * b) ** 2 + s2 / (m * n),
+        cluster=(1 - 1 / m1) * v + s2 / (m1 * n),
+    )
+
+
+def cluster_gain(own: ArrayLike, samples: ArrayLike, *, within_variance: ArrayLike, noise_variance: ArrayLike) -> Array:
+    """``e_loc - e_clu = (1 - 1/M_1) (s^2 / N - v)``: what a cluster of equal clients is worth to each of them.
+
+    Above 0 iff ``v < s^2 / N``; then the more, the more clients the cluster has. It grows with the noise and falls with
+    the clients' difference.
+
+    Args and result: as for ``equal_mixture_errors``.
+
+    Source: IP-FL, section 3, after equation 6.
+    """
+    m1, n, v, s2 = (np.asarray(each, np.float64) for each in (own, samples, within_variance, noise_variance))
+    return (1 - 1 / m1) * (s2 / n - v)
+
+
+def simulate_mixture(
+    key: jax.Array,
+    sizes: ArrayLike,
+    membership: ArrayLike,
+    *,
+    client: int,
+    within_variance: float,
+    difference: float,
+    noise_variance: float,
+    runs: int,
+) -> MixtureErrors:
+    """Squared errors of one client's three estimates, drawn anew in every run: their mean is ``mixture_errors``.
+
+    Drawn given ``theta_m = 0`` (any other would do): its cluster's ``b ~ N(theta_m, v)``, as the flat prior has it, the
+    other cluster's b at the given distance, every other ``theta_j ~ N(b, v)`` about the b of its cluster, and averages
+    ``zbar_j ~ N(theta_j, s^2 / N_j)``.
+
+    Args:
+      key: of ``jax.random``.
+      sizes, membership, within_variance, difference, noise_variance: as for ``mixture_errors``.
+      client: m, whose error is simulated.
+      runs: how often.
+
+    Returns:
+      Arrays ``[runs]``.
+
+    Raises:
+      ValueError: as ``mixture_errors``, or if there is no such client.
+    """
+    n, group = _clients(sizes, membership, within_variance, noise_variance)
+    if not 0 <= client < len(n):
+        raise ValueError(f"expected a client from 0 to {len(n) - 1}, got {client!r}")
+    together = group == group[client]
+    shift = np.where(together, 0.0, difference if group[client] else -difference)  # of a client's b from m's
+    is_client = np.arange(len(n)) == client
+    own = np.where(together, n, 0.0)
+    weights = np.stack([is_client, n / n.sum(), own / own.sum()])
+    numbers = (weights, shift, np.sqrt(noise_variance / n), np.sqrt(within_variance))
+    errors = _runs(jax.random.split(key, runs), jnp.asarray(is_client), *(jnp.asarray(each, float) for each in numbers))
+    return MixtureErrors(*np.asarray(errors).T)
+
+
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None, None, None, None, None))
+def _runs(
+    key: jax.Array, is_client: jax.Array, weights: jax.Array, shift: jax.Array, noise: jax.Array, spread: jax.Array
+) -> jax.Array:
+    """``[runs, 3]`` from weights ``[3, M]`` and, by client, the shift of b and the deviation of the average."""
+    of_cluster, of_clients, of_samples = jax.random.split(key, 3)
+    theta = shift + spread * (jax.random.normal(of_cluster) + jax.random.normal(of_clients, shift.shape))
+    averages = jnp.where(is_client, 0.0, theta) + noise * jax.random.normal(of_samples, shift.shape)
+    return jnp.sum(weights * averages[None], axis=-1) ** 2
+
+
+def reassign(points: ArrayLike, membership: ArrayLike, *, clusters: int) -> Reassignment:
+    """Clients move to the nearest centroid, centroids to the mean of their members, until no client moves.
+
+    Neither move makes ``sum_m ||x_m - c_{g(m)}||^2`` larger, and there are finitely many ways to group the clients: so
+    it ends. A client whose own centroid is as near as any other stays; an empty cluster keeps its last centroid.
+
+    Args:
+      points: ``x``, ``[M]`` or ``[M, d]``: what clients are grouped by.
+      membership: ``[M]`` in 0 .. clusters - 1, where they start.
+      clusters: C.
+
+    Raises:
+      ValueError: if the shapes do not agree or a client starts in a cluster that does not exist.
+
+    Source: IP-FL, proof of proposition 1; S. Lloyd, "Least squares quantization in PCM" (1982).
+    """
+    x, group = np.asarray(points, np.float64), np.asarray(membership)
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or group.shape != x.shape[:1] or not np.all(np.isin(group, np.arange(clusters))):
+        raise ValueError(
+            f"expected points [clients, d] and their clusters [clients] from 0 to {clusters - 1}, got points of shape "
+            f"{x.shape} and {membership!r}"
+        )
+    centroids = _means_of(x, group, np.full((clusters, x.shape[1]), np.nan))
+    errors = [_total(x, group, centroids)]
+    while True:
+        distance = np.square(x[:, None] - centroids).sum(-1)
+        distance = np.where(np.isnan(distance), np.inf, distance)
+        mine = np.take_along_axis(distance, group[:, None], axis=1)[:, 0]
+        moved = np.where(distance.min(-1) < mine, distance.argmin(-1), group)
+        means = _means_of(x, moved, centroids)
+        error = _total(x, moved, means)
+        # Asking for less also ends what only rounding keeps moving.
+        if not error < errors[-1]:
+            return Reassignment(group, centroids, np.array(errors))
+        group, centroids = moved, means
+        errors.append(error)
+
+
+def _means_of(x: Array, group: Array, before: Array) -> Array:
+    return np.stack([x[group == c].mean(0) if np.any(group == c) else before[c] for c in range(len(before))])
+
+
+def _total(x: Array, group: Array, centroids: Array) -> float:
+    return float(np.square(x - centroids[group]).sum())
+
+
+def _clients(sizes: ArrayLike, membership: ArrayLike, v: float, s2: float) -> tuple[Array, Array]:
+    n, group = np.asarray(sizes, np.float64), np.asarray(membership)
+    if n.ndim != 1 or not n.size or not np.all(n > 0):
+        raise ValueError(f"expected a list of sizes above 0, one for each client, got {sizes!r}")
+    if group.shape != n.shape or not np.all(np.isin(group, (0, 1))):
+        raise ValueError(f"expected a cluster, 0 or 1, for each of {len(n)} clients, got {membership!r}")
+    if not (v >= 0 and s2 >= 0):
+        raise ValueError(f"expected variances of at least 0, got {v!r} within clusters and {s2!r} of a sample")
+    return n, group
