@@ -6,11 +6,19 @@ from fljax.algorithms.afl import ENTRY as afl
 from fljax.algorithms.cgsv import ENTRY as cgsv
 from fljax.algorithms.cgsv import IAFL_ENTRY as cgsv_iafl
 from fljax.algorithms.common import Entry
+from fljax.algorithms.ditto import ENTRY as ditto
+from fljax.algorithms.fedala import ENTRY as fedala
 from fljax.algorithms.fedavg import ENTRY as fedavg
 from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
+from fljax.algorithms.fedem import ENTRY as fedem
+from fljax.algorithms.fedfomo import ENTRY as fedfomo
+from fljax.algorithms.fedproto import ENTRY as fedproto
 from fljax.algorithms.fedprox import ENTRY as fedprox
+from fljax.algorithms.fedsoft import ENTRY as fedsoft
 from fljax.algorithms.iafl import ENTRY as iafl
+from fljax.algorithms.ifca import ENTRY as ifca
 from fljax.algorithms.incfl import ENTRY as incfl
+from fljax.algorithms.ipfl import ENTRY as ipfl
 from fljax.algorithms.lg_fedavg import ENTRY as lg_fedavg
 from fljax.algorithms.mwfed import ENTRY as mwfed
 from fljax.algorithms.perfedavg import ENTRY as perfedavg
@@ -35,6 +43,14 @@ REGISTRY: dict[str, Entry] = {
     "cgsv_iafl": cgsv_iafl,
     "rank": rank,
     "lg_fedavg": lg_fedavg,
+    "ipfl": ipfl,
+    "ifca": ifca,
+    "fedsoft": fedsoft,
+    "fedem": fedem,
     "fedavg_finetune": fedavg_finetune,
+    "ditto": ditto,
+    "fedala": fedala,
+    "fedfomo": fedfomo,
+    "fedproto": fedproto,
     "standalone": standalone,
 }

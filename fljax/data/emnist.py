@@ -19,7 +19,7 @@ from fljax.data.download import fetched
 from fljax.data.idx import check_pair, parse_idx
 from fljax.data.names import choose
 
-Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
+Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist", "cases"]
 
 # The labels in the files; those of the letters count from 1.
 _LABELS = {
@@ -30,6 +30,8 @@ _LABELS = {
     "digits": range(10),
     "mnist": range(10),
 }
+# A part of one of upstream's splits: its name there, and the labels that are kept.
+_PARTS: dict[str, tuple[Split, range]] = {"cases": ("byclass", range(10, 62))}
 _ARCHIVE = "gzip.zip"
 _KEPT = "emnist-gzip.zip"
 _ADVICE = (
@@ -49,7 +51,8 @@ def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache:
       split: "byclass" (697932 + 116323 images; 10 digits, then 26 capital and 26 small letters), "bymerge"
         (the same images, letters that look alike in both cases merged: 47 classes), "balanced" (112800 +
         18800, 47 classes), "letters" (124800 + 20800, 26 classes), "digits" (240000 + 40000) or "mnist"
-        (60000 + 10000).
+        (60000 + 10000); or "cases", the letters of "byclass" alone: 52 classes, 26 capital and 26 small
+        letters (IP-FL's).
       folder: a folder with upstream's ``gzip.zip``, or with the four IDX files of the split, plain or .gz.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
@@ -58,7 +61,10 @@ def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache:
     Raises:
       ValueError: there is no such split, or the files are nowhere to be had, or damaged.
     """
-    choose("split", split, _LABELS)
+    choose("split", split, {**_LABELS, **_PARTS})
+    if split in _PARTS:
+        whole, labels = _PARTS[split]
+        return _only(emnist(split=whole, folder=folder, cache=cache), labels)
     if folder is not None:
         return _from_folder(Path(folder).expanduser(), split)
     kept = cache_folder(cache) / _KEPT
@@ -68,6 +74,14 @@ def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache:
         made = _from_archive(files / _ARCHIVE, split)
         keep(files / _ARCHIVE, kept)
     return made
+
+
+def _only(whole: Dataset, labels: range) -> Dataset:
+    """The rows of some labels, which count from 0 then."""
+    y = np.asarray(whole.y)
+    rows = np.flatnonzero((y >= labels.start) & (y < labels.stop))
+    train = int(np.sum(rows < whole.train_size))
+    return dataset(np.asarray(whole.x)[rows], y[rows] - labels.start, classes=len(labels), train_size=train)
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:

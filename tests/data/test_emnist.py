@@ -150,3 +150,15 @@ def test_damaged_archives_are_named_in_one_sentence(tmp_path):
             load("emnist", folder=tmp_path)
         assert "\n" not in str(caught.value)
     assert zipfile.is_zipfile(io.BytesIO(whole))
+
+
+def test_letters_of_both_cases_are_a_part_of_byclass(tmp_path):
+    x, y, files = upstream("byclass", train=40, test=20)
+    write_zip(tmp_path, files)
+    made = load("emnist", split="cases", folder=tmp_path)
+    letters = y >= 10
+    assert 0 < letters[:40].sum() < 40
+    np.testing.assert_array_equal(made.x[..., 0], x[letters])
+    np.testing.assert_array_equal(made.y, y[letters] - 10)
+    assert (made.classes, made.train_size) == (52, letters[:40].sum())
+    np.testing.assert_allclose(made.mean, (x[:40][letters[:40]] / 255).mean())

@@ -1,0 +1,128 @@
+"""Ditto: FedAvg, beside which every client trains a personal model that is held near the global one.
+
+Source: Li et al., "Ditto: fair and robust federated learning through personalization" (ICML 2021), Algorithm 1.
+Deviation: lambda is one number (the authors' code may choose one for each client by validation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax import trees
+from fljax.algorithms.common import Entry
+from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.local import Local
+from fljax.types import Algorithm, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, PyTree
+
+REFERENCE = """@inproceedings{li2021ditto,
+  title = {Ditto: Fair and Robust Federated Learning Through Personalization},
+  author = {Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
+  booktitle = {ICML},
+  year = {2021}
+}"""
+
+# What is folded into the key of the personal stream: ``training.train`` takes 0 and 1.
+PERSONAL = 2
+
+
+class DittoClient(NamedTuple):
+    """A client's personal model v_k, kept between rounds, and whether it ever trained one."""
+
+    personal: PyTree
+    trained: Bool[Array, ""]
+
+
+def ditto(
+    task: Task,
+    local: Local,
+    *,
+    regularisation: float = 1.0,
+    personal_learning_rate: float | None = None,
+    personal_epochs: int | None = None,
+    personal_steps: int | None = None,
+    clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "size",
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """``v_k <- v_k - eta_p (g(v_k) + lambda (v_k - w))`` with w as received; w itself moves as in FedAvg.
+
+    Args:
+      task: model and loss.
+      local: how clients train for the global model, and what is not said otherwise for the personal one.
+      regularisation: lambda. 0: every client trains its personal model alone. The paper's grid is 0.1, 1, 2. Plain
+        steps are stable where ``eta_p lambda`` is below 1.
+      personal_learning_rate: eta_p, which decays as that of ``local`` does; None: that of ``local``.
+      personal_epochs: passes for the personal model in every round, or
+      personal_steps: its steps; both None: as many as for the global one.
+      clients_per_round: drawn uniformly without replacement; None: all. The others keep v_k.
+      weights: as for ``fedavg``.
+      server_lr: server learning rate eta_g.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. What is deployed is v_k (an unseen client's is the global model, as is that of a client that never
+      trained); ``shared`` is the global model, bit for bit that of ``fedavg``. Info: ``weight`` [row], normalised.
+
+    Raises:
+      ValueError: as ``fedavg``, or if both ``personal_epochs`` and ``personal_steps`` are given or one is not positive.
+    """
+    personal = _personal(local, personal_learning_rate, personal_epochs, personal_steps)
+    inner = fedavg(
+        task,
+        local,
+        clients_per_round=clients_per_round,
+        weights=weights,
+        server_lr=server_lr,
+        server_optimizer=server_optimizer,
+    )
+
+    def train(key: Any, seat: Any, down: PyTree, client: DittoClient, data: Any) -> tuple[FedAvgUp, DittoClient]:
+        up, _ = inner.train(key, seat, down, (), data)
+        own = training.train(
+            jax.random.fold_in(key, PERSONAL),
+            client.personal,
+            data.train,
+            task=task,
+            local=personal,
+            round=seat.round,
+            adjust=training.proximal(down, regularisation),
+        )
+        return up, DittoClient(own.params, jnp.asarray(True))
+
+    return inner._replace(
+        train=train,
+        init_client=lambda key, seat, down, data: DittoClient(down, jnp.asarray(False)),
+        deploy=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
+    )
+
+
+def _personal(local: Local, learning_rate: Any, epochs: int | None, steps: int | None) -> Local:
+    """How the personal model is trained."""
+    if epochs is not None and steps is not None:
+        raise ValueError(
+            f"expected at most one of personal_epochs and personal_steps, got personal_epochs={epochs}, "
+            f"personal_steps={steps}"
+        )
+    for name, count in {"personal_epochs": epochs, "personal_steps": steps}.items():
+        if count is not None and count < 1:
+            raise ValueError(f"expected {name} to be positive, got {count}")
+    if epochs is not None or steps is not None:
+        local = local._replace(epochs=epochs, steps=steps)
+    return local if learning_rate is None else local._replace(learning_rate=learning_rate)
+
+
+ENTRY = Entry(
+    ditto,
+    "FedAvg, and personal models that are held near the global one",
+    REFERENCE,
+    {"personal_learning_rate": 0.15, "personal_steps": 2},
+)

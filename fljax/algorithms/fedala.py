@@ -1,0 +1,229 @@
+"""FedALA: clients learn, entry by entry, how much of the global model's last layers enters their own.
+
+Source: Zhang et al., "FedALA: adaptive local aggregation for personalized federated learning" (AAAI 2023), Algorithm 1.
+Deviations: p counts parameter tensors, as the authors' code does (the paper: layers), and p = 0 means all of them; an
+epoch's loss is its mean over the rows (the code: that of its last batch); the first learning ends after at most
+``most_epochs``, a limit that neither has; the server has a learning rate and an optimizer (the defaults give the
+original).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import local as training
+from fljax import trees
+from fljax.algorithms.common import Entry, check_share
+from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.local import Local
+from fljax.types import Algorithm, Rows, Subset, Task
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Key, PyTree
+
+REFERENCE = """@inproceedings{zhang2023fedala,
+  title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
+  author = {Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui and Ma, Ruhui and Guan, Haibing},
+  booktitle = {AAAI},
+  year = {2023}
+}"""
+
+# What is folded into the key for learning the weights: ``training.train`` takes 0 and 1.
+WEIGHTS = 2
+# The first learning ends where the losses of the last so many epochs have a standard deviation below this.
+LAST, SETTLED = 10, 0.1
+# Layers that come first wherever the alphabet puts them.
+FIRST = ("embedding", "stem")
+
+Leaves = tuple["Array", ...]
+
+
+class FedAlaClient(NamedTuple):
+    """What a client keeps between rounds.
+
+    Attributes:
+      model: theta_k, as it was after the last local training.
+      weights: W for each of the top tensors, in the order of the parameters' leaves.
+      learned: whether W was ever learned.
+      trained: whether the client ever trained.
+    """
+
+    model: PyTree
+    weights: Leaves
+    learned: Bool[Array, ""]
+    trained: Bool[Array, ""]
+
+
+def fedala(
+    task: Task,
+    local: Local,
+    *,
+    layers: int = 2,
+    weight_learning_rate: float = 1.0,
+    sample: float = 0.8,
+    most_epochs: int = 100,
+    clients_per_round: int | None = 10,
+    server_lr: float = 1.0,
+    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+) -> Algorithm:
+    """Local training starts at w in the lower tensors and at ``theta_k + (w - theta_k) W_k`` in the top ones.
+
+    Before that ``W <- clip(W - eta_W g (w - theta_k), 0, 1)`` for batches of a random share of the client's rows, with
+    g the gradient where training would start. This is repeated in a client's first learning until the loss settles, and
+    done for one epoch in later rounds; it is left out where w is theta_k. The server is FedAvg, weighing by size.
+
+    Args:
+      task: model and loss.
+      local: how clients train; W is learned with its batch size.
+      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Their order is that of
+        the model: fields of tuples as they are; names of dictionaries by the alphabet, numbers in them as numbers, and
+        a layer's bias last. After all others come the layers called ``dense``, ``dense_0`` and so on, and last of all
+        the head (``Task.is_head``); ``embedding`` and ``stem`` come first.
+      weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
+      sample: share of the rows on which W is learned, at least one row, drawn anew in every round.
+      most_epochs: limit of the first learning, which ends once the losses of the last 10 epochs have a standard
+        deviation below 0.1.
+      clients_per_round: drawn uniformly without replacement; None: all. The others keep theta_k and W.
+      server_lr: server learning rate eta_g.
+      server_optimizer: as for ``fedavg``.
+
+    Returns:
+      The algorithm. What is deployed is the newest global model merged with theta_k by the W that is kept (an unseen
+      client's is the global model, as is that of a client that never trained); ``shared`` is the global model. Info:
+      ``weight`` [row], normalised.
+
+    Raises:
+      ValueError: as ``fedavg``, or if the model has fewer tensors than ``layers``, ``sample`` is a number that is no
+        share of 1, or ``most_epochs`` is not positive.
+    """
+    check_share("sample", sample)
+    if most_epochs < 1:
+        raise ValueError(f"expected most_epochs to be positive, got {most_epochs}")
+    top = top_tensors(task, layers)
+    once = local._replace(epochs=1, steps=None)
+    inner = fedavg(
+        task, local, clients_per_round=clients_per_round, server_lr=server_lr, server_optimizer=server_optimizer
+    )
+
+    def tops(model: PyTree) -> Leaves:
+        return tuple(leaf for leaf, is_top in zip(jax.tree.leaves(model), top, strict=True) if is_top)
+
+    def start(received: PyTree, own: PyTree, weights: Leaves) -> PyTree:
+        """Where local training would begin."""
+        leaves, structure = jax.tree.flatten(received)
+        mixed = iter(old + (new - old) * w for old, new, w in zip(tops(own), tops(received), weights, strict=True))
+        return jax.tree.unflatten(
+            structure, [next(mixed) if is_top else leaf for leaf, is_top in zip(leaves, top, strict=True)]
+        )
+
+    def learn(key: Key[Array, ""], received: PyTree, client: FedAlaClient, subset: Subset) -> FedAlaClient:
+        """The client with new W."""
+        same = jnp.stack(jax.tree.leaves(jax.tree.map(jnp.array_equal, client.model, received)))
+        limit = jnp.where(jnp.all(same), 0, jnp.where(client.learned, 1, most_epochs))
+        some = _some(jax.random.fold_in(key, 0), subset, sample)
+        away = trees.subtract(tops(received), tops(client.model))
+        dtype = jax.tree.leaves(received)[0].dtype
+
+        def step(carry: Any, position: Any, mask: Any, step_key: Any) -> Any:
+            weights, total = carry
+            now = start(received, client.model, weights)
+            loss, slope = training.value_and_gradient(task, now, some, position, mask, step_key)
+            moves = trees.scale(tuple(map(jnp.multiply, tops(slope), away)), weight_learning_rate)
+            weights = tuple(jnp.clip(weight - move, 0, 1) for weight, move in zip(weights, moves, strict=True))
+            return weights, total + (loss * jnp.sum(mask)).astype(dtype)
+
+        def epoch(carry: Any) -> Any:
+            weights, recent, done = carry
+            own_key = jax.random.fold_in(jax.random.fold_in(key, 1), done)
+            batches = training.draw(jax.random.fold_in(own_key, 0), some, once)
+            begin = (weights, jnp.zeros((), dtype))
+            (weights, total), _ = training.descend(step, begin, batches, jax.random.fold_in(own_key, 1))
+            return weights, recent.at[done % LAST].set(total / jnp.maximum(some.rows.size, 1)), done + 1
+
+        def more(carry: Any) -> Any:
+            _, recent, done = carry
+            return (done < limit) & ~((done >= LAST) & (jnp.std(recent) < SETTLED))
+
+        begin = (client.weights, jnp.zeros(LAST, dtype), jnp.zeros((), jnp.int32))
+        weights, _, done = jax.lax.while_loop(more, epoch, begin)
+        return client._replace(weights=weights, learned=client.learned | (done > 0))
+
+    def train(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> tuple[FedAvgUp, FedAlaClient]:
+        client = learn(jax.random.fold_in(key, WEIGHTS), down, client, data.train)
+        begin = start(down, client.model, client.weights)
+        trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
+        kept = client._replace(model=trained, trained=jnp.asarray(True))
+        return FedAvgUp(trees.subtract(trained, down), data.train.rows.size), kept
+
+    def init_client(key: Any, seat: Any, down: PyTree, data: Any) -> FedAlaClient:
+        return FedAlaClient(down, tuple(map(jnp.ones_like, tops(down))), jnp.asarray(False), jnp.asarray(False))
+
+    def deploy(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> PyTree:
+        return trees.where(client.trained, start(down, client.model, client.weights), down)
+
+    return inner._replace(train=train, init_client=init_client, deploy=deploy)
+
+
+def top_tensors(task: Task, layers: int) -> list[bool]:
+    """Which of the parameters' leaves are among the last ``layers`` in the model's order; 0: all.
+
+    Raises:
+      ValueError: if there are not so many.
+    """
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers <= len(paths):
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+        raise ValueError(
+            f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
+            f"they are {', '.join(names)}"
+        )
+    heads = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
+    seen: dict[Any, int] = {}
+
+    def place(path: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = []
+        for depth, part in enumerate(path):
+            # Fields of a tuple, and whatever else has an order of its own, keep it.
+            number = seen.setdefault(jax.tree_util.keystr(path[: depth + 1]), len(seen))
+            name = str(part.key) if isinstance(part, jax.tree_util.DictKey) else None
+            found.append((number,) if name is None else (name == "bias", _natural(name)))
+        return tuple(found)
+
+    def kind(path: tuple[Any, ...], is_head: bool) -> int:
+        names = [jax.tree_util.keystr((part,), simple=True).lower() for part in path]
+        if is_head:
+            return 2
+        if any(re.fullmatch(r"dense(_\d+)?", name) for name in names):
+            return 1
+        return -1 if names[0] in FIRST else 0
+
+    keys = [(kind(path, is_head), place(path)) for path, is_head in zip(paths, heads, strict=True)]
+    last = sorted(range(len(paths)), key=keys.__getitem__)[len(paths) - layers if layers else 0 :]
+    return [number in last for number in range(len(paths))]
+
+
+def _natural(name: str) -> list[Any]:
+    """A name for sorting: text and numbers in turn."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _some(key: Key[Array, ""], subset: Subset, share: Any) -> Subset:
+    """A random share of a subset's rows, to the nearest number of rows, and at least one."""
+    size, capacity = subset.rows.size, subset.rows.index.shape[-1]
+    wanted = jnp.round(jnp.asarray(share) * size).astype(size.dtype)
+    order = jnp.clip(training.shuffled(key, size, capacity), 0, capacity - 1)
+    return subset._replace(rows=Rows(subset.rows.index[order], jnp.clip(wanted, jnp.minimum(size, 1), size)))
+
+
+ENTRY = Entry(
+    fedala,
+    "clients learn how much of the global model's last layers they take",
+    REFERENCE,
+    {"layers": 1, "most_epochs": 12},
+)

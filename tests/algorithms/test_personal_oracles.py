@@ -1,0 +1,443 @@
+"""What Ditto, FedALA, FedFomo and FedProto must equal, on clients of which everything can be computed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
+from fljax.algorithms.fedala import top_tensors
+from fljax.engine.evaluate import deploy_seen, evaluate
+from fljax.engine.execution import Lanes
+from fljax.engine.round import by_id, initial_state
+from fljax.local import Local
+from fljax.models import MODELS
+from fljax.trees import take
+from fljax.types import Census, Seat, Task
+from tests.algorithms import quadratic
+from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
+from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, stored
+from tests.toys.federation import tiny_federation
+from tests.toys.quick import QUICK
+from tests.toys.task import logistic_regression
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+ROUNDS, STEPS = 4, 2
+POPULATION = len(CENTRES)
+SHARED = quadratic.follow(START, STEPS, ROUNDS)  # uniform FedAvg
+ALONE = [np.broadcast_to(START, CENTRES.shape)]
+for _ in range(ROUNDS):
+    ALONE.append(trained(ALONE[-1], STEPS))
+ALONE = np.array(ALONE)
+RAGGED, EQUAL = (5, 0, 3, 7, 2), (4, 4, 4, 4, 4)
+EPOCHS = Local(0.3, 3, epochs=2, decay=0.7)
+
+
+def same(found, expected, exact):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=10 * exact, atol=10 * exact), found, expected)
+
+
+def ragged(build, sizes=RAGGED, rounds=3, task=TASK):
+    """States of a run on clients with random batches."""
+    algorithm = build(task, EPOCHS)
+    return history(lambda numbers: algorithm, federation(sizes), rounds)[0]
+
+
+# --- Ditto --------------------------------------------------------------------------------------------------
+
+
+def dittoed(values):
+    return ditto(
+        quadratic.quadratic(values["start"]),
+        how(STEPS),
+        regularisation=values["regularisation"],
+        personal_learning_rate=values["rate"],
+    )
+
+
+@pytest.mark.parametrize("regularisation", [0.0, 0.7, 2.0])
+def test_ditto_on_quadratics(regularisation, exact):
+    """v goes towards ``(a c + lambda w) / (a + lambda)`` by ``1 - eta (a + lambda)`` in every step; 0 is standalone."""
+    states, _ = run(dittoed, ROUNDS, regularisation=regularisation, rate=ETA)
+    same(states.server.model["w"], SHARED, exact)
+    curvature = CURVATURE[:, None]
+    for t in range(ROUNDS):
+        target = (curvature * CENTRES + regularisation * SHARED[t]) / (curvature + regularisation)
+        before = np.asarray(states.clients.personal["w"][t], np.float64)
+        expected = target + (1 - ETA * (curvature + regularisation)) ** STEPS * (before - target)
+        same(states.clients.personal["w"][t + 1], expected, exact)
+    if regularisation == 0:
+        same(states.clients.personal["w"], ALONE, exact)
+    else:
+        assert np.abs(states.clients.personal["w"] - ALONE).max() > 0.05
+
+
+def test_ditto_that_converges_solves_the_proximal_problem(exact):
+    build = lambda values: ditto(quadratic.quadratic(values["start"]), how(STEPS), personal_steps=120)  # noqa: E731
+    states, _ = run(build, ROUNDS)
+    curvature = CURVATURE[:, None]
+    for t in range(ROUNDS):
+        same(states.clients.personal["w"][t + 1], (curvature * CENTRES + SHARED[t]) / (curvature + 1), exact)
+
+
+def test_ditto_that_is_held_fast_is_the_received_model(exact):
+    """lambda = 1e8 with the rate of an exact proximal step."""
+    states, _ = run(dittoed, ROUNDS, regularisation=1e8, rate=1e-8)
+    held = np.broadcast_to(SHARED[:-1, None], (ROUNDS, *CENTRES.shape))
+    same(states.clients.personal["w"][1:], held, max(exact, 1e-7))
+    same(states.server.model["w"], SHARED, exact)
+
+
+@pytest.mark.parametrize("regularisation", [0.0, 3.0])
+@pytest.mark.parametrize(
+    "options", [{}, {"weights": "uniform", "server_optimizer": "adam", "server_lr": 0.01}], ids=str
+)
+def test_dittos_global_stream_is_fedavg(regularisation, options, exact):
+    plain = ragged(lambda *task: fedavg(*task, **options))
+    with_personal = ragged(lambda *task: ditto(*task, regularisation=regularisation, personal_epochs=1, **options))
+    same(with_personal.server, plain.server, exact)
+    apart = np.abs(with_personal.clients.personal["w"][-1] - plain.server.model["w"][-1])
+    assert apart.max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"personal_epochs": 1, "personal_steps": 2}, "expected at most one of personal_epochs and personal_steps"),
+        ({"personal_steps": 0}, "expected personal_steps to be positive, got 0"),
+        ({"weights": "mass"}, "expected weights to be size or uniform, got 'mass'"),
+    ],
+)
+def test_what_ditto_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ditto(TASK, EPOCHS, **arguments)
+
+
+# --- FedALA -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
+    plain = ragged(fedavg)
+    found = ragged(lambda *task: fedala(*task, layers=layers, weight_learning_rate=0.0, most_epochs=3))
+    same(found.server, plain.server, exact)
+    np.testing.assert_array_equal(found.clients.weights[0], 1)
+
+
+def test_fedala_that_does_not_learn_on_quadratics(exact):
+    build = lambda values: fedala(  # noqa: E731
+        quadratic.quadratic(values["start"]), how(STEPS), layers=1, weight_learning_rate=values["rate"], most_epochs=3
+    )
+    states, _ = run(build, ROUNDS, rate=0.0)
+    same(states.server.model["w"], SHARED, exact)
+    moving, _ = run(build, ROUNDS, rate=1.0)
+    assert np.abs(moving.server.model["w"] - SHARED).max() > 0.01
+
+
+def test_fedala_with_weights_of_0_shares_the_lower_layers(exact):
+    """As LG-FedAvg does, where all clients have equally many rows; ``w`` is the top tensor and ``b`` the lower one."""
+
+    def frozen(*task):
+        algorithm = fedala(*task, layers=1, weight_learning_rate=0.0, most_epochs=1)
+
+        def init_client(*arguments):
+            client = algorithm.init_client(*arguments)
+            return client._replace(weights=jax.tree.map(jnp.zeros_like, client.weights))
+
+        return algorithm._replace(init_client=init_client)
+
+    found = ragged(frozen, EQUAL)
+    expected = ragged(lambda *task: lg_fedavg(*task, shared=("b",)), EQUAL)
+    same(found.server.model["b"], expected.server.shared[0], exact)
+    same(found.clients.model["w"], expected.clients.own[0], exact)
+    np.testing.assert_array_equal(found.clients.weights[0], 0)
+    assert np.ptp(found.clients.model["w"][-1], axis=0).max() > 0.1
+
+
+def test_weights_of_fedala_stay_between_0_and_1():
+    found = ragged(lambda *task: fedala(*task, layers=0, weight_learning_rate=2.0), rounds=8)
+    weights = np.concatenate([leaf.reshape(9, -1) for leaf in found.clients.weights], axis=1)
+    assert ((weights >= 0) & (weights <= 1)).all()
+    assert (weights[-1] == 0).any()
+    assert ((weights[-1] > 0) & (weights[-1] < 1)).any()
+    np.testing.assert_array_equal(weights[:2], 1)  # before the first round and after it
+
+
+def test_no_layers_are_all_layers():
+    everything, by_number = (ragged(lambda *task, p=p: fedala(*task, layers=p)) for p in (0, 2))
+    jax.tree.map(np.testing.assert_array_equal, everything, by_number)
+    assert np.min(everything.clients.weights[1]) < 1
+
+
+def test_what_is_deployed_is_merged_and_nothing_is_learned(exact):
+    algorithm = missing(fedala(TASK, EPOCHS, layers=1), ((), (1,), (1,)))
+    states, _ = history(lambda numbers: algorithm, federation(), 3)
+    state, data = take(states, -1), stored(federation())
+    received = state.server.model
+    for id in (1, 3):
+        kept = take(state.clients, id)
+        found, common = deploy_seen(algorithm, data, state, state.round, take(data.clients, id), kept)
+        same(found["b"], received["b"], exact)
+        merged = kept.model["w"] + (received["w"] - kept.model["w"]) * kept.weights[0]
+        same(found["w"], merged, exact)
+        same(common, received, exact)
+    # Client 0 has no data: whatever its weights, it uses what it receives.
+    kept = take(state.clients, 0)
+    assert not kept.trained
+    kept = kept._replace(weights=jax.tree.map(jnp.zeros_like, kept.weights))
+    found, _ = deploy_seen(algorithm, data, state, state.round, take(data.clients, 0), kept)
+    jax.tree.map(np.testing.assert_array_equal, found, received)
+    assert np.abs(received["w"] - kept.model["w"]).max() > 1e-3
+
+
+class Pair(NamedTuple):
+    """Fields in the order of the model, which is not that of the alphabet."""
+
+    second: Any
+    first: Any
+
+
+def top_names(task, layers):
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    found = jax.tree_util.tree_leaves_with_path(shapes)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
+    return {path for path, is_top in zip(paths, top_tensors(task, layers), strict=True) if is_top}
+
+
+def layer(name):
+    return {f"{name}/kernel", f"{name}/bias"}
+
+
+def test_top_tensors_follow_the_model():
+    cnn = MODELS["cnn_a"]((28, 28, 1), 10)
+    assert top_names(cnn, 1) == {"head/bias"}
+    assert top_names(cnn, 2) == layer("head")
+    assert top_names(cnn, 5) == layer("head") | layer("dense_1") | {"dense_0/bias"}
+    assert top_names(cnn, 8) == layer("head") | layer("dense_1") | layer("dense_0") | layer("conv_1")
+    assert len(top_names(cnn, 0)) == len(top_names(cnn, 10)) == 10
+    deep = MODELS["mlp"]((4,), 3, hidden=(3,) * 12)
+    assert top_names(deep, 6) == layer("head") | layer("dense_11") | layer("dense_10")
+    resnet = MODELS["resnet18"]((8, 8, 3), 10)
+    assert top_names(resnet, 2) == layer("head")
+    assert all(name.startswith(("head", "block_7/shortcut", "block_7/second")) for name in top_names(resnet, 6))
+    stem = top_names(resnet, 0) - top_names(resnet, len(top_names(resnet, 0)) - 4)
+    assert stem == layer("stem/conv") | {"stem/norm/scale", "stem/norm/bias"}
+    fields = TASK._replace(init=lambda key: Pair(jnp.zeros(1), jnp.zeros(1)))
+    assert top_names(fields, 1) == {"first"}
+    assert top_names(logistic_regression(), 1) == {"bias"}
+    assert top_names(TASK, 1) == {"w"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": 3}, "expected layers to be from 0 to the 2 parameter tensors of the model, got 3; they are b, w"),
+        ({"layers": -1}, "expected layers to be from 0 to the 2 parameter tensors of the model, got -1"),
+        ({"layers": True}, "expected layers to be from 0 to the 2 parameter tensors of the model, got True"),
+        ({"sample": 1.2}, "expected sample to be from 0 to 1, got 1.2"),
+        ({"most_epochs": 0}, "expected most_epochs to be positive, got 0"),
+    ],
+)
+def test_what_fedala_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fedala(TASK, EPOCHS, **arguments)
+
+
+# --- FedFomo ------------------------------------------------------------------------------------------------
+
+
+def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
+    build = lambda values: fedfomo(quadratic.quadratic(values["start"]), how(STEPS), models_sent=0)  # noqa: E731
+    states, records = run(build, ROUNDS)
+    same(states.server.models["w"], ALONE, exact)
+    np.testing.assert_array_equal(states.server.affinity, np.broadcast_to(np.eye(4), (ROUNDS + 1, 4, 4)))
+    np.testing.assert_array_equal(records["better"], 0)
+    random_batches = ragged(lambda *task: fedfomo(*task, models_sent=0))
+    same(random_batches.server.models, ragged(standalone).clients.model, exact)
+
+
+def uploaded(values):
+    """FedFomo on the quadratic clients, that have uploaded ``values["models"]`` before; client 0 alone takes part."""
+    algorithm = fedfomo(quadratic.quadratic(values["start"]), how(STEPS, values["rate"]), models_sent=POPULATION)
+
+    def init_server(key, census):
+        server = algorithm.init_server(key, census)
+        return server._replace(models={"w": values["models"]}, uploaded=jnp.ones(POPULATION, bool))
+
+    return missing(algorithm._replace(init_server=init_server), ((1, 2, 3),))
+
+
+CENTRE = CENTRES[0]
+NEAR, FAR = CENTRE + 0.01, CENTRE + np.array([3.0, -4.0, 5.0])
+
+
+@pytest.mark.parametrize("rate", [0.0, ETA], ids=["untrained", "trained"])
+@pytest.mark.parametrize(
+    ("models", "start", "better"),
+    [
+        ([START, START, START, START], START, 0),
+        ([START, FAR, NEAR, FAR + 1], NEAR, 1),
+        ([NEAR, FAR, START, FAR + 1], NEAR, 0),
+    ],
+    ids=["all equal", "one better", "all worse"],
+)
+def test_fedfomo_takes_what_is_better(models, start, better, rate, exact):
+    states, records = run(uploaded, 1, models=np.stack(models), rate=rate)
+    expected = np.stack([trained(start, STEPS, rate)[0], *models[1:]])
+    np.testing.assert_allclose(states.server.models["w"][1], expected, rtol=10 * exact, atol=20 * exact)
+    assert records["better"][0].sum() == better
+    step = states.server.affinity[1] - states.server.affinity[0]
+    np.testing.assert_array_equal(step[1:], 0)
+    assert step[0, 0] == 0  # one's own model
+    loss = [quadratic.losses(model)[0] for model in models]
+    away = [np.linalg.norm(np.subtract(model, models[0])) for model in models]
+    weights = [(loss[0] - other) / (far + 1e-5) for other, far in zip(loss, away, strict=True)]
+    np.testing.assert_allclose(step[0], weights, rtol=1e3 * exact, atol=1e3 * exact)
+
+
+def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
+    algorithm = fedfomo(TASK, EPOCHS, models_sent=3)
+    server = algorithm.init_server(jax.random.key(0), Census(jnp.array([2, 2, 2, 0, 2]), jnp.zeros(5, jnp.int32)))
+    seat = Seat(jnp.int32(0), jnp.int32(2), jnp.int32(0))
+    assert not np.asarray(algorithm.send(server, seat).real).any()
+    server = server._replace(uploaded=jnp.array([True, True, True, False, True]))
+    assert algorithm.send(server, seat).id.tolist() == [2, 0, 1]
+    liked = server._replace(affinity=server.affinity.at[2].set(jnp.array([-1.0, 0.5, 1.0, 9.0, 0.5])))
+    assert algorithm.send(liked, seat).id.tolist() == [2, 1, 4]
+    few = server._replace(uploaded=jnp.array([False, True, False, False, False]))
+    down = algorithm.send(few, seat)
+    assert np.asarray(down.id)[np.asarray(down.real)].tolist() == [1]
+
+
+def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
+    algorithm = fedfomo(TASK, EPOCHS)
+    server = algorithm.init_server(jax.random.key(0), Census(jnp.array([1, 3, 4]), jnp.zeros(3, jnp.int32)))
+    unknown = Seat(jnp.int32(0), jnp.int32(-1), jnp.int32(0), known=False)
+    jax.tree.map(np.testing.assert_array_equal, algorithm.send(server, unknown).own, take(server.models, 0))
+    offset = lambda leaf: leaf + jnp.array([1.0, 2.0, 50.0]).reshape(3, *[1] * (leaf.ndim - 1))  # noqa: E731
+    moved = server._replace(models=jax.tree.map(offset, server.models), uploaded=jnp.array([True, True, False]))
+    expected = jax.tree.map(lambda leaf: leaf[0] + 1.75, server.models)
+    close(algorithm.send(moved, unknown).own, expected)
+    assert algorithm.served is not None
+    close(algorithm.served(moved), expected)
+
+
+@pytest.mark.parametrize("models_sent", [-1, 2.5, True])
+def test_what_fedfomo_refuses(models_sent):
+    with pytest.raises(ValueError, match="expected models_sent to be a whole number, zero or more, got"):
+        fedfomo(TASK, EPOCHS, models_sent=models_sent)
+
+
+# --- FedProto -----------------------------------------------------------------------------------------------
+
+WIDTH, CLASSES = 6, 4
+INNER = 0.6 * np.random.default_rng(2).normal(size=(3, WIDTH))
+HEAD = 0.6 * np.random.default_rng(3).normal(size=(WIDTH, CLASSES))
+
+
+def two_layers(head=HEAD):
+    features = lambda params, x: jnp.tanh(x @ params["inner"])  # noqa: E731
+    start = {"inner": INNER, "head": head}
+    return Task(
+        init=lambda key: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), start),
+        logits=lambda params, x, key=None: features(params, x) @ params["head"],
+        loss=TASK.loss,
+        features=features,
+        classes=CLASSES,
+        width=WIDTH,
+    )
+
+
+def test_fedproto_without_penalty_is_standalone(exact):
+    task = two_layers()
+    alone = ragged(standalone, task=task).clients.model
+    found = ragged(lambda *task: fedproto(*task, regularisation=0.0, predict="head"), task=task)
+    same(found.clients.model, alone, exact)
+    pulled = ragged(lambda *task: fedproto(*task, regularisation=1.0), task=task).clients.model
+    same(take(pulled, 1), take(alone, 1), exact)  # no prototype is known in the first round
+    assert np.abs(pulled["inner"][-1] - alone["inner"][-1]).max() > 1e-3
+    algorithm = fedproto(task, EPOCHS, predict="head")
+    x = jnp.ones((2, 3))
+    state = take(found, -1)
+    deployed = algorithm.deploy(None, None, state.server.shown, take(state.clients, 2), None)
+    np.testing.assert_array_equal(algorithm.predict(deployed, x), task.logits(deployed.model, x))
+
+
+@pytest.mark.parametrize("weights", ["count", "uniform"])
+def test_one_client_has_its_own_class_means(weights, exact):
+    data = federation((7,), (0,))
+    algorithm = fedproto(two_layers(), EPOCHS, weights=weights)
+    states, _ = history(lambda numbers: algorithm, data, 3)
+    x, y = np.asarray(data.examples.x[:7], np.float64), np.asarray(data.examples.y[:7])
+    for t in range(1, 4):
+        z = np.tanh(x @ np.asarray(states.clients.model["inner"][t, 0], np.float64))
+        found = states.server.shown
+        assert np.flatnonzero(found.known[t]).tolist() == sorted(set(y))
+        for label in set(y):
+            same(found.prototypes[t, label], z[y == label].mean(axis=0), exact)
+
+
+def test_classes_may_change_their_names(exact):
+    order = np.array([2, 0, 3, 1])  # class j is called order[j]
+    data = federation()
+    renamed = data._replace(examples=data.examples._replace(y=jnp.asarray(order)[data.examples.y]))
+    head = np.empty_like(HEAD)
+    head[:, order] = HEAD
+    plain, other = (fedproto(two_layers(start), EPOCHS) for start in (HEAD, head))
+    found, _ = history(lambda numbers: plain, data, 3)
+    expected, _ = history(lambda numbers: other, renamed, 3)
+    same(found.server.shown.prototypes, expected.server.shown.prototypes[:, order], exact)
+    np.testing.assert_array_equal(found.server.shown.known, expected.server.shown.known[:, order])
+    same(found.clients.model["inner"], expected.clients.model["inner"], exact)
+    same(found.clients.model["head"], expected.clients.model["head"][..., order], exact)
+
+
+def test_while_no_class_is_known_the_head_decides():
+    task = two_layers()
+    algorithm = fedproto(task, EPOCHS)
+    server = algorithm.init_server(jax.random.key(0), Census(jnp.ones(2), jnp.ones(2)))
+    x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 3)), jnp.float32)
+    client = algorithm.init_client(None, None, server.start, None)
+    shown = algorithm.send(server, None)  # type: ignore
+    found = algorithm.predict(algorithm.deploy(None, None, shown, client, None), x)
+    np.testing.assert_array_equal(found, task.logits(server.start, x))
+    representation = task.features(server.start, x)  # type: ignore
+    one = shown._replace(prototypes=shown.prototypes.at[2].set(representation[0]), known=shown.known.at[2].set(True))
+    found = algorithm.predict(algorithm.deploy(None, None, one, client, None), x)
+    assert np.argmax(found, axis=1).tolist() == [2] * 5
+    assert np.isfinite(task.loss(found, jnp.zeros(5, jnp.int32))).all()
+    close(found[:, 2], -np.square(np.asarray(representation) - np.asarray(representation[0])).sum(axis=1), 1e-5)
+
+
+def test_strangers_of_fedproto_have_no_scores():
+    data = by_id(tiny_federation())
+    algorithm = fedproto(logistic_regression(), Local(0.2, 2, steps=3))
+    judge = jax.jit(
+        lambda: evaluate(algorithm, data, Lanes(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
+        compiler_options=QUICK,
+    )
+    found = judge()
+    assert np.isnan(found["unseen_test_loss"]).all()
+    assert np.isnan(found["unseen_test_accuracy"]).all()
+    assert np.isfinite(found["test_loss"]).all()
+    assert not any(name.startswith("global_") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "message"),
+    [
+        (TASK, {}, "expected a task with features, classes and width, got one without features, classes, width"),
+        (two_layers()._replace(width=None), {}, "got one without width"),
+        (two_layers(), {"weights": "size"}, "expected a valid weights, got 'size'; valid names are count, uniform"),
+        (two_layers(), {"predict": "nearest"}, "got 'nearest'; valid names are prototype, head"),
+    ],
+    ids=["task", "width", "weights", "predict"],
+)
+def test_what_fedproto_refuses(task, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fedproto(task, EPOCHS, **arguments)

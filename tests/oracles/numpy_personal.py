@@ -1,0 +1,211 @@
+"""One round of Ditto, FedALA, FedFomo and FedProto, written out in NumPy without fljax.
+
+Parameters and clients are those of ``numpy_round``; FedProto's have two layers, ``{"inner": [d, z], "head": [z, K]}``.
+``clients`` maps the ids of those who take part to their data and batches; what a round changes goes in and comes out,
+and nothing is changed in place. Everything is in double precision.
+
+Sources: Ditto, Algorithm 1; FedALA, Algorithm 1; FedFomo, equations 3 and 4; FedProto, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.oracles.numpy_baselines import Clients, mixed, plus, square
+from tests.oracles.numpy_round import Client, Params, fedavg_round, gradient, local_sgd, loss
+
+# --- Ditto --------------------------------------------------------------------------------------------------
+
+
+def ditto_round(
+    model: Params,
+    personal: Mapping[int, Params],
+    clients: Clients,
+    own: Clients,
+    rate: float,
+    personal_rate: float,
+    regularisation: float,
+    *,
+    by_size: bool = True,
+) -> tuple[Params, dict[int, Params]]:
+    """``v <- v - personal_rate (g(v) + lambda (v - w))`` with the RECEIVED w; the global model is FedAvg's.
+
+    ``own`` has the batches of the personal stream.
+    """
+    kept = dict(personal)
+    for id, client in own.items():
+        v = personal[id]
+        for rows in client.batches:
+            slope = plus(gradient(v, client.x[rows], client.y[rows]), plus(v, model, -1), regularisation)
+            v = plus(v, slope, -personal_rate)
+        kept[id] = v
+    return fedavg_round(model, list(clients.values()), rate, by_size=by_size), kept
+
+
+# --- FedALA -------------------------------------------------------------------------------------------------
+
+
+class Ala(NamedTuple):
+    """A client's local model, its weights for the top tensors by name, and whether it has learned them before."""
+
+    model: Params
+    weights: Params
+    learned: bool
+
+
+def ala_start(received: Params, own: Ala) -> Params:
+    """Lower tensors as received; of the top ones ``theta + (w - theta) W``."""
+    top = {name: own.model[name] + (received[name] - own.model[name]) * weight for name, weight in own.weights.items()}
+    return {**received, **top}
+
+
+def ala_learned(
+    received: Params, own: Ala, client: Client, epochs: Iterable[Sequence[Sequence[int]]], rate: float
+) -> tuple[Ala, int]:
+    """W after learning, and how many epochs it took.
+
+    ``epochs`` gives the batches of each epoch; it ends where an epoch too many would begin.
+    """
+    if all((received[name] == own.model[name]).all() for name in received):
+        return own, 0
+    losses = []
+    for batches in epochs:
+        total = 0.0
+        for rows in batches:
+            theta = ala_start(received, own)
+            x, y = client.x[rows], client.y[rows]
+            slope, total = gradient(theta, x, y), total + loss(theta, x, y) * len(rows)
+            weights = {
+                name: np.clip(weight - rate * slope[name] * (received[name] - own.model[name]), 0, 1)
+                for name, weight in own.weights.items()
+            }
+            own = own._replace(weights=weights)
+        losses.append(total / sum(map(len, batches)))
+        if own.learned or (len(losses) >= 10 and np.std(losses[-10:]) < 0.1):
+            break
+    return own._replace(learned=True), len(losses)
+
+
+def fedala_round(
+    model: Params,
+    states: Mapping[int, Ala],
+    clients: Clients,
+    epochs: Mapping[int, Iterable[Sequence[Sequence[int]]]],
+    rate: float,
+    weight_rate: float,
+) -> tuple[Params, dict[int, Ala], dict[int, int]]:
+    """Every client learns W, trains from where it leads, and keeps what it trained; the server weighs by size."""
+    after, ends, taken = dict(states), {}, {}
+    for id, client in clients.items():
+        own, taken[id] = ala_learned(model, states[id], client, epochs[id], weight_rate)
+        ends[id] = local_sgd(ala_start(model, own), client, rate)
+        after[id] = own._replace(model=ends[id])
+    sizes = np.array([len(client.y) for client in clients.values()], float)
+    return mixed(list(ends.values()), list(sizes / sizes.sum())), after, taken
+
+
+# --- FedFomo ------------------------------------------------------------------------------------------------
+
+
+class Fomo(NamedTuple):
+    """Every client's last model, the affinity, and who has uploaded one."""
+
+    models: Sequence[Params]
+    affinity: np.ndarray  # [N, N]
+    uploaded: Sequence[bool]
+
+
+def fomo_received(state: Fomo, id: int, most: int) -> list[int]:
+    """Whose models client ``id`` is sent: of those uploaded the largest affinities, ties by id."""
+    there = [other for other, uploaded in enumerate(state.uploaded) if uploaded]
+    return sorted(there, key=lambda other: (-state.affinity[id, other], other))[:most]
+
+
+def fomo_start(own: Params, received: Sequence[Params], judge: Callable[[Params], float]) -> tuple[Params, list[float]]:
+    """``theta + sum_n a_n (theta_n - theta)``, and the weights before they are normalised."""
+    distance = [np.sqrt(square(plus(other, own, -1))) for other in received]
+    weights = [(judge(own) - judge(other)) / (far + 1e-5) for other, far in zip(received, distance, strict=True)]
+    positive = np.maximum(weights, 0)
+    if not positive.sum():
+        return own, weights
+    return plus(own, mixed([plus(other, own, -1) for other in received], list(positive / positive.sum()))), weights
+
+
+def fedfomo_round(
+    state: Fomo, clients: Clients, valid: Mapping[int, tuple[np.ndarray, np.ndarray]], rate: float, most: int
+) -> tuple[Fomo, dict[int, list[float]]]:
+    """One round; also the weights that each client gave."""
+    models, affinity, uploaded = list(state.models), state.affinity.copy(), list(state.uploaded)
+    given = {}
+    for id, client in clients.items():
+        others = fomo_received(state, id, most)
+        x, y = valid[id]
+        received = [state.models[other] for other in others]
+        start, given[id] = fomo_start(state.models[id], received, lambda model, x=x, y=y: loss(model, x, y))
+        for other, weight in zip(others, given[id], strict=True):
+            affinity[id, other] += weight
+        models[id], uploaded[id] = local_sgd(start, client, rate), True
+    return Fomo(models, affinity, uploaded), given
+
+
+# --- FedProto -----------------------------------------------------------------------------------------------
+
+
+def representation(params: Params, x: np.ndarray) -> np.ndarray:
+    """``tanh(x inner)``."""
+    return np.tanh(x @ params["inner"])
+
+
+def class_means(params: Params, x: np.ndarray, y: np.ndarray) -> dict[int, np.ndarray]:
+    """Mean representation of each class that occurs."""
+    z = representation(params, x)
+    return {int(j): z[y == j].mean(axis=0) for j in np.unique(y)}
+
+
+def proto_gradient(
+    params: Params, x: np.ndarray, y: np.ndarray, prototypes: Mapping[int, np.ndarray], regularisation: float
+) -> Params:
+    """Of ``mean(CE + lambda mean_z (rep - Cbar_y)^2)``, the second term only where the class has a prototype."""
+    z = representation(params, x)
+    logits = z @ params["head"]
+    error = np.exp(logits - logits.max(axis=1, keepdims=True))
+    error /= error.sum(axis=1, keepdims=True)
+    error[np.arange(len(y)), y] -= 1
+    back = error @ params["head"].T
+    for row, label in enumerate(y):
+        if int(label) in prototypes:
+            back[row] += regularisation * 2 / z.shape[1] * (z[row] - prototypes[int(label)])
+    return {"inner": x.T @ (back * (1 - z**2)) / len(y), "head": z.T @ error / len(y)}
+
+
+def fedproto_round(
+    models: Sequence[Params],
+    prototypes: Mapping[int, np.ndarray],
+    clients: Clients,
+    rate: float,
+    regularisation: float,
+    *,
+    by_count: bool = True,
+) -> tuple[list[Params], dict[int, np.ndarray]]:
+    """Models by id, and the prototypes of the classes that are known."""
+    after, sums, mass = list(models), {}, {}
+    for id, client in clients.items():
+        model = models[id]
+        for rows in client.batches:
+            slope = proto_gradient(model, client.x[rows], client.y[rows], prototypes, regularisation)
+            model = plus(model, slope, -rate)
+        after[id] = model
+        for label, mean in class_means(model, client.x, client.y).items():
+            weight = int((client.y == label).sum()) if by_count else 1
+            sums[label] = sums.get(label, 0) + weight * mean
+            mass[label] = mass.get(label, 0) + weight
+    return after, {**prototypes, **{label: sums[label] / mass[label] for label in sums}}
+
+
+def nearest(params: Params, x: np.ndarray, prototypes: Mapping[int, np.ndarray]) -> np.ndarray:
+    """``[b, known]`` squared distances to the prototypes, in the order of their classes."""
+    known = np.stack([prototypes[label] for label in sorted(prototypes)])
+    return ((representation(params, x)[:, None] - known[None]) ** 2).sum(axis=2)
