@@ -54,7 +54,8 @@ def federation(loaded: Config) -> Federation:
     rows = Rows(jnp.zeros((seeds, clients, 10), jnp.int32), jnp.full((seeds, clients), 10))
     ids = jnp.broadcast_to(jnp.arange(clients), (seeds, clients))
     x = jnp.zeros((1, *shape), jnp.float32 if words is None else jnp.int32)
-    return Federation(Examples(x, jnp.zeros(1, jnp.int32)), ClientData(ids, rows, rows, rows))
+    held = {"validation": Rows(rows.index[:, 0], rows.size[:, 0])}
+    return Federation(Examples(x, jnp.zeros(1, jnp.int32)), ClientData(ids, rows, rows, rows), held=held)
 
 
 @EVERY

@@ -223,7 +223,8 @@ def settle_tokens(
       ranked: who shares the second half: "members", or "all" clients, as in the authors' code.
 
     Returns:
-      The Ledger, in the dtype of ``tokens``; ``sum(tokens) + sum(pools)`` is that of the arguments.
+      The Ledger, in the dtypes of ``tokens`` and ``pools`` (floats where whole numbers are to be divided);
+      ``sum(tokens) + sum(pools)`` is that of the arguments.
 
     Raises:
       ValueError: if ``ranked`` is no valid name, or ``price`` is no whole number for whole tokens.
@@ -234,8 +235,11 @@ def settle_tokens(
         raise ValueError(f"expected ranked to be members or all, got {ranked!r}")
     if integer and isinstance(price, float) and not price.is_integer():
         raise ValueError(f"expected a whole price for whole tokens, got {price}")
-    real = best.dtype
+    tokens, pools, best, members, accuracy = map(jnp.asarray, (tokens, pools, best, members, accuracy))
+    contribution, participation = jnp.asarray(contribution), jnp.asarray(participation)
+    real = jnp.result_type(best, float)
     kind = jnp.int32 if integer else real
+    given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else real for x in (tokens, pools))
     held, pool = tokens.astype(kind), pools.astype(kind)
     paid = members.astype(kind) * jnp.asarray(price, kind)
     pool = pool + jnp.sum(paid, axis=0)
@@ -260,8 +264,8 @@ def settle_tokens(
     rewarded = first + second
     held = held + jnp.sum(reimbursed + rewarded - paid, axis=1)
     higher = jnp.where(known & (count > 0), jnp.maximum(best, jnp.where(known, accuracy, 0)), best)
-    amounts = (each.astype(tokens.dtype) for each in (paid, reimbursed, rewarded))
-    return Ledger(held.astype(tokens.dtype), pool.astype(pools.dtype), higher.astype(real), *amounts)
+    amounts = (each.astype(given) for each in (paid, reimbursed, rewarded))
+    return Ledger(held.astype(given), pool.astype(kept), higher.astype(best.dtype), *amounts)
 
 
 def _divided(amount: Array, by: Array) -> Array:

@@ -354,3 +354,21 @@ def test_settlement_runs_under_jit_and_vmap():
     for place, accuracy in enumerate((0.5, 0.6, 1.0)):
         for one, all in zip(run(jnp.asarray([accuracy])), several, strict=True):
             np.testing.assert_array_equal(all[place], one)
+
+
+def test_numpy_arrays_are_welcome_and_whole_numbers_may_be_divided():
+    arguments = (
+        np.full(4, 10),
+        np.array([17]),
+        np.zeros(1),
+        np.ones((4, 1), bool),
+        np.array([[4], [3], [2], [1]]),
+        np.array([[9], [8], [7], [6]]),
+        np.array([0.5]),
+    )
+    divided = settle_tokens(*arguments, integer=False)
+    np.testing.assert_allclose(divided.tokens, 9 + np.array([8.4, 6.3, 4.2, 2.1]), rtol=1e-6)
+    np.testing.assert_allclose(divided.tokens.sum() + divided.pools.sum(), 57, rtol=1e-6)
+    whole = settle_tokens(*arguments)
+    assert int(whole.tokens.sum() + whole.pools.sum()) == 57
+    assert jnp.issubdtype(whole.tokens.dtype, jnp.integer)
