@@ -168,11 +168,8 @@ def fedsoft(
         return server._replace(models=trees.where_rows(jnp.any(weights > 0, axis=1), moved, server.models)), {}
 
     def deploy(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> PyTree:
-        return jax.lax.cond(
-            client.trained,
-            lambda: client.personal,
-            lambda: centre(down.models, estimate(key, down.models, data)),
-        )
+        # No lax.cond: with a condition for each client it would copy everything that it closes over, the examples too.
+        return trees.where(client.trained, client.personal, centre(down.models, estimate(key, down.models, data)))
 
     return Algorithm(
         task=task,
