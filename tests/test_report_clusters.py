@@ -160,19 +160,23 @@ def test_tokens_and_their_gini_coefficient():
     records = records_of()
     figure = report.figures(metrics_of(), records)["tokens"]
     last = records["tokens"].sel(algorithm="ipfl").isel(round=-1).values
-    assert list(key(figure)) == [f"ipfl: Gini coefficient {np.mean(gini_coefficient(last)):.2f}"]
+    assert list(key(figure)) == [f"ipfl: Gini coefficient {np.mean(gini_coefficient(last)):.4f}"]
     curve = line(figure, "_ipfl").get_ydata()
     assert (curve[0], curve[-1]) == (0, pytest.approx(1))
     poorest = np.sort(last, axis=-1)[:, :10].sum(axis=-1) / last.sum(axis=-1)
     assert curve[10] == pytest.approx(poorest.mean())
     nothing = records.assign(tokens=0 * records["tokens"])
-    assert list(key(report.figures(metrics_of(), nothing)["tokens"])) == ["ipfl: Gini coefficient 0.00"]
+    assert list(key(report.figures(metrics_of(), nothing)["tokens"])) == ["ipfl: Gini coefficient 0.0000"]
 
 
 def test_the_ledger_balances():
     figure = report.figures(metrics_of(), records_of())["ledger_ipfl"]
     assert {"median client", "mean client", "pools, per client", "mean client + pools"} < set(key(figure))
-    np.testing.assert_allclose(np.asarray(figure.axes[0].lines[-1].get_ydata(), float), 100)
+    np.testing.assert_allclose(np.asarray(figure.axes[0].lines[-1].get_ydata(), float), 0, atol=1e-9)
+    tokens = records_of()["tokens"].sel(algorithm="ipfl").transpose("seed", "round", "client").values
+    moved = (tokens - tokens[:, :1]).mean(axis=-1).mean(axis=0)
+    np.testing.assert_allclose(np.asarray(figure.axes[0].lines[1].get_ydata(), float), moved, atol=1e-9)
+    assert np.ptp(moved) > 0
     without = report.figures(metrics_of(), records_of().drop_vars("pool"))["ledger_ipfl"]
     assert list(key(without)) == ["smallest to largest client", "median client", "mean client"]
 

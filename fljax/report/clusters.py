@@ -158,7 +158,7 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
         gini = float(np.mean(gini_coefficient(values)))
         (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2)
         line.set_label(f"_{algorithm}")  # the common legend names algorithms; here they stand with their coefficients
-        lines.append((line, f"{algorithm}: Gini coefficient {gini:.2f}"))
+        lines.append((line, f"{algorithm}: Gini coefficient {gini:.4f}"))
     axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
@@ -169,10 +169,10 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
 
 
 def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:
-    """Where the tokens are, per client; means over seeds."""
+    """How tokens move, per client: what each has more or less than in the first round; means over seeds."""
     tokens = values_of(records, "tokens", algorithm, "seed", "round", "client")
     rounds = records["round"].values
-    finite = np.ma.masked_invalid(tokens)
+    finite = np.ma.masked_invalid(tokens - tokens[:, :1])
     mean, middle = finite.mean(axis=-1), np.ma.median(finite, axis=-1)
     parts = [finite.min(axis=-1), middle, finite.max(axis=-1), mean]
     low, middle, high, mean = (np.ma.mean(part, axis=0) for part in parts)
@@ -182,12 +182,12 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
     words = ["smallest to largest client", "median client", "mean client"]
     if _having(records, "pool", [algorithm], ("seed", "round", "cluster")):
         pools = np.nansum(values_of(records, "pool", algorithm, "seed", "round", "cluster"), axis=-1)
-        pools = (pools / np.maximum(finite.count(axis=-1), 1)).mean(axis=0)
+        pools = ((pools - pools[:, :1]) / np.maximum(finite.count(axis=-1), 1)).mean(axis=0)
         drawn += axes.plot(rounds, pools, color=INK, lw=1.6, linestyle=(0, (5, 1.5)))
         drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
-    axes.set(title=f"Where the tokens are\n{algorithm}", xlabel=f"round{_over_seeds(tokens)}", ylabel="tokens")
-    axes.set_ylim(bottom=0)
+    axes.set(title=f"Tokens won and lost\n{algorithm}", xlabel=f"round{_over_seeds(tokens)}")
+    axes.set_ylabel("tokens more than at the start")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     _key(axes, drawn, words)
 
