@@ -50,7 +50,7 @@ def by_f1(
 
     All clients train ``rounds`` rounds of FedAvg. Of the F1 scores ``[N, classes]`` of their last local models the
     ``features`` classes of the largest variance over clients are kept, and K-means (k-means++, best of 10) finds the
-    clusters. A cluster's model is the mean of its members' last local models.
+    clusters. A cluster's model is the mean of its members' last local models; one without members has that of all.
 
     Args:
       task: model and loss; it knows its number of classes.
@@ -71,7 +71,7 @@ def by_f1(
       ValueError: if the server has no such rows, the task does not know its classes, or there are fewer clients with
         data than clusters.
     """
-    check_rows(federation, rows)
+    check(federation, rows, clusters)
     if task.classes is None:
         raise ValueError("expected a task that knows its number of classes, got one with classes = None")
     result = simulate(_remembering(task, local), federation, rounds=rounds, seeds=seeds, execution=execution)
@@ -85,16 +85,23 @@ def by_f1(
         answered = np.asarray(found.answered)
         member = _members(scores, answered, clusters, features, seed)
         members.append(member)
-        belongs = jnp.asarray((member[:, None] == np.arange(clusters)[None, :]) & answered[:, None])
-        models.append(cluster_means(found.models, belongs, jnp.ones(len(member))))
+        belongs = (member[:, None] == np.arange(clusters)[None, :]) & answered[:, None]
+        belongs[:, ~belongs.any(axis=0)] = answered[:, None]  # scores that are all alike leave clusters empty
+        models.append(cluster_means(found.models, jnp.asarray(belongs), jnp.ones(len(member))))
     return Clustering(jnp.asarray(np.stack(members), jnp.int32), jax.tree.map(lambda *each: jnp.stack(each), *models))
 
 
-def check_rows(federation: Federation, rows: str) -> None:
-    """Raises a ValueError unless the server has rows of that name."""
+def check(federation: Federation, rows: str, clusters: int | None) -> None:
+    """Raises a ValueError unless the server has rows of that name, and there is a client for each cluster."""
     if rows not in federation.held:
-        names = ", ".join(federation.held) or "none; held_fraction above 0 keeps some for validation"
-        raise ValueError(f"expected clustering on rows that the server has, got {rows!r}; valid names are {names}")
+        names = ", ".join(federation.held) or "none"
+        advice = "; held_fraction above 0 keeps some for validation" if rows == "validation" else ""
+        raise ValueError(
+            f"expected clustering on rows that the server has, got {rows!r}; valid names are {names}{advice}"
+        )
+    least = int(np.min(np.sum(np.asarray(federation.clients.train.size) > 0, axis=-1)))
+    if clusters is None or least < clusters:
+        raise ValueError(f"expected a client with data for each of {clusters} clusters, got {least} of them")
 
 
 def f1_scores(
@@ -168,8 +175,6 @@ def _scores(task: Task, models: PyTree, subset: Subset) -> Float[Array, "N K"]:
 def _members(scores: np.ndarray, answered: np.ndarray, clusters: int, features: int, seed: int) -> np.ndarray:
     from sklearn.cluster import KMeans
 
-    if answered.sum() < clusters:
-        raise ValueError(f"expected a client with data for each of {clusters} clusters, got {answered.sum()} of them")
     kept = np.argsort(-scores[answered].var(axis=0), kind="stable")[:features]
     # Its stubs take n_init for a name only.
     found: Any = KMeans(clusters, init="k-means++", n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import algorithms, clustering, contributions, data, models, results, scenarios
-from fljax.config import AlgorithmEntry, Clustering, Config
+from fljax import algorithms, contributions, data, measured, models, results, scenarios
+from fljax.config import AlgorithmEntry, Config
 from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
 from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.local import Local
@@ -101,8 +101,12 @@ def run(
                 tell("note", label, 0, config.rounds, words)
 
         tell("train", label, 0, config.rounds, "")
+        started = entry.options.get("clustering")
+        if started is not None and started.name != "random":
+            words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
+            tell("note", label, 0, config.rounds, words)
         kept[label] = simulate(
-            build_plan(config, entry, task, local, reference, federation, _baseline(config, parts)),
+            build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts)),
             federation,
             rounds=config.rounds,
             seeds=config.seeds,
@@ -189,10 +193,12 @@ def check(
     """
     half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
     alone, local = Reference(half, half, half), build_local(config)
-    first = config.algorithms[0]
+    first, known = config.algorithms[0], {"test": half}
+    if np.any(np.asarray(federation.clients.valid.size) > 0):
+        known["valid"] = half
     plans = {
         e.label: build_plan(
-            config, e, task, local, alone, federation, None if swept or e is first else half, trial=True
+            config, e, task, local, alone, federation, None if swept or e is first else known, trial=True
         )
         for e in config.algorithms
     }
@@ -234,18 +240,18 @@ def build_plan(
     local: Local,
     reference: Reference,
     federation: Federation,
-    baseline: np.ndarray | None = None,
+    baselines: Mapping[str, np.ndarray] | None = None,
     *,
     trial: bool = False,
 ) -> Plan:
     """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
 
     Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
-    ``baseline`` ``[seeds, N]`` is what the first algorithm of the config has reached. In a ``trial`` nothing is trained
-    to find where clusters start.
+    ``baselines`` are the accuracies ``[seeds, N]`` that the first algorithm of the config has reached, by the rows that
+    they are of. In a ``trial`` nothing is trained to find where clusters start.
 
     Raises:
-      ValueError: if a scenario asks for a baseline and there is none.
+      ValueError: if a scenario asks for a baseline and there is none on its rows.
     """
     local = _own_local(entry, local)
     found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
@@ -258,65 +264,23 @@ def build_plan(
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
     options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
     measure = fixed.pop("contribution", "standalone_accuracy")
-    contribution = contributions.measure(measure, _facts(federation, reference))
-    measured = {"threshold": reference.threshold, "contribution": contribution, "baseline": baseline}
+    contribution = contributions.measure(measure, measured.facts(federation, reference))
+    known = {"threshold": reference.threshold, "contribution": contribution}
     started = fixed.pop("clustering", None)
     given = ((build, fixed), *zip(wrappers, options, strict=True))
-    wanted = {name for each, own in given for name in _offered(each, measured) if name not in own}
-    if "baseline" in wanted and baseline is None:
-        raise ValueError(
-            "expected a scenario that asks for a baseline on an algorithm after the first one, which is the baseline, "
-            f"and not in a sweep, got one on {entry.label}; its baseline may be given as a number"
-        )
-    by_seed = {name: values for name, values in measured.items() if name in wanted}
+    wanted = {name for each, own in given for name in _offered(each, known) if name not in own}
+    by_seed = {name: values for name, values in known.items() if name in wanted}
+    scenario_options = list(zip(wrappers, options, strict=True))
+    asking = [
+        (wrap, own)
+        for wrap, own in scenario_options
+        if "baseline" in inspect.signature(wrap).parameters and "baseline" not in own
+    ]
+    if asking:
+        by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
     if started is not None and started.name != "random":
-        by_seed["clustering"] = _started(config, started, build, fixed, task, local, federation, trial)
+        by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
-
-
-def _started(
-    config: Config,
-    chosen: Clustering,
-    build: Callable[..., Any],
-    fixed: Mapping[str, Any],
-    task: Task,
-    local: Local,
-    federation: Federation,
-    trial: bool,
-) -> Any:
-    """Where clusters start, of all seeds."""
-    clustering.check_rows(federation, chosen.rows)
-    count = fixed.get("clusters", inspect.signature(build).parameters["clusters"].default)
-    if trial:
-        return clustering.placeholder(task, count, config.data.clients, len(config.seeds))
-    return clustering.by_f1(
-        task,
-        local,
-        federation,
-        clusters=count,
-        seeds=config.seeds,
-        rounds=chosen.rounds,
-        features=chosen.features,
-        rows=chosen.rows,
-        execution=Execution(**config.execution.model_dump()),
-    )
-
-
-def _baseline(config: Config, parts: Parts) -> np.ndarray | None:
-    """``[seeds, N]``: accuracies that the first algorithm has reached, on validation rows where there are any."""
-    if config.algorithms[0].label not in parts:
-        return None
-    metrics = parts[config.algorithms[0].label][0]
-    name = "valid_accuracy" if "valid_accuracy" in metrics else "test_accuracy"
-    return metrics[name].transpose("evaluated_round", "seed", "client").values[-1]
-
-
-def _facts(federation: Federation, reference: Reference) -> dict[str, Any]:
-    """What contribution measures may ask for, by id."""
-    clients = federation.clients
-    size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
-    alone = {"standalone_accuracy": reference.test_accuracy, "standalone_loss": reference.test_loss}
-    return {"size": size, "population": size.shape[-1], **alone}
 
 
 def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

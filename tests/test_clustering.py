@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +31,8 @@ def test_f1_is_that_of_scikit_learn():
     y, predicted = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
     real = np.arange(50) < 37
     found = clustering.f1_scores(jnp.asarray(predicted), jnp.asarray(y), jnp.asarray(real), 6)
-    expected = f1_score(y[:37], predicted[:37], labels=range(6), average=None, zero_division=0.0)
+    score: Any = f1_score
+    expected = score(y[:37], predicted[:37], labels=range(6), average=None, zero_division=0.0)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert not found[4:].any()
 
@@ -68,6 +71,24 @@ def test_models_are_means_of_the_members_last_models(world):
                 np.testing.assert_allclose(leaf[seed, c], np.asarray(each)[seed, members].mean(axis=0), atol=1e-6)
 
 
+def test_a_cluster_that_kmeans_leaves_empty_starts_from_everybodys_mean(world):
+    """Models that never moved have the same scores."""
+    federation, task = world
+    with pytest.warns(UserWarning, match="Number of distinct clusters"):
+        found = clustering.by_f1(
+            task, Local(1e-12, 16, steps=1), federation, clusters=3, seeds=(0, 1), rounds=1, features=2
+        )
+    for seed in range(2):
+        start = task.init(jax.random.key(0))
+        members = np.asarray(found.member)[seed]
+        assert len(set(members.tolist())) < 3
+        for leaf, like in zip(jax.tree.leaves(found.models), jax.tree.leaves(start), strict=True):
+            assert leaf.shape[2:] == like.shape
+            np.testing.assert_allclose(leaf[seed, 1], leaf[seed, 0], atol=1e-6)
+            np.testing.assert_allclose(leaf[seed, 2], leaf[seed, 0], atol=1e-6)
+        assert np.abs(found.models["head"]["kernel"][seed]).max() > 0.01
+
+
 def test_bad_arguments_are_named(world):
     federation, task = world
     local = Local(0.1, 16, epochs=1)
@@ -75,14 +96,14 @@ def test_bad_arguments_are_named(world):
         ValueError, match="expected clustering on rows that the server has, got 'mine'; valid names are"
     ):
         clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), rows="mine")
-    with pytest.raises(ValueError, match="expected a client with data for each of 13 clusters, got 12"):
+    with pytest.raises(ValueError, match="expected a client with data for each of 13 clusters, got 12 of them"):
         clustering.by_f1(task, local, federation, clusters=13, seeds=(0, 1), rounds=1)
     with pytest.raises(ValueError, match="expected a task that knows its number of classes"):
         clustering.by_f1(task._replace(classes=None), local, federation, clusters=2, seeds=(0, 1))
 
 
-def test_through_a_config(tmp_path):
-    raw = {
+def raw_config() -> Any:
+    return {
         "name": "clusters",
         "seeds": 2,
         "rounds": 4,
@@ -109,6 +130,10 @@ def test_through_a_config(tmp_path):
             },
         ],
     }
+
+
+def test_through_a_config():
+    raw = raw_config()
     outcome = experiment.run(config.parse(raw))
     accuracy = outcome.metrics["cluster_accuracy"]
     assert accuracy.sel(algorithm="ipfl").dims == ("seed", "evaluated_round", "cluster", "distribution")
@@ -129,3 +154,42 @@ def test_through_a_config(tmp_path):
         ValueError, match="after the first one, which is the baseline, and not in a sweep, got one on leav"
     ):
         experiment.run(config.parse(first))
+
+
+def refused(change: Any) -> str:
+    raw = raw_config()
+    change(raw)
+    with pytest.raises(ValueError, match="expected") as caught:
+        experiment.run(config.parse(raw))
+    return str(caught.value)
+
+
+def test_the_baseline_is_of_the_rows_on_which_clients_judge():
+    """Without validation rows FedAvg has no accuracy on them, and test rows may not decide unless one says so."""
+    none = lambda raw: raw["data"].pop("valid_fraction")  # noqa: E731
+    assert "expected the baseline of leaving on rows that the first algorithm is judged on, got valid; valid names" in (
+        refused(none)
+    )
+    train = lambda raw: raw["algorithms"][2]["scenarios"][0].update(split="train")  # noqa: E731
+    assert "got train; valid names are test, valid" in refused(train)
+    raw = raw_config()
+    raw["algorithms"] = [raw["algorithms"][0], raw["algorithms"][2]]
+    raw["algorithms"][1]["scenarios"][0]["split"] = "test"
+    outcome = experiment.run(config.parse(raw))
+    gain = outcome.records["gain"].sel(algorithm="leaving", round=2).transpose("seed", "client").values
+    own = outcome.metrics["test_accuracy"].sel(algorithm="leaving", evaluated_round=2).transpose("seed", "client")
+    other = outcome.metrics["test_accuracy"].sel(algorithm="fedavg", evaluated_round=4).transpose("seed", "client")
+    np.testing.assert_allclose(gain, own.values - other.values, atol=1e-6)
+
+
+def test_what_is_wrong_in_a_config_is_said_before_anything_is_trained():
+    def clusters(table: Any, **others: Any) -> Any:
+        return lambda raw: raw["algorithms"][1].update(clustering=table, **others)
+
+    assert "clustering: " in refused(clusters({"name": "f1", "round": 1}))
+    assert "expected one of the keys name, rounds, features, rows, got" in refused(clusters({"name": "f1", "round": 1}))
+    assert "for each of 9 clusters, got 8 of them" in refused(clusters({"name": "f1"}, clusters=9))
+    assert "expected clustering on rows that the server has, got 'mine'" in refused(
+        clusters({"name": "f1", "rows": "mine"})
+    )
+    assert "since tokens are whole, got 1.5" in refused(lambda raw: raw["algorithms"][1].update(price=1.5))

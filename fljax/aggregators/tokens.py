@@ -240,7 +240,8 @@ def settle_tokens(
     real = jnp.result_type(best, float)
     kind = jnp.int32 if integer else real
     given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else real for x in (tokens, pools))
-    held, pool = tokens.astype(kind), pools.astype(kind)
+    held, pool = (jnp.floor(x).astype(kind) if integer else x.astype(kind) for x in (tokens, pools))
+    parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # of whole tokens: they stay
     paid = members.astype(kind) * jnp.asarray(price, kind)
     pool = pool + jnp.sum(paid, axis=0)
 
@@ -265,7 +266,10 @@ def settle_tokens(
     held = held + jnp.sum(reimbursed + rewarded - paid, axis=1)
     higher = jnp.where(known & (count > 0), jnp.maximum(best, jnp.where(known, accuracy, 0)), best)
     amounts = (each.astype(given) for each in (paid, reimbursed, rewarded))
-    return Ledger(held.astype(given), pool.astype(kept), higher.astype(best.dtype), *amounts)
+    held, pool = held.astype(given), pool.astype(kept)
+    if integer:
+        held, pool = held + parts[0], pool + parts[1]
+    return Ledger(held, pool, higher.astype(best.dtype), *amounts)
 
 
 def _divided(amount: Array, by: Array) -> Array:

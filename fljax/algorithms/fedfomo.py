@@ -120,7 +120,9 @@ def fedfomo(
         away = jax.tree.map(lambda own, others: others - own[None], down.own, down.others)
         squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(away)]
         distance = jnp.sqrt(jnp.sum(jnp.stack(squares), axis=0)).astype(loss.dtype)
-        return jnp.where(down.real, (loss[0] - loss[1:]) / (distance + CLOSE), 0), away
+        weight = (loss[0] - loss[1:]) / (distance + CLOSE)
+        # What cannot be compared, since one of the models has diverged, counts for nothing.
+        return jnp.where(down.real & jnp.isfinite(weight), weight, 0), away
 
     def train(key: Any, seat: Any, down: FedFomoDown, client: Any, data: Any) -> tuple[FedFomoUp, Any]:
         start, weight = down.own, jnp.zeros(0)

@@ -3,6 +3,8 @@
 Source: Ruan and Joe-Wong, "FedSoft: soft clustered federated learning with proximal local updating" (AAAI 2022),
 Algorithm 1. Deviations: personal models are sent as differences from the mean of the cluster models; with K clients
 for each cluster a cluster that got no answer keeps its model; the mean of all clients takes only those that answered.
+So scenarios that clip updates or add noise in proportion to them act on a client's whole distance from that mean, and
+not on one round's change.
 """
 
 from __future__ import annotations

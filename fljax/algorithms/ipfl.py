@@ -4,7 +4,9 @@ Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Al
 and appendix H. Deviations: thresholds, the decay of exploration and equations (11)-(13) are not in the printed text;
 they are reconstructed from its prose and from the shapes in the authors' code. ``code_mode`` switches to what that code
 does instead: bids for the single most accurate model, a fixed number of random slots, empty clusters filled in every
-round, participation ranked over all clients, and final importance weights taken on TEST rows.
+round, participation ranked over all clients, and final importance weights taken on TEST rows. Its plain mistakes (it
+charges one member only, forgets the best accuracy, sorts the wrong way round) and its later refunds in steps are not
+reproduced.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ def ipfl(
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
         which lets test data leak.
-      server_lr: server learning rate.
+      server_lr: server learning rate. Contributions are those of a step of 1, at the model that this one gives.
       code_mode: the authors' code in place of ``bid``, ``random_slots``, ``fill_empty``, ``ranked`` and
         ``importance_split``.
 
@@ -147,6 +149,7 @@ def ipfl(
     for name, value in {"most_utility": most_utility, "clients_per_cluster": clients_per_cluster}.items():
         check_positive(name, value)
     check_share("most_reimbursed", most_reimbursed)
+    _check_tokens(price, initial_tokens, integer_tokens)
     count = check_clusters(clusters)
     trade = Trade(price, integer_tokens, most_utility, most_reimbursed, ranked)
     bidding = Bidding(bid, least_importance, fill_empty)
@@ -223,6 +226,17 @@ def _check(bid: str, importance_split: str, random_slots: int | None, slots: int
             raise ValueError(f"expected {name} to be valid, got {value!r}; valid names are {', '.join(valid)}")
     if random_slots is not None and not 0 <= random_slots <= slots:
         raise ValueError(f"expected random_slots to be from 0 to {slots}, got {random_slots}")
+
+
+def _check_tokens(price: Any, initial_tokens: Any, whole: bool) -> None:
+    """Raises a ValueError if numbers that are known now are no amounts of tokens; traced ones are not looked at."""
+    for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
+        if not isinstance(value, int | float):
+            continue
+        if value < 0 or (value == 0 and name == "price"):
+            raise ValueError(f"expected {name} {least}, got {value}")
+        if whole and value != int(value):
+            raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {value}")
 
 
 ENTRY = Entry(

@@ -242,10 +242,10 @@ def judged_on(held: Mapping[str, Subset], profile_on: str, clusters: int) -> lis
     each = [f"distribution_{c}" for c in range(clusters)] if profile_on == "distributions" else [profile_on] * clusters
     missing = [name for name in each if name not in held]
     if missing:
-        names = ", ".join(held) or "none; held_fraction above 0 keeps some for validation"
+        advice = "; held_fraction above 0 keeps some for validation" if missing[0] == "validation" else ""
         raise ValueError(
             f"expected profile_on to name rows that the server has, or distributions, got {missing[0]!r}; "
-            f"valid names are {names}"
+            f"valid names are {', '.join(held) or 'none'}{advice}"
         )
     return [held[name] for name in each]
 

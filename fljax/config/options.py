@@ -163,6 +163,9 @@ def _clustering(path: str, chosen: Any) -> Clustering:
     if not isinstance(chosen, str | Mapping | Clustering):
         raise ConfigError(f"{path}: expected a name or a table with one, got {chosen!r}")
     raw = {"name": chosen} if isinstance(chosen, str) else chosen
+    for key in raw if isinstance(raw, Mapping) else ():
+        if key not in Clustering.model_fields:
+            raise ConfigError(f"{path}: {unknown('key', key, Clustering.model_fields)}")
     try:
         return Clustering.model_validate(raw)
     except pydantic.ValidationError as error:

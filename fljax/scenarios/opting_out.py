@@ -48,7 +48,8 @@ def opting_out(
     Args:
       inner: any algorithm; what it would deploy to a client is judged.
       baseline: ``rho_k`` by client id ``[N]`` or one number: the accuracy that a client would have elsewhere, in IP-FL
-        that of FedAvg's model. In an experiment it is that of the first algorithm at its last evaluation.
+        that of FedAvg's model. In an experiment it is that of the first algorithm at its last evaluation, on the rows
+        of ``split``. NaN: the client stays.
       every: rounds between two decisions; the first is before round ``every``.
       delta: the gain in accuracy below which a client leaves.
       comes_back: whether a client that left looks again, and returns once its gain is large enough.

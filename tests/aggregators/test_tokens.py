@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -324,15 +325,16 @@ def test_tokens_are_conserved_and_never_negative(seed, shape, price, integer, ra
 
 def test_permuting_clusters_permutes_the_books():
     draw = np.random.default_rng(2)
-    arguments = (
+    arguments: Any = (
         draw.random((5, 3)) < 0.6,
         draw.normal(size=(5, 3)),
         draw.integers(0, 4, (5, 3)),
     )
     pools, best, accuracy = np.array([3, 0, 8]), np.array([0.2, 0, 0.5]), np.array([0.3, 0.4, 0.55])
     order = np.array([2, 0, 1])
-    straight = settled([9] * 5, pools, best, *arguments, accuracy)
-    turned = settled([9] * 5, pools[order], best[order], *(each[:, order] for each in arguments), accuracy[order])
+    everything: Any = functools.partial(settled, [9] * 5)
+    straight = everything(pools, best, *arguments, accuracy)
+    turned = everything(pools[order], best[order], *(each[:, order] for each in arguments), accuracy[order])
     np.testing.assert_array_equal(straight.tokens, turned.tokens)
     for one, other in zip(straight[1:3], turned[1:3], strict=True):
         np.testing.assert_array_equal(np.asarray(one)[order], other)
@@ -357,7 +359,7 @@ def test_settlement_runs_under_jit_and_vmap():
 
 
 def test_numpy_arrays_are_welcome_and_whole_numbers_may_be_divided():
-    arguments = (
+    arguments: Any = (
         np.full(4, 10),
         np.array([17]),
         np.zeros(1),
@@ -372,3 +374,13 @@ def test_numpy_arrays_are_welcome_and_whole_numbers_may_be_divided():
     whole = settle_tokens(*arguments)
     assert int(whole.tokens.sum() + whole.pools.sum()) == 57
     assert jnp.issubdtype(whole.tokens.dtype, jnp.integer)
+
+
+def test_parts_of_whole_tokens_stay_where_they_are():
+    tokens, pools = jnp.asarray([1.5, 2.25, 3.0]), jnp.asarray([0.75])
+    members = jnp.asarray([[True], [True], [False]])
+    zeros = jnp.zeros((3, 1))
+    ledger = settle_tokens(tokens, pools, jnp.zeros(1), members, zeros, zeros, jnp.asarray([0.5]))
+    np.testing.assert_allclose(ledger.tokens.sum() + ledger.pools.sum(), 7.5, rtol=1e-6)
+    np.testing.assert_allclose(ledger.tokens % 1, [0.5, 0.25, 0], rtol=1e-6)
+    np.testing.assert_array_equal(ledger.paid[:, 0], [1, 1, 0])

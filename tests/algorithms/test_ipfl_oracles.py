@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,17 +158,23 @@ def test_strangers_are_given_a_mixture_without_training():
 
 
 def test_bad_arguments_are_named():
-    for options, words in (
+    wrong: Any = (
         ({"clusters": 0}, "expected a positive number of clusters, got 0"),
         ({"bid": "all"}, "expected bid to be valid, got 'all'; valid names are threshold, argmax, random"),
         ({"importance_split": "train"}, "valid names are valid, test"),
         ({"random_slots": 9}, "expected random_slots to be from 0 to 5, got 9"),
         ({"exploration": 1.5}, "expected exploration to be from 0 to 1, got 1.5"),
         ({"clients_per_cluster": 0}, "expected clients_per_cluster to be positive, got 0"),
-    ):
+        ({"price": -1}, "expected price above 0, got -1"),
+        ({"price": 1.5}, r"expected a whole number for price, since tokens are whole, got 1\.5"),
+        ({"initial_tokens": -5.0}, r"expected initial_tokens of at least 0, got -5\.0"),
+        ({"initial_tokens": 0.5}, r"expected a whole number for initial_tokens, since tokens are whole, got 0\.5"),
+    )
+    ipfl(TASK, HOW, price=1.5, initial_tokens=0.5, integer_tokens=False)
+    for options, words in wrong:
         with pytest.raises(ValueError, match=words):
             ipfl(TASK, HOW, **options)
-    with pytest.raises(ValueError, match="expected profile_on to name rows that the server has"):
+    with pytest.raises(ValueError, match="valid names are none; held_fraction above 0 keeps some for validation"):
         history(lambda _: ipfl(TASK, HOW), federation(), 1)
     with pytest.raises(ValueError, match="got 'distribution_0'; valid names are validation"):
         history(lambda _: ipfl(TASK, HOW, profile_on="distributions"), data(), 1)

@@ -53,7 +53,8 @@ def importance(accuracy: np.ndarray) -> np.ndarray:
 
 def personalised(models: list[Params], accuracy: np.ndarray) -> Params:
     """Equation (8)."""
-    return {name: sum(u * m[name] for u, m in zip(importance(accuracy), models, strict=True)) for name in models[0]}
+    shares = importance(accuracy)
+    return {name: np.tensordot(shares, np.stack([m[name] for m in models]), 1) for name in models[0]}
 
 
 def down(amount: float, integer: bool) -> Any:
@@ -151,7 +152,8 @@ def aggregate(
         total = sum(size for _, size in members.values())
         mean = models[c]
         if members:
-            mean = {n: sum(size / total * model[n] for model, size in members.values()) for n in models[c]}
+            alpha = np.array([size / total for _, size in members.values()])
+            mean = {n: np.tensordot(alpha, np.stack([m[n] for m, _ in members.values()]), 1) for n in models[c]}
         slope = numpy_round.gradient(mean, *held[c])
         for k, (model, size) in members.items():
             other = mean if rules.normalised else {name: 0 * leaf for name, leaf in mean.items()}
