@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import local as training
-from fljax.scenarios.common import Entry
+from fljax.scenarios.common import Entry, check_split, deployed_scores
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -55,19 +54,12 @@ def appeal_based(
     """
     if empty_pool not in ("skip", "all"):
         raise ValueError(f"expected empty_pool to be skip or all, got {empty_pool!r}")
-    if split not in ("train", "valid", "test"):
-        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
+    check_split(split)
     rho = jnp.asarray(threshold)
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
         own = () if inner.poll is None else inner.poll(key, seat, down, client, data)
-        deployed = inner.deploy(key, seat, down, client, data)
-        predict = lambda x: inner.predict(deployed, x)  # noqa: E731
-        loss, _ = training.evaluate(inner.task, predict, getattr(data, split), key=key)
-        if split != "train":
-            known, _ = training.evaluate(inner.task, predict, data.train, key=key)
-            loss = jnp.where(getattr(data, split).rows.size > 0, loss, known)
-        return AppealBallot(loss, own)
+        return AppealBallot(deployed_scores(inner, split, key, seat, down, client, data)[0], own)
 
     def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
         if rho.shape not in ((), available.shape):

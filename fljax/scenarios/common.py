@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from fljax.types import Algorithm
+from fljax import local as training
+from fljax.types import Algorithm, Subset
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Key, PyTree
+    from jaxtyping import Array, Float, Key, PyTree
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers.
 BYZANTINE, DROPOUT, CLIPPED = 1001, 1002, 1003
@@ -28,6 +30,28 @@ class Entry(NamedTuple):
     build: Callable[..., Algorithm]
     summary: str
     example: dict[str, Any] = {}
+
+
+def check_split(split: str) -> None:
+    """Raises a ValueError unless clients have rows of that name."""
+    if split not in ("train", "valid", "test"):
+        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
+
+
+def deployed_scores(
+    inner: Algorithm, split: str, key: Any, seat: Any, down: Any, client: Any, data: Any
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Loss and accuracy of what one client would deploy, on the rows of a split; without any, on its training rows."""
+    deployed = inner.deploy(key, seat, down, client, data)
+
+    def scores(rows: Subset) -> tuple[Array, Array]:
+        return training.evaluate(inner.task, lambda x: inner.predict(deployed, x), rows, key=key)
+
+    found = scores(getattr(data, split))
+    if split == "train":
+        return found
+    some, known = getattr(data, split).rows.size > 0, scores(data.train)
+    return jnp.where(some, found[0], known[0]), jnp.where(some, found[1], known[1])
 
 
 def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import local as training
-from fljax.scenarios.common import Entry, with_server
+from fljax.scenarios.common import Entry, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ def opting_out(
       ValueError: if ``split`` is no valid name, ``every`` is not positive, or ``baseline`` has another length than the
         population.
     """
-    if split not in ("train", "valid", "test"):
-        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
+    check_split(split)
     if every < 1:
         raise ValueError(f"expected every to be positive, got {every}")
     rho = jnp.asarray(baseline)
@@ -79,13 +77,7 @@ def opting_out(
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> OptingBallot:
         ballot = () if inner.poll is None else inner.poll(key, seat, down, client, data)
-        deployed = inner.deploy(key, seat, down, client, data)
-        predict = lambda x: inner.predict(deployed, x)  # noqa: E731
-        _, accuracy = training.evaluate(inner.task, predict, getattr(data, split), key=key)
-        if split != "train":
-            _, known = training.evaluate(inner.task, predict, data.train, key=key)
-            accuracy = jnp.where(getattr(data, split).rows.size > 0, accuracy, known)
-        return OptingBallot(accuracy, ballot)
+        return OptingBallot(deployed_scores(inner, split, key, seat, down, client, data)[1], ballot)
 
     def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
         gain = ballots.accuracy - rho.astype(ballots.accuracy.dtype)
