@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fljax import aggregators as aggregators
     from fljax import algorithms as algorithms
+    from fljax import clustering as clustering
     from fljax import contributions as contributions
     from fljax import data as data
     from fljax import metrics as metrics
@@ -49,6 +50,7 @@ _HOME = {
 _MODULES = (
     "aggregators",
     "algorithms",
+    "clustering",
     "contributions",
     "data",
     "engine",

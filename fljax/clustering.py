@@ -20,6 +20,7 @@ from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
 from fljax.engine import Execution, is_stacked, simulate
 from fljax.local import Local
+from fljax.scenarios.common import with_server
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
 
 if TYPE_CHECKING:
@@ -125,18 +126,15 @@ def f1_scores(
 def _remembering(task: Task, local: Local) -> Algorithm:
     """FedAvg of all clients, whose server keeps what each of them last sent."""
     inner = fedavg(task, local, clients_per_round=None)
+    wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Any) -> _Pretrained:
         server, population = inner.init_server(key, census), census.train.shape[0]
         models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), server.model)
         return _Pretrained(server, models, jnp.zeros(population, bool))
 
-    def select(key: Any, round: Any, server: _Pretrained, ballots: Any, available: Any) -> Any:
-        own, cohort, info = inner.select(key, round, server.inner, ballots, available)
-        return server._replace(inner=own), cohort, info
-
     def aggregate(key: Any, round: Any, server: _Pretrained, up: Any, cohort: Cohort, held: Any) -> Any:
-        own, info = inner.aggregate(key, round, server.inner, up, cohort, held)
+        after, info = wrapped.aggregate(key, round, server, up, cohort, held)
         place = jnp.where(cohort.present, cohort.id, server.answered.shape[0])
         models = jax.tree.map(
             lambda all, start, move: all.at[place].set(start[None] + move, mode="drop"),
@@ -144,14 +142,10 @@ def _remembering(task: Task, local: Local) -> Algorithm:
             server.inner.model,
             up.update,
         )
-        return _Pretrained(own, models, server.answered.at[place].set(True, mode="drop")), info
+        answered = server.answered.at[place].set(True, mode="drop")
+        return after._replace(models=models, answered=answered), info
 
-    return inner._replace(
-        init_server=init_server,
-        send=lambda server, seat: inner.send(server.inner, seat),
-        select=select,
-        aggregate=aggregate,
-    )
+    return wrapped._replace(init_server=init_server, aggregate=aggregate)
 
 
 def _scores(task: Task, models: PyTree, subset: Subset) -> Float[Array, "N K"]:

@@ -267,15 +267,11 @@ def build_plan(
     contribution = contributions.measure(measure, measured.facts(federation, reference))
     known = {"threshold": reference.threshold, "contribution": contribution}
     started = fixed.pop("clustering", None)
-    given = ((build, fixed), *zip(wrappers, options, strict=True))
+    wrapping = tuple(zip(wrappers, options, strict=True))
+    given = ((build, fixed), *wrapping)
     wanted = {name for each, own in given for name in _offered(each, known) if name not in own}
     by_seed = {name: values for name, values in known.items() if name in wanted}
-    scenario_options = list(zip(wrappers, options, strict=True))
-    asking = [
-        (wrap, own)
-        for wrap, own in scenario_options
-        if "baseline" in inspect.signature(wrap).parameters and "baseline" not in own
-    ]
+    asking = [(wrap, own) for wrap, own in wrapping if _offered(wrap, {"baseline": None}) and "baseline" not in own]
     if asking:
         by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
     if started is not None and started.name != "random":

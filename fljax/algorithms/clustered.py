@@ -41,8 +41,8 @@ def initial_models(task: Task, key: Key[Array, ""], clusters: int, *, alike: boo
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), first, *others)
 
 
-def cluster_models(server: Clusters) -> PyTree:
-    """What is judged as the models of the clusters."""
+def cluster_models(server: Any) -> PyTree:
+    """What is judged as the models of the clusters, of a server that has them under ``models``."""
     return server.models
 
 

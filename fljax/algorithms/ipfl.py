@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms import market
-from fljax.algorithms.clustered import check_clusters, initial_models, judge, validation
+from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
 from fljax.local import Local
@@ -185,7 +185,7 @@ def ipfl(
         weights = aggregators.member_weights(trains, up.size)
         models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
         values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
-        books = market.updated_contribution(server.books, cohort, values)
+        books = market.record_training(server.books, cohort, values)
         info = {"membership": books.members, "cluster_contribution": books.contribution}
         return IpflServer(models, books), info | {"weight": jnp.sum(weights, axis=0)}
 
@@ -207,7 +207,7 @@ def ipfl(
         aggregate=aggregate,
         deploy=deploy,
         predict=task.logits,
-        clusters=lambda server: server.models,
+        clusters=cluster_models,
         dimensions=(
             ("weight", ("row",)),
             *((name, by_both) for name in ("bid", "membership", "cluster_contribution")),

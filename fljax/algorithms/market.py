@@ -250,8 +250,8 @@ def judged_on(held: Mapping[str, Subset], profile_on: str, clusters: int) -> lis
     return [held[name] for name in each]
 
 
-def updated_contribution(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
-    """The books with the contributions of those who trained, and with who is to be settled next."""
+def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
+    """The books with who trained, who is to be settled next, and what each of them contributed."""
     members = membership(cohort, books.members.shape)
     place = jnp.where(cohort.present, cohort.id, members.shape[0])
     own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])]
