@@ -15,7 +15,7 @@ import xarray as xr
 from fljax import algorithms, contributions, data, measured, models, results, scenarios
 from fljax.config import AlgorithmEntry, Config
 from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
-from fljax.folders import OnEvent, Parts, resumed, save, teller
+from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.local import Local
 from fljax.naming import resolve, unknown
 from fljax.results import Reference, Result
@@ -64,16 +64,28 @@ def run(
 
     Args:
       config: validated.
-      directory: where ``results.nc`` (metrics; records in the group "records"), ``metrics.csv`` and ``log.jsonl`` go;
+      directory: the run folder (``fljax.folders`` says what it holds), which nobody else may write to meanwhile;
         None: nothing is saved.
-      resume: skip algorithms that ``directory`` already holds.
+      resume: skip algorithms that ``directory`` already holds; without it the folder may not hold results.
       on_event: told what happens.
 
     Raises:
-      ValueError: if the data cannot be partitioned as asked, or the results to resume are of another config.
+      ValueError: if the data cannot be partitioned as asked, or ``fljax.folders.claim`` refuses the folder.
+      OSError: if there is no room for the results; those that were saved before are kept.
     """
+    with claim(directory, config, resume) as claimed:
+        return _run(config, directory, claimed, on_event)
+
+
+def _run(config: Config, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
     tell = teller(directory, on_event)
-    finished = resumed(config, directory) if resume and directory is not None else {}
+    for words in claimed.notes:
+        tell("note", "", 0, 0, words)
+    if all(entry.label in claimed.finished for entry in config.algorithms):
+        for entry in config.algorithms:
+            tell("note", entry.label, config.rounds, config.rounds, "already in the results, not repeated")
+        metrics, records = join(config, claimed.finished)
+        return Outcome(metrics, records, _diverged(metrics), {})
     federation, task = build_federation(config, tell)
     local = build_local(config)
     execution = Execution(**config.execution.model_dump())
@@ -85,7 +97,7 @@ def run(
         words = f"clients_per_round = {asked} is more than the population: all {config.data.clients} take part"
         tell("note", "", 0, 0, words)
 
-    parts = dict(finished)
+    parts = dict(claimed.finished)
     kept: dict[str, Result] = {}
     for entry in config.algorithms:
         label = entry.label
@@ -121,7 +133,7 @@ def run(
         for seed, round in kept[label].diverged:
             tell("note", label, round, config.rounds, f"diverged in round {round} of seed {seed}; frozen there")
         if directory is not None:
-            save(directory, *join(config, parts))
+            save(directory, *join(config, parts), config)
             tell("saved", label, config.rounds, config.rounds, "")
     metrics, records = join(config, parts)
     return Outcome(metrics, records, _diverged(metrics), kept)

@@ -15,7 +15,7 @@ from fljax import metrics as formulas
 from fljax.config import Config, ConfigError
 from fljax.config.sweeping import Axis, Grid
 from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
-from fljax.folders import OnEvent, Parts, resumed, save, teller
+from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.naming import unknown
 from fljax.results import Reference
 from fljax.types import Federation, Task
@@ -99,12 +99,20 @@ def run(
       on_event: told what happens.
 
     Raises:
-      ValueError: if the sweep's metric does not exist, if data cannot be partitioned as asked, or if the results to
-        resume are of another config.
+      ValueError: if the sweep's metric does not exist, if data cannot be partitioned as asked, or if
+        ``fljax.folders.claim`` refuses the folder.
+      OSError: if there is no room for the results; those that were saved before are kept.
     """
-    config, metric = grid.config, check(grid)
+    metric = check(grid)
+    with claim(directory, grid.config, resume, _paths(grid)) as claimed:
+        return _run(grid, metric, directory, claimed, on_event)
+
+
+def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
+    config, parts = grid.config, dict(claimed.finished)
     tell = teller(directory, on_event)
-    parts = resumed(config, directory, _paths(grid)) if resume and directory is not None else {}
+    for words in claimed.notes:
+        tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
     missing = [place for place, entry in enumerate(config.algorithms) if entry.label not in parts]
     worlds = [_world(cell) for cell in grid.cells]
@@ -126,7 +134,7 @@ def run(
             gridded([each for _, each in found], grid.axes),
         )
         if directory is not None:
-            save(directory, *_join(grid, parts))
+            save(directory, *_join(grid, parts), config)
             tell("saved", label, config.rounds, config.rounds, "")
     metrics, records = _join(grid, parts)
     chosen = best(metrics, metric)

@@ -20,6 +20,7 @@ FLOORS = {
     "types": (0, 0),
     "trees": (0, 0),
     "naming": (0, 0),
+    "environment": (0, 0),
     "aggregators": (1, 0),
     "contributions": (1, 0),
     "data": (1, 0),

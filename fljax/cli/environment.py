@@ -1,17 +1,11 @@
-"""Where a run happens: versions, devices, memory."""
+"""Where a run happens: cores, compiled programs, memory."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import pathlib
-import platform
 import time
-from typing import Any
-
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
-
 
 CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; those not used for longest go first
 
@@ -52,30 +46,6 @@ def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:
         with contextlib.suppress(OSError):
             if not used.exists() and time.time() - program.stat().st_mtime > older:
                 program.unlink()
-
-
-def environment() -> dict[str, Any]:
-    """What a result may depend on beside the config."""
-    import importlib.metadata
-
-    import jax
-
-    from fljax import __version__
-
-    versions = {"python": platform.python_version(), "fljax": __version__}
-    for package in PACKAGES:
-        try:
-            versions.setdefault(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    devices = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
-    return {
-        "versions": versions,
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "devices": devices,
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
 
 
 def memory() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from fljax.cli import show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
+from fljax.cli.stopping import Interrupted, interruptible
 from fljax.cli.sweep import sweep
 
 app = typer.Typer(
@@ -47,9 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _main(arguments: Sequence[str]) -> int:
     try:
-        return app(list(arguments) or ["--help"], prog_name="fljax", standalone_mode=False) or 0
-    except typer.Abort:
-        return fail("interrupted", 1)
+        with interruptible():
+            return app(list(arguments) or ["--help"], prog_name="fljax", standalone_mode=False) or 0
+    except Interrupted as stop:
+        return fail(str(stop), stop.code)
+    except (KeyboardInterrupt, typer.Abort):
+        return fail("interrupted", 128 + signal.SIGINT)
     except Exception as error:
         if isinstance(error, _USAGE_ERROR):
             usage: Any = error
@@ -58,14 +63,19 @@ def _main(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         if _is_bad_input(error):
             return fail(str(error), 2)
+        if isinstance(error, OSError) and error.errno is None and _is_own(error):
+            return fail(str(error), 1)
         sentence = " ".join(f"{type(error).__name__}: {error}".split())
         return fail(f"{sentence} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
 
 
 def _is_bad_input(error: Exception) -> bool:
     """Whether fljax's own code raised it as a sentence for the user; a ValueError out of a library is a fault."""
-    if not isinstance(error, ValueError | FileNotFoundError):
-        return False
+    return isinstance(error, ValueError | FileNotFoundError) and _is_own(error)
+
+
+def _is_own(error: Exception) -> bool:
+    """Whether fljax's own code raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     home = pathlib.Path(__file__).resolve().parents[1]
     return bool(frames) and pathlib.Path(frames[-1].filename).resolve().is_relative_to(home)

@@ -23,8 +23,8 @@ from fljax.cli.running import (
     Seeds,
     folder_of,
     listener,
-    prepare,
     progress_bars,
+    resumable,
 )
 
 if TYPE_CHECKING:
@@ -56,22 +56,16 @@ def run(
     chosen = load(config, [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])])
     if chosen.published is not None:
         check_chosen(chosen.published)
-    folder = folder_of(chosen, out, resume)
     start_jax(cache)
-    from fljax import experiment
+    from fljax import experiment, report
 
-    prepare(folder, chosen, resume)
-    with progress_bars(quiet) as progress:
-        listen = listener(progress)
-        try:
+    folder = folder_of(chosen, out, resume)
+    with resumable(folder):
+        with progress_bars(quiet) as progress:
+            listen = listener(progress)
             outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen)
-        except KeyboardInterrupt:
-            again = f"--resume --out {folder}"
-            return fail(f"interrupted; finished algorithms are saved, {again} goes on after them", 1)
-    from fljax import report
-
-    rows = report.summary(outcome.metrics)
-    pictures = () if no_report else report.write(folder)
+        rows = report.summary(outcome.metrics)
+        pictures = () if no_report else report.write(folder)
     if as_json:
         diverged = [dict(zip(("algorithm", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import json
+import itertools
 import pathlib
+import re
+import signal
+import tomllib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fljax.cli.environment import environment
+from fljax.cli.stopping import Interrupted
 
 if TYPE_CHECKING:
     from fljax.config import Config
     from fljax.folders import Event
+
+RUNS = pathlib.Path("runs")
 
 # Options of every command that runs experiments.
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
@@ -31,37 +38,67 @@ ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
-    """Where results go.
+    """Where results go: ``out``, the latest run of this name, or a new folder.
+
+    ``fljax.folders.claim`` says later whether the folder may be used.
 
     Raises:
-      ValueError: there is nothing to resume, or the folder holds results that would be lost.
+      ValueError: there is nothing to resume, or no folder can be made.
     """
-    if resume and out is None:
-        runs = sorted(pathlib.Path("runs").glob(f"{config.name}-[0-9]*"))
-        if not runs:
-            raise ValueError(f"expected an earlier run of {config.name!r} in 'runs' to resume, got none")
-        return runs[-1]
-    if out is None:
-        return pathlib.Path("runs") / f"{config.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    if (out / "results.nc").exists() and not resume:
-        raise ValueError(f"expected a folder without results, or --resume, got {str(out)!r}, which holds some")
-    return out
-
-
-def prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
-    """Makes the folder and writes what was asked for and where it runs, before anything is computed."""
-    from fljax.config import dumps
-
-    text, written = dumps(config), folder / "config.toml"
+    if out is not None:
+        return out
+    if resume:
+        return latest_run(config.name, RUNS)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if resume and written.exists() and written.read_text(encoding="utf-8") != text:
-            raise ValueError(f"expected the config of the run in {str(folder)!r} to resume it, got a changed one")
-        written.write_text(text, encoding="utf-8")
-        found = json.dumps(environment(), indent=2) + "\n"
-        (folder / "environment.json").write_text(found, encoding="utf-8")
+        return new_folder(config.name, RUNS)
     except OSError as error:
-        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+        raise ValueError(f"expected a folder to write in, got {str(RUNS)!r} ({error.strerror})") from None
+
+
+def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
+    """Makes ``runs/NAME-TIME``, or ``NAME-TIME-2`` and so on where another process has made that one."""
+    stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    runs.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = runs / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("unreachable")
+
+
+def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
+    """The latest folder that ``new_folder`` made for this very name.
+
+    Raises:
+      ValueError: there is none.
+    """
+    found = []
+    for folder in runs.glob("*"):
+        match = re.fullmatch(re.escape(name) + r"-(\d{8}-\d{6})(?:-(\d+))?", folder.name)
+        if match and folder.is_dir() and _name_in(folder) in (None, name):
+            found.append((match[1], int(match[2] or 1), folder))
+    if not found:
+        raise ValueError(f"expected an earlier run of {name!r} in {str(runs)!r} to resume, got none")
+    return max(found)[-1]
+
+
+def _name_in(folder: pathlib.Path) -> str | None:
+    """The name in a folder's config; None where there is none to read."""
+    with contextlib.suppress(OSError, ValueError):
+        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("name")
+    return None
+
+
+@contextlib.contextmanager
+def resumable(folder: pathlib.Path) -> Iterator[None]:
+    """Says how to go on where a command is interrupted."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as stop:
+        number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
+        words = f"interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
+        raise Interrupted(number, words) from None
 
 
 def progress_bars(quiet: bool) -> Progress:

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fljax.cli.environment import environment, memory, start_jax
+from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, print_json
+from fljax.environment import environment
 
 LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios", "contributions")
 

@@ -23,8 +23,8 @@ from fljax.cli.running import (
     Seeds,
     folder_of,
     listener,
-    prepare,
     progress_bars,
+    resumable,
 )
 
 if TYPE_CHECKING:
@@ -55,21 +55,16 @@ def sweep(
 
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
     chosen = load_grid(config, changes, grid or ())
-    folder = folder_of(chosen.config, out, resume)
     start_jax(cache)
+    from fljax import report
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
-    prepare(folder, chosen.config, resume)
-    with progress_bars(quiet) as progress:
-        try:
+    folder = folder_of(chosen.config, out, resume)
+    with resumable(folder):
+        with progress_bars(quiet) as progress:
             outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listener(progress))
-        except KeyboardInterrupt:
-            again = f"--resume --out {folder}"
-            return fail(f"interrupted; finished algorithms are saved, {again} goes on after them", 1)
-    from fljax import report
-
-    pictures = () if no_report else report.write(folder)
+        pictures = () if no_report else report.write(folder)
     if as_json:
         diverged = [dict(zip(("algorithm", "cell", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]

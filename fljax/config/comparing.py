@@ -1,0 +1,51 @@
+"""What two written configs differ in."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 60  # characters of a value that are shown
+
+
+def difference(there: str, here: str) -> str | None:
+    """The first key in which two configs differ, as a phrase.
+
+    Args:
+      there: a config as TOML, of earlier results.
+      here: another one, asked for now.
+
+    Returns:
+      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None where all values are equal.
+    """
+    first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
+    changed = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+    if not changed:
+        return None
+    key, more = changed[0], len(changed) - 1
+    phrase = f"{key} is {_shown(first.get(key))} there and {_shown(second.get(key))} here"
+    others = f", and {more} more keys differ" if more > 1 else ", and 1 more key differs"
+    return phrase + (others if more else "")
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """Every value by its dotted path, as text, so that NaN is equal to itself and 1 is not True."""
+    if isinstance(value, Mapping) and value:
+        pairs = [(str(key), each) for key, each in value.items()]
+    elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        # Algorithms and scenarios by name, and by place, as their order counts.
+        names = [str(each.get("label", each.get("name", ""))) for each in value]
+        pairs = [
+            (f"{place}.{name}" if name else str(place), each)
+            for place, (name, each) in enumerate(zip(names, value, strict=True))
+        ]
+    else:
+        return {path: repr(value)}
+    return {name: text for key, each in pairs for name, text in _flat(each, f"{path}.{key}" if path else key).items()}
+
+
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "not set"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

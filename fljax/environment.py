@@ -1,0 +1,34 @@
+"""What a result may depend on beside its config: versions and devices."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from typing import Any
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "xarray", "fljax")
+
+
+def environment() -> dict[str, Any]:
+    """Versions of the packages, the machine, its devices and the time."""
+    import importlib.metadata
+
+    import jax
+
+    from fljax import __version__
+
+    versions = {"python": platform.python_version(), "fljax": __version__}
+    for package in PACKAGES:
+        try:
+            versions.setdefault(package, importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    devices = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "devices": devices,
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

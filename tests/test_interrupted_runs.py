@@ -1,0 +1,327 @@
+"""Runs that are killed, interrupted, started twice or out of room, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import xarray as xr
+
+from fljax import folders
+from fljax.config import Config, load
+
+CONFIG = """
+name = "tiny"
+rounds = 4
+evaluate_every = 2
+[data]
+dataset = "blobs"
+partition = "iid"
+clients = 4
+[model]
+name = "logistic_regression"
+[local]
+learning_rate = 0.1
+batch_size = 4
+steps = 2
+[standalone]
+steps = 2
+[[algorithms]]
+name = "fedavg"
+[[algorithms]]
+name = "fedavg"
+label = "half"
+server_lr = 0.5
+[[algorithms]]
+name = "fedavg"
+label = "quarter"
+server_lr = 0.25
+"""
+LABELS = ["fedavg", "half", "quarter"]
+ROOT = pathlib.Path(__file__).parent.parent
+WAIT = 300  # seconds, for a process on a busy machine
+
+
+class Stage(NamedTuple):
+    """Where the processes run, and what an undisturbed run has found."""
+
+    place: pathlib.Path
+    environment: dict[str, str]
+    config: Config
+    folder: pathlib.Path
+    metrics: xr.Dataset
+    records: xr.Dataset
+
+    def start(self, *arguments: str, code: str | None = None, config: str = "tiny.toml") -> subprocess.Popen[str]:
+        """``fljax run`` without a report; ``code`` is run in place of the command, with the same arguments."""
+        program = ["-m", "fljax"] if code is None else ["-c", code]
+        return _start(self.place, self.environment, [*program, "run", config, "--no-report", *arguments])
+
+    def partial(self, folder: pathlib.Path, labels: list[str]) -> pathlib.Path:
+        """A folder as a run leaves it that died after some of its algorithms."""
+        with folders.claim(folder, self.config):
+            chosen = {"algorithm": labels}
+            folders.save(folder, self.metrics.sel(chosen), self.records.sel(chosen), self.config)
+        return folder
+
+    def assert_undisturbed(self, folder: pathlib.Path, labels: list[str] = LABELS) -> None:
+        """Every number of these algorithms is that of the undisturbed run, bit for bit; only times differ."""
+        metrics, records = folders.load(folder)
+        assert metrics["algorithm"].values.tolist() == labels
+        own = {"algorithm": labels}
+        times = [name for name in metrics if str(name).startswith(("seconds_", "execution_"))]
+        assert metrics.drop_vars(times).identical(self.metrics.drop_vars(times).sel(own).assign_attrs(metrics.attrs))
+        assert records.identical(self.records.sel(own))
+
+
+def _start(place: pathlib.Path, environment: dict[str, str], arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and what was written on stderr."""
+    _, err = process.communicate(timeout=WAIT)
+    return process.returncode, err
+
+
+def sentence(err: str) -> str:
+    """The error of a command: its last line; progress stands above it."""
+    assert "Traceback" not in err
+    return err.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """Two runs without --out, started at the same time, of which the first is what others are compared with."""
+    place = tmp_path_factory.mktemp("stage")
+    (place / "tiny.toml").write_text(CONFIG)
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": str(place / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    environment = {**{name: each for name, each in os.environ.items() if not name.startswith("FLJAX_")}, **own}
+    both = [_start(place, environment, ["-m", "fljax", "run", "tiny.toml", "--no-report"]) for _ in range(2)]
+    assert [ended(process)[0] for process in both] == [0, 0]
+    folder = min((place / "runs").iterdir())
+    return Stage(place, environment, load(place / "tiny.toml"), folder, *folders.load(folder))
+
+
+def test_two_runs_that_start_together_have_a_folder_each(stage: Stage) -> None:
+    found = sorted((stage.place / "runs").iterdir())
+    assert len(found) == 2
+    print("folders:", *[each.name for each in found])
+    for folder in found:
+        stage.assert_undisturbed(folder)
+        events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        assert [event["label"] for event in events if event["stage"] == "saved"] == LABELS
+
+
+def lines_of(path: pathlib.Path) -> int:
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+@pytest.mark.parametrize(("seed", "kills"), [(0, 6), (1, 6)])
+def test_killed_at_random_moments(stage: Stage, seed: int, kills: int) -> None:
+    """After each kill the run goes on with --resume: what was saved is kept, and the end is that of no kill.
+
+    A moment is drawn as a number of events and a time after the last of them, so that the moments are spread over the
+    life of a process on machines of any speed.
+    """
+    draw = random.Random(seed)
+    folder, log = stage.place / f"killed-{seed}", stage.place / f"killed-{seed}" / "log.jsonl"
+    killed, kept = 0, 0
+    while killed < kills:
+        if kept == len(LABELS):
+            shutil.rmtree(folder)
+            kept = 0
+        before, after = lines_of(log), draw.choice([0, 0, *range(1, 15)])
+        delay = draw.uniform(0, 3) if after == 0 else draw.uniform(0, 0.2)
+        process = stage.start("--resume", "--out", str(folder))
+        while process.poll() is None and lines_of(log) < before + after:
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.kill()
+        code, err = ended(process)
+        killed += code == -signal.SIGKILL
+        assert code in (0, -signal.SIGKILL), err
+        held = folders.load(folder)[0]["algorithm"].values.tolist() if (folder / "results.nc").is_file() else []
+        print(f"killed {killed}: {delay:.2f} s after event {after}: exit {code}, saved: {', '.join(held) or 'nothing'}")
+        assert len(held) >= kept
+        kept = len(held)
+        if held:
+            stage.assert_undisturbed(folder, LABELS[:kept])
+    code, err = ended(stage.start("--resume", "--out", str(folder)))
+    assert code == 0, err
+    stage.assert_undisturbed(folder)
+    assert (folder / "metrics.csv").read_bytes() == (stage.folder / "metrics.csv").read_bytes()
+
+
+# Says when its own code runs: what comes before is Python's.
+ENTRY = "from fljax.__main__ import main; print('up', flush=True); main()"
+
+
+@pytest.mark.parametrize(
+    ("number", "delay"),
+    [(signal.SIGINT, 0.0), (signal.SIGINT, 0.2), (signal.SIGINT, 0.7), (signal.SIGINT, 1.5), (signal.SIGTERM, 1.0)],
+)
+def test_a_signal_during_start_up_is_one_sentence(stage: Stage, number: int, delay: float) -> None:
+    process = stage.start("--out", f"early-{number}-{delay}", code=ENTRY)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    time.sleep(delay)
+    process.send_signal(number)
+    code, err = ended(process)
+    print(f"{signal.Signals(number).name} after {delay} s: exit {code}, {err.strip()!r}")
+    # SIGTERM before the command is imported ends Python as it ends any program.
+    assert code == 128 + number or (code, err) == (-signal.SIGTERM, "")
+    if code > 0:
+        assert sentence(err).startswith("fljax: interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_run_says_how_to_go_on(stage: Stage, number: int) -> None:
+    folder = stage.place / f"stopped-{number}"
+    process = stage.start("--out", str(folder))
+    while process.poll() is None and lines_of(folder / "log.jsonl") < 3:
+        time.sleep(0.002)
+    process.send_signal(number)
+    code, err = ended(process)
+    assert code == 128 + number, err
+    expected = f"fljax: interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
+    assert sentence(err) == expected
+    print(code, expected)
+
+
+# A run that waits after its first algorithm until a file appears.
+WAITING = """
+import pathlib, sys, time
+from fljax import experiment
+from fljax.config import load
+folder = pathlib.Path(sys.argv[-1])
+def wait(event):
+    if event.stage == "saved" and event.label == "fedavg":
+        (folder.parent / "reached").touch()
+        while not (folder.parent / "go").exists():
+            time.sleep(0.01)
+experiment.run(load("tiny.toml"), directory=folder, on_event=wait)
+"""
+
+
+def test_two_processes_in_one_folder(stage: Stage) -> None:
+    """The second is refused, with and without --resume; the first never notices."""
+    folder = stage.place / "shared"
+    (stage.place / "other.toml").write_text(CONFIG.replace("rounds = 4", "rounds = 6"))
+    first = stage.start("--out", str(folder), code=WAITING)
+    until = time.monotonic() + WAIT
+    while not (stage.place / "reached").exists():
+        assert first.poll() is None, ended(first)
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    others = [stage.start("--out", str(folder), config="other.toml"), stage.start("--resume", "--out", str(folder))]
+    for process in others:
+        code, err = ended(process)
+        print(code, sentence(err))
+        assert code == 2
+        assert sentence(err) == (
+            f"fljax: expected a folder that no other process writes to, got {str(folder)!r}, in which another run goes on"
+        )
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
+    (stage.place / "go").touch()
+    assert ended(first)[0] == 0
+    stage.assert_undisturbed(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file system of 1 MB in memory, where the test may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    command = [str(mount), "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def assert_full_is_survived(stage: Stage, folder: pathlib.Path, why: str, found: tuple[int, str]) -> None:
+    code, err = found
+    print(code, sentence(err))
+    assert code == 1
+    assert sentence(err).startswith("fljax: expected to write results.nc (")
+    assert sentence(err).endswith(f"got: {why}; what was saved before is kept, --resume goes on after it")
+    stage.assert_undisturbed(folder, LABELS[:1])
+    assert not list(folder.glob(".*"))
+    saved = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()] if why != "" else []
+    assert "saved" not in [event["stage"] for event in saved]
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(stage: Stage, small_disk: pathlib.Path) -> None:
+    folder = stage.partial(small_disk / "run", LABELS[:1])
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 28 * 1024))
+    assert_full_is_survived(
+        stage, folder, "No space left on device", ended(stage.start("--resume", "--out", str(folder)))
+    )
+    filler.unlink()
+    assert ended(stage.start("--resume", "--out", str(folder)))[0] == 0
+    stage.assert_undisturbed(folder)
+
+
+LIMITED = """
+import resource, sys
+limit = int(sys.argv.pop())
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+from fljax.__main__ import main
+main()
+"""
+
+
+def test_a_file_that_may_not_grow_loses_nothing_that_was_saved(stage: Stage) -> None:
+    folder = stage.partial(stage.place / "limited", LABELS[:1])
+    limit = (folder / "results.nc").stat().st_size // 2
+    process = stage.start("--resume", "--out", str(folder), str(limit), code=LIMITED)
+    assert_full_is_survived(stage, folder, "File too large", ended(process))
+
+
+def test_foreign_damaged_and_missing_files(stage: Stage, tmp_path: pathlib.Path) -> None:
+    """Each is one sentence and exit code 2, and nothing is changed."""
+    foreign = stage.partial(tmp_path / "foreign", LABELS[:1])
+    (foreign / "config.toml").unlink()
+    damaged = stage.partial(tmp_path / "damaged", LABELS[:1])
+    (damaged / "results.nc").write_bytes((damaged / "results.nc").read_bytes()[:10_000])
+    whole = stage.partial(tmp_path / "whole", LABELS[:1])
+    (stage.place / "slower.toml").write_text(CONFIG.replace("0.1", "0.05"))
+    cases: list[tuple[list[str], str, str]] = [
+        (["--resume", "--out", str(foreign)], "slower.toml", "local.learning_rate is 0.1 there and 0.05 here"),
+        (["--resume", "--out", str(damaged)], "tiny.toml", "got a damaged one"),
+        (["--out", str(whole)], "tiny.toml", "which holds results.nc"),
+    ]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    running: list[tuple[Any, str]] = [(stage.start(*given, config=name), words) for given, name, words in cases]
+    for process, words in running:
+        code, err = ended(process)
+        print(code, sentence(err))
+        assert code == 2
+        assert words in sentence(err)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
