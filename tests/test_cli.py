@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -52,11 +53,12 @@ def fake(tmp_path, monkeypatch):
     calls = []
 
     def run(config, *, directory, resume, on_event):
-        calls.append((config, directory, resume))
-        for round in (0, 2, 4):
-            on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
-        on_event(folders.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
-        return outcome(config)
+        with folders.claim(directory, config, resume):
+            calls.append((config, directory, resume))
+            for round in (0, 2, 4):
+                on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
+            on_event(folders.Event("note", "fedavg", 4, 4, 2.0, "a [note]"))
+            return outcome(config)
 
     monkeypatch.setattr(experiment, "run", run)
     monkeypatch.setattr(report, "write", lambda folder: (folder / "report.png", folder / "report.html"))
@@ -148,9 +150,36 @@ def test_interrupt(fake, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment, "run", run)
-    code, _, err = call(capsys, "run", "tiny.toml", "--quiet")
-    assert code == 1
-    assert "--resume" in err
+    code, _, err = call(capsys, "run", "tiny.toml", "--quiet", "--out", "x")
+    sentence = "fljax: interrupted; finished algorithms are saved, --resume --out x goes on after them\n"
+    assert (code, err) == (130, sentence)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_have_exit_codes_of_their_own(fake, capsys, monkeypatch, number):
+    """Also where a library has wrapped what the signal raised; afterwards signals mean what they meant before."""
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+
+    def run(config, **_):
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise RuntimeError("wrapped") from error
+
+    monkeypatch.setattr(experiment, "run", run)
+    assert call(capsys, "run", "tiny.toml", "--quiet") == (128 + number, "", "fljax: interrupted\n")
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_full_disk_is_one_sentence(fake, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    code, _, err = call(capsys, "run", "tiny.toml", "--quiet", "--out", "x")
+    assert (code, fake, err.count("\n")) == (1, [], 1)
+    assert err.startswith("fljax: expected to write config.toml (")
+    assert "got: No space left on device" in err
 
 
 @pytest.mark.parametrize(
@@ -189,8 +218,9 @@ def fake_sweep(fake, monkeypatch):
     calls = []
 
     def run(grid, *, directory, resume, on_event):
-        calls.append((grid, directory, resume))
-        on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))
+        with folders.claim(directory, grid.config, resume):
+            calls.append((grid, directory, resume))
+            on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))
         metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")
         best = sweep.Best("fedavg", "average_accuracy", {"learning_rate": 0.1}, 0.5, 0.5, float("nan"), 1, ())
         rates = [cell.local.learning_rate for cell in grid.cells]

@@ -92,11 +92,12 @@ def test_what_is_saved_loads_back(finished):
 def test_resume_runs_only_what_is_missing(finished, tmp_path):
     outcome, _, folder = finished
     events: list[folders.Event] = []
-    for name in ("results.nc", "metrics.csv"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
     again = experiment.run(build(), directory=tmp_path, resume=True, on_event=events.append)
-    assert [event.label for event in events if event.stage == "note"] == ["fedavg", "incfl"]
+    assert [(event.stage, event.label) for event in events] == [("note", "fedavg"), ("note", "incfl")]
     np.testing.assert_array_equal(again.metrics["test_loss"], outcome.metrics["test_loss"])
+    for name in ("metrics.csv", "config.toml"):  # made again from the results
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_resume_refuses_another_config(finished, tmp_path):
@@ -105,6 +106,19 @@ def test_resume_refuses_another_config(finished, tmp_path):
     (tmp_path / "config.toml").write_text(configuration.dumps(build(rounds=6)))
     with pytest.raises(ValueError, match="expected the config of the results"):
         experiment.run(build(), directory=tmp_path, resume=True)
+
+
+def test_a_run_never_writes_over_results(finished):
+    _, _, folder = finished
+    before = (folder / "results.nc").read_bytes()
+    with pytest.raises(ValueError, match="expected a folder without results"):
+        experiment.run(build(rounds=6), directory=folder)
+    with (
+        folders.claim(folder, build(), resume=True),
+        pytest.raises(ValueError, match="expected a folder that no other process writes to"),
+    ):
+        experiment.run(build(), directory=folder, resume=True)
+    assert (folder / "results.nc").read_bytes() == before
 
 
 def test_divergence_freezes_only_its_algorithm(tmp_path):

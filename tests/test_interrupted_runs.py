@@ -242,9 +242,10 @@ def test_two_processes_in_one_folder(stage: Stage) -> None:
         code, err = ended(process)
         print(code, sentence(err))
         assert code == 2
-        assert sentence(err) == (
-            f"fljax: expected a folder that no other process writes to, got {str(folder)!r}, in which another run goes on"
+        expected = (
+            f"expected a folder that no other process writes to, got {str(folder)!r}, in which another run goes on"
         )
+        assert sentence(err) == f"fljax: {expected}"
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
     (stage.place / "go").touch()
     assert ended(first)[0] == 0

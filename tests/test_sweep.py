@@ -105,6 +105,28 @@ def test_runs_and_sweeps_are_not_resumed_as_each_other(finished: Any) -> None:
         experiment.run(parse_grid(TINY, name="tiny").config, directory=folder, resume=True)
 
 
+def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
+    """One process, one grid, and nothing is written over."""
+    _, _, folder = finished
+    grid = parse_grid(TINY, name="tiny")
+    kept = {name: (folder / name).read_bytes() for name in ("results.nc", "metrics.csv", "config.toml")}
+    (folder / "config.toml").unlink()
+    with pytest.raises(ValueError, match=r"to resume them, got a changed one: sweep\.grid\.local\.learning_rate is"):
+        sweep.run(parse_grid(TINY, ["local.learning_rate=0.5"], name="tiny"), directory=folder, resume=True)
+    with pytest.raises(ValueError, match="expected a folder without results"):
+        sweep.run(grid, directory=folder)
+    with (
+        folders.claim(folder, grid.config, resume=True, grid=json.dumps({a.name: a.path for a in grid.axes})),
+        pytest.raises(ValueError, match="expected a folder that no other process writes to"),
+    ):
+        sweep.run(grid, directory=folder, resume=True)
+    (folder / "metrics.csv").unlink()
+    events: list[folders.Event] = []
+    sweep.run(grid, directory=folder, resume=True, on_event=events.append)
+    assert {event.stage for event in events} == {"note"}
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+
+
 def test_a_cell_equals_its_own_run(finished: Any) -> None:
     outcome, _, _ = finished
     cell = parse_grid(TINY, name="tiny").cells[3]

@@ -57,13 +57,15 @@ def run(
     if chosen.published is not None:
         check_chosen(chosen.published)
     start_jax(cache)
-    from fljax import experiment, report
+    from fljax import experiment
 
     folder = folder_of(chosen, out, resume)
     with resumable(folder):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
             outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen)
+        from fljax import report
+
         rows = report.summary(outcome.metrics)
         pictures = () if no_report else report.write(folder)
     if as_json:

@@ -56,7 +56,6 @@ def sweep(
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
     chosen = load_grid(config, changes, grid or ())
     start_jax(cache)
-    from fljax import report
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
@@ -64,6 +63,8 @@ def sweep(
     with resumable(folder):
         with progress_bars(quiet) as progress:
             outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listener(progress))
+        from fljax import report
+
         pictures = () if no_report else report.write(folder)
     if as_json:
         diverged = [dict(zip(("algorithm", "cell", "seed", "round"), each, strict=True)) for each in outcome.diverged]
