@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from fljax.cli.running import (
     Overrides,
     Quiet,
     Resume,
+    SaveModels,
     Seeds,
     folder_of,
     listener,
@@ -49,6 +51,7 @@ def run(
     cache: Cache = True,
     quiet: Quiet = False,
     no_report: NoReport = False,
+    save_models: SaveModels = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -58,13 +61,14 @@ def run(
         check_chosen(chosen.published)
     folder = folder_of(chosen, out, resume)
     start_jax(cache)
-    from fljax import experiment
+    from fljax import experiment, saved_models
 
     prepare(folder, chosen, resume)
     with progress_bars(quiet) as progress:
         listen = listener(progress)
         try:
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen)
+            keep = functools.partial(saved_models.save, folder) if save_models else None
+            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, on_result=keep)
         except KeyboardInterrupt:
             again = f"--resume --out {folder}"
             return fail(f"interrupted; finished algorithms are saved, {again} goes on after them", 1)
@@ -85,6 +89,10 @@ def run(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
+    absent = [e.label for e in chosen.algorithms if not saved_models.path_of(folder, e.label).is_file()]
+    if save_models and absent:
+        words = f"{', '.join(absent)} were finished before --save-models was asked for"
+        return fail(f"expected models of all algorithms, but {words}; run them again in a new folder", 1)
     if outcome.diverged:
         label, seed, round_ = outcome.diverged[0]
         others = len(outcome.diverged) - 1

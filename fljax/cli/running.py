@@ -27,6 +27,9 @@ Cache = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
+SaveModels = Annotated[
+    bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
+]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
@@ -89,6 +92,7 @@ def listener(progress: Progress) -> Any:
                 began[event.label] = event.seconds
             elapsed = event.seconds - began[event.label]
             speed = f"{event.round / elapsed:.1f} rounds/s" if event.round and elapsed > 0 else ""
+            speed = ", ".join(filter(None, [event.message, speed]))
             progress.update(bars[event.label], completed=event.round, speed=speed)
         elif event.message and not progress.disable:
             start = f"{event.label}: " if event.label else ""
