@@ -137,8 +137,6 @@ def test_the_metrics_can_tell_one_definition_from_another(metrics):
     name = "incentivised_participation_rate"
     assert (tuned[name] != tuned[f"global_{name}"]).any()
     assert (given["global_model_appeal"] != given[f"global_{name}"]).any()
-    assert (metrics["preferred_model_accuracy"] != metrics["preferred_model_accuracy_by_accuracy"]).any()
-    assert (metrics["preferred_model_accuracy"] != metrics["preferred_model_accuracy_by_threshold"]).any()
 
 
 def test_a_threshold_of_the_config_is_what_appeal_compares_with(metrics):

@@ -92,6 +92,16 @@ def test_metrics_that_compare_with_standalone_models(unseen):
         common = found.get(prefix + "global_test_loss", loss)  # that of the global model, where there is one
         rate = (common < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found[prefix + "global_model_appeal"], rate)
+        own, other = found[prefix + "test_accuracy"], found[prefix + "standalone_test_accuracy"]
+        shared = found.get(prefix + "global_test_accuracy", own)
+        preferred = {
+            "": own.where(loss < alone, other),
+            "_by_accuracy": np.maximum(own, other),
+            "_by_threshold": shared.where(common < found[prefix + "threshold"], other),
+        }
+        for way, chosen in preferred.items():
+            mean = chosen.mean(axis).transpose("seed", "evaluated_round")
+            np.testing.assert_allclose(found[f"{prefix}preferred_model_accuracy{way}"], mean)
         gain = (found[prefix + "test_accuracy"] - found[prefix + "standalone_test_accuracy"]).mean(axis)
         np.testing.assert_allclose(found[prefix + "accuracy_increase"], gain.transpose("seed", "evaluated_round"))
     assert any(str(name).startswith("unseen_") for name in found.data_vars) == unseen

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
-from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
@@ -82,8 +80,7 @@ def run(
         summary = [row._asdict() for row in rows]
         print_json({"directory": str(folder), "summary": summary, "diverged": diverged, "report": written})
     elif not quiet:
-        # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
-        Console(width=None if sys.stdout.isatty() else 110).print(_table(rows, len(chosen.seeds)))
+        console(110).print(_table(rows, len(chosen.seeds)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
         print(f"Results: {folder}")

@@ -70,12 +70,12 @@ def prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
 def progress_bars(quiet: bool) -> Progress:
     """Bars on stderr, with lines above them."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[speed]}", markup=False),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(stderr=True, markup=False, emoji=False),
         disable=quiet,
     )
 
@@ -96,6 +96,6 @@ def listener(progress: Progress) -> Any:
             progress.update(bars[event.label], completed=event.round, speed=speed)
         elif event.message and not progress.disable:
             start = f"{event.label}: " if event.label else ""
-            progress.console.print(f"{start}{event.message}", highlight=False, markup=False)
+            progress.console.print(f"{start}{event.message}", highlight=False)
 
     return listen
