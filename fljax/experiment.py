@@ -14,10 +14,21 @@ import xarray as xr
 
 from fljax import algorithms, contributions, data, measured, models, results, scenarios
 from fljax.config import AlgorithmEntry, Config
-from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
+from fljax.engine import (
+    Block,
+    Execution,
+    Memory,
+    Plan,
+    estimate,
+    progress_of,
+    rehearse,
+    sentences,
+    simulate,
+    standalone,
+)
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.local import Local
-from fljax.naming import resolve, unknown
+from fljax.naming import about_algorithm, resolve, unknown
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation, Task
 
@@ -59,6 +70,7 @@ def run(
     directory: pathlib.Path | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
+    on_result: Callable[[str, Plan, Result], Any] | None = None,
 ) -> Outcome:
     """Runs every algorithm of a config and saves after each.
 
@@ -68,16 +80,24 @@ def run(
         None: nothing is saved.
       resume: skip algorithms that ``directory`` already holds; without it the folder may not hold results.
       on_event: told what happens.
+      on_result: given label, plan and Result of every algorithm that was run, once it is saved, for example
+        ``functools.partial(fljax.saved_models.save, directory)``.
 
     Raises:
       ValueError: if the data cannot be partitioned as asked, or ``fljax.folders.claim`` refuses the folder.
       OSError: if there is no room for the results; those that were saved before are kept.
     """
     with claim(directory, config, resume) as claimed:
-        return _run(config, directory, claimed, on_event)
+        return _run(config, directory, claimed, on_event, on_result)
 
 
-def _run(config: Config, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
+def _run(
+    config: Config,
+    directory: pathlib.Path | None,
+    claimed: Claim,
+    on_event: OnEvent | None,
+    on_result: Callable[[str, Plan, Result], Any] | None,
+) -> Outcome:
     tell = teller(directory, on_event)
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
@@ -106,7 +126,7 @@ def _run(config: Config, directory: pathlib.Path | None, claimed: Claim, on_even
             continue
 
         def progress(block: Block, label: str = label) -> None:
-            tell("train", label, block.round, block.rounds, "")
+            tell("train", label, block.round, block.rounds, progress_of(block))
 
         def held(memory: Memory, label: str = label) -> None:
             for words in sentences(memory):
@@ -117,17 +137,19 @@ def _run(config: Config, directory: pathlib.Path | None, claimed: Claim, on_even
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, config.rounds, words)
-        kept[label] = simulate(
-            build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts)),
-            federation,
-            rounds=config.rounds,
-            seeds=config.seeds,
-            reference=reference,
-            evaluate_every=config.evaluate_every,
-            callbacks=(progress,),
-            execution=execution,
-            on_memory=held,
-        )
+        with about_algorithm(label):
+            plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
+            kept[label] = simulate(
+                plan,
+                federation,
+                rounds=config.rounds,
+                seeds=config.seeds,
+                reference=required(plan, reference),
+                evaluate_every=config.evaluate_every,
+                callbacks=(progress,),
+                execution=execution,
+                on_memory=held,
+            )
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
@@ -135,6 +157,8 @@ def _run(config: Config, directory: pathlib.Path | None, claimed: Claim, on_even
         if directory is not None:
             save(directory, *join(config, parts), config)
             tell("saved", label, config.rounds, config.rounds, "")
+        if on_result is not None:
+            on_result(label, plan, kept[label])
     metrics, records = join(config, parts)
     return Outcome(metrics, records, _diverged(metrics), kept)
 
@@ -208,16 +232,15 @@ def check(
     first, known = config.algorithms[0], {"test": half}
     if np.any(np.asarray(federation.clients.valid.size) > 0):
         known["valid"] = half
-    plans = {
-        e.label: build_plan(
-            config, e, task, local, alone, federation, None if swept or e is first else known, trial=True
-        )
-        for e in config.algorithms
-    }
-    for plan in plans.values():
-        plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
-        if rehearsed:
-            rehearse(plan, federation)
+    plans = {}
+    for entry in config.algorithms:
+        with about_algorithm(entry.label):
+            baselines = None if swept or entry is first else known
+            plan = build_plan(config, entry, task, local, alone, federation, baselines, trial=True)
+            plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+            if rehearsed:
+                rehearse(plan, federation)
+        plans[entry.label] = plan
     return plans
 
 
@@ -289,6 +312,13 @@ def build_plan(
     if started is not None and started.name != "random":
         by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
+
+
+def required(plan: Plan, reference: Reference) -> Reference:
+    """The reference with the ``threshold`` that the config gives the algorithm, or else one of its scenarios."""
+    given = (plan.arguments["arguments"], *plan.arguments["options"])
+    own = next((options["threshold"] for options in given if "threshold" in options), None)
+    return results.requiring(reference, own)
 
 
 def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+# How a note begins that says at which algorithm a fault appeared.
+ABOUT_ALGORITHM = "algorithm "
+
+
+@contextmanager
+def about_algorithm(label: str) -> Iterator[None]:
+    """Adds a note with the label of an algorithm to any error that passes; the error and its traceback stay."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{ABOUT_ALGORITHM}{label!r}")
+        raise
+
 
 def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
     """The sentence for a name that does not exist.

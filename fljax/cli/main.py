@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fljax.cli import show
+from fljax.cli import faults, show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
@@ -65,8 +65,7 @@ def _main(arguments: Sequence[str]) -> int:
             return fail(str(error), 2)
         if isinstance(error, OSError) and error.errno is None and _is_own(error):
             return fail(str(error), 1)
-        sentence = " ".join(f"{type(error).__name__}: {error}".split())
-        return fail(f"{sentence} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
+        return fail(f"{faults.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
 
 
 def _is_bad_input(error: Exception) -> bool:

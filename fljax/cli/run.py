@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
-from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
@@ -20,6 +19,7 @@ from fljax.cli.running import (
     Overrides,
     Quiet,
     Resume,
+    SaveModels,
     Seeds,
     folder_of,
     listener,
@@ -49,6 +49,7 @@ def run(
     cache: Cache = True,
     quiet: Quiet = False,
     no_report: NoReport = False,
+    save_models: SaveModels = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -57,13 +58,14 @@ def run(
     if chosen.published is not None:
         check_chosen(chosen.published)
     start_jax(cache)
-    from fljax import experiment
+    from fljax import experiment, saved_models
 
     folder = folder_of(chosen, out, resume)
+    keep = functools.partial(saved_models.save, folder) if save_models else None
     with resumable(folder):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen)
+            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, on_result=keep)
         from fljax import report
 
         rows = report.summary(outcome.metrics)
@@ -74,13 +76,16 @@ def run(
         summary = [row._asdict() for row in rows]
         print_json({"directory": str(folder), "summary": summary, "diverged": diverged, "report": written})
     elif not quiet:
-        # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
-        Console(width=None if sys.stdout.isatty() else 110).print(_table(rows, len(chosen.seeds)))
+        console(110).print(_table(rows, len(chosen.seeds)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
+    absent = [e.label for e in chosen.algorithms if not saved_models.path_of(folder, e.label).is_file()]
+    if save_models and absent:
+        words = f"{', '.join(absent)} were finished before --save-models was asked for"
+        return fail(f"expected models of all algorithms, but {words}; run them again in a new folder", 1)
     if outcome.diverged:
         label, seed, round_ = outcome.diverged[0]
         others = len(outcome.diverged) - 1
