@@ -199,7 +199,7 @@ def test_a_killed_sweep(stage: Stage) -> None:
     grid = ["--grid", "local.learning_rate=0.1,0.2", "--set", "seeds=2"]
     assert ended(stage.start("--out", str(whole), *grid, command="sweep"))[0] == 0
     kept = 0
-    for after in (9, 4):  # during the second algorithm, and somewhere in what is left
+    for after in (12, 5):  # about the second algorithm, then somewhere in what is left
         killed = kill(stage, folder, after, 0.05, *grid, command="sweep")
         held = saved_in(folder)
         print(f"killed: {killed}, after event {after}, saved: {', '.join(held) or 'nothing'}")
