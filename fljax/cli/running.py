@@ -27,6 +27,12 @@ Cache = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
+NoImport = Annotated[
+    bool,
+    typer.Option(
+        "--no-import", help="Refuse import paths in CONFIG; the environment variable FLJAX_NO_IMPORT does, too."
+    ),
+]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
