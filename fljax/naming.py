@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-
 # No import path is followed where this variable is set to anything but the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
 _LONGEST_SHOWN = 200
@@ -72,8 +71,9 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
       The registry's entry as it is, or the imported object.
 
     Raises:
-      ValueError: neither exists, or import paths are refused; one sentence with the nearest name. An exception raised by the module's own
-        code while it is imported is reported in such a sentence too and stays attached as the cause.
+      ValueError: neither exists, or import paths are refused; one sentence with the nearest name. An exception
+        raised by the module's own code while it is imported is reported in such a sentence too and stays attached
+        as the cause.
     """
     if name in registry:
         return registry[name]

@@ -29,9 +29,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
 NoImport = Annotated[
     bool,
-    typer.Option(
-        "--no-import", help="Refuse import paths in CONFIG; the environment variable FLJAX_NO_IMPORT does, too."
-    ),
+    typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
 ]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 

@@ -99,6 +99,7 @@ _EXPECTED = {
     "sequence_str": "a list",
     "is_instance_of": "a list",  # of the types that options have, only sequences are asked for in this way
     "none_required": "nothing",
+    "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
 }
 

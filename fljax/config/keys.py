@@ -13,7 +13,9 @@ from fljax.config.limits import (
     LARGEST_INTEGER,
     LARGEST_SEED,
     LONGEST_LABEL,
+    MOST_CELLS,
     MOST_CLIENTS,
+    MOST_ENTRIES,
     MOST_ROUNDS,
     MOST_SEEDS,
     is_date,
@@ -85,6 +87,8 @@ def _tuple(value: Any) -> Any:
 
 
 def _values(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
+        raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
     if isinstance(value, list | tuple) and value:
         for each in value:
             printable(each)
@@ -252,7 +256,7 @@ class AlgorithmEntry(Named):
 
     label: Label
     local: OwnLocal = OwnLocal()
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -342,9 +346,11 @@ class Config(Table):
     participation: Participation
     execution: Execution = Execution()
     published: Published | None = None
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
     sweep: Sweep | None = None
-    algorithms: Annotated[tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    algorithms: Annotated[
+        tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=MOST_ENTRIES)
+    ]
 
     @model_validator(mode="before")
     @classmethod
@@ -364,9 +370,11 @@ class Config(Table):
     @model_validator(mode="after")
     def _labels(self) -> Self:
         labels = [entry.label for entry in self.algorithms]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"expected a different label for each of the algorithms, got {label!r} twice")
+        seen: set[str] = set()
+        for each in labels:
+            if each in seen:
+                raise ValueError(f"expected a different label for each of the algorithms, got {each!r} twice")
+            seen.add(each)
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,9 @@ MOST_SEEDS = 2**16
 MOST_CELLS = 10_000
 # Integers of TOML have 64 bits.
 INTEGERS = range(-(2**63), 2**63)
-# tomllib needs about a second for a file of this size, in bytes.
+# As many algorithms are compared, or as many scenarios wrap one; each wrapper is a call inside a call.
+MOST_ENTRIES = 200
+# In bytes; tomllib needs some seconds for as much.
 LARGEST_FILE = 2**22
 DEEPEST_TABLE = 32
 MOST_BASES = 16
