@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import inspect
 import io
 import itertools
 import pathlib
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fljax import cli, experiment, sweep
+from fljax import algorithms, cli, data, experiment, models, scenarios, sweep
 from fljax.config.reading import read
 from fljax.config.writing import _toml
 
@@ -136,22 +139,80 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
+def _parameters(registry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Parameters of every builder and their defaults by its name, those included that a config may not set."""
+    builders = {name: getattr(entry, "build", entry) for name, entry in registry.items()}
+    signatures = {name: inspect.signature(build).parameters for name, build in builders.items()}
+    return {name: {each: found[each].default for each in found} for name, found in signatures.items()}
+
+
+ALGORITHMS, SCENARIOS = _parameters(algorithms.REGISTRY), _parameters(scenarios.REGISTRY)
+MODELS, PARTITIONS = _parameters(models.MODELS), _parameters(data.PARTITIONERS)
+DATASETS = {"digits": {}, **{name: _parameters(data.SOURCES)[name] for name in ("synthetic", "blobs", "two_means")}}
+
+
 def _mutate(draw: Any, raw: dict[str, Any], values: st.SearchStrategy[Any]) -> None:
-    """One mutation in place."""
+    """One mutation in place: of what a builder is given, of a number, or of anything."""
+    kind = draw(
+        st.sampled_from([*["algorithm", "scenario", "model", "partition"] * 2, "dataset", "number", "number", "any"])
+    )
     places = _places(raw)
-    if not places:
-        return
-    *above, key = draw(st.sampled_from(places))
-    holder: Any = raw
-    for each in above:
-        holder = holder[each]
+    if kind in ("model", "partition", "dataset") and isinstance(raw.get("data"), dict):
+        known = {"model": MODELS, "partition": PARTITIONS, "dataset": DATASETS}[kind]
+        name = draw(st.sampled_from(list(known)))
+        options = _some(draw, known[name], values)
+        if kind == "model":
+            raw["model"] = {"name": name, **options}
+        else:
+            raw["data"] |= {kind: name, f"{kind}_options": options}
+    elif kind in ("algorithm", "scenario"):
+        known = ALGORITHMS if kind == "algorithm" else SCENARIOS
+        name = draw(st.sampled_from(list(known)))
+        entry = {"name": name, **_some(draw, known[name], values)}
+        entries = raw.setdefault(f"{kind}s", [])
+        if isinstance(entries, list):
+            entries[:] = [*(each for each in entries[:1] if kind == "algorithm"), {"label": "fuzzed", **entry}][-2:]
+            if kind == "scenario":
+                del entries[0]["label"]
+    elif kind == "number":
+        numbers = [path for path in places if type(_at(raw, path)) in (int, float)]
+        if numbers:
+            *above, key = draw(st.sampled_from(numbers))
+            of = float if isinstance(_at(raw, (*above, key)), float) else int
+            _at(raw, above)[key] = _drawn(draw, values.filter(lambda value: type(value) is of))
+    elif places:
+        _mutate_any(draw, raw, draw(st.sampled_from(places)), values)
+
+
+def _some(draw: Any, parameters: Mapping[str, Any], values: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """Values for up to two of the parameters, and for those without a default; mostly of the default's type."""
+    chosen = draw(st.lists(st.sampled_from(sorted(parameters)), max_size=2, unique=True)) if parameters else []
+    found = {}
+    for name in dict.fromkeys([*chosen, *(each for each in ("rate", "q", "mu") if each in parameters)]):
+        of = type(parameters[name])
+        of = float if parameters[name] is inspect.Parameter.empty else list if of is tuple else of
+        typed = of in (int, float, str, bool, list) and draw(st.integers(0, 3)) > 0
+        found[name] = _drawn(draw, values.filter(lambda value, of=of: type(value) is of) if typed else values)
+    return found
+
+
+def _at(raw: Any, path: Sequence[Any]) -> Any:
+    for key in path:
+        raw = raw[key]
+    return raw
+
+
+def _mutate_any(draw: Any, raw: dict[str, Any], path: Sequence[Any], values: st.SearchStrategy[Any]) -> None:
+    *above, key = path
+    holder = _at(raw, above)
     kind = draw(st.sampled_from(["replace", "replace", "replace", "delete", "rename", "add", "copy", "wrap", "table"]))
     if kind == "delete":
         del holder[key]
     elif kind == "rename" and isinstance(holder, dict):
         holder[draw(st.sampled_from([f"{key}x", "x", "", "label", "name", "options", "a.b"]))] = holder.pop(key)
     elif kind == "add" and isinstance(holder, dict):
-        holder[draw(st.sampled_from(["label", "seed", "x", "threshold", "options", "scenarios"]))] = _drawn(draw, values)
+        added = draw(st.sampled_from(["label", "seed", "x", "threshold", "options", "scenarios"]))
+        holder[added] = _drawn(draw, values)
     elif kind == "copy" and isinstance(holder, list):
         holder.append(copy.deepcopy(holder[key]))
     elif kind == "wrap":
@@ -174,7 +235,7 @@ def _small(raw: dict[str, Any], keep: int) -> dict[str, Any]:
     raw["data"]["unseen"] = min(raw["data"].get("unseen", 0), 5)
     raw["data"].pop("dataset_options", None)
     raw["participation"] = {"clients_per_round": 20}
-    raw["model"] = {"name": "mlp", "hidden": [8], "dropout": 0.1}
+    raw["model"] = {"name": "mlp", "hidden": [8, 8, 8], "dropout": 0.1}
     raw["seeds"], raw["rounds"] = [0], 3
     start = keep % len(raw["algorithms"])
     raw["algorithms"] = raw["algorithms"][start : start + 2]
@@ -187,13 +248,17 @@ def mutated(draw: Any) -> tuple[str, list[str], str]:
     """(text of a config, further arguments, command)."""
     raw = SHIPPED[draw(st.sampled_from(NAMES))]
     raw = _small(raw, draw(st.integers(0, 20)))
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         _mutate(draw, raw, VALUES)
     text = _toml(raw)
-    if draw(st.integers(0, 9)) == 0:  # the text itself
+    if draw(st.integers(0, 19)) == 0:  # the text itself
         start, length = draw(st.integers(0, len(text))), draw(st.integers(0, 40))
         piece = text[start : start + length]
-        text = text[:start] + draw(st.sampled_from(["", "[", '"', "=", "\n", "\ufeff", piece * 2])) + text[start + length :]
+        text = (
+            text[:start]
+            + draw(st.sampled_from(["", "[", '"', "=", "\n", "\ufeff", piece * 2]))
+            + text[start + length :]
+        )
     arguments = []
     if draw(st.integers(0, 4)) == 0:
         path = ".".join(map(str, draw(st.sampled_from(_places(raw) or [("rounds",)]))))
@@ -224,8 +289,6 @@ def test_many_mutated_configs_are_checked(checked, case):
 
 @st.composite
 def small_runs(draw: Any) -> tuple[str, list[str]]:
-    import tomllib
-
     raw = tomllib.loads(TINY)
     _mutate(draw, raw, SMALL)
     return _toml(raw), draw(st.sampled_from([[], ["--no-report"], ["--json"]]))
