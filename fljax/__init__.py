@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fljax import data as data
     from fljax import metrics as metrics
     from fljax import models as models
+    from fljax import saved_models as saved_models
     from fljax import scenarios as scenarios
     from fljax import theory as theory
     from fljax.engine import Block as Block
@@ -56,6 +57,7 @@ _MODULES = (
     "engine",
     "metrics",
     "models",
+    "saved_models",
     "scenarios",
     "theory",
     "trees",

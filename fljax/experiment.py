@@ -14,7 +14,18 @@ import xarray as xr
 
 from fljax import algorithms, contributions, data, measured, models, results, scenarios
 from fljax.config import AlgorithmEntry, Config
-from fljax.engine import Block, Execution, Memory, Plan, estimate, rehearse, sentences, simulate, standalone
+from fljax.engine import (
+    Block,
+    Execution,
+    Memory,
+    Plan,
+    estimate,
+    progress_of,
+    rehearse,
+    sentences,
+    simulate,
+    standalone,
+)
 from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.local import Local
 from fljax.naming import resolve, unknown
@@ -59,6 +70,7 @@ def run(
     directory: pathlib.Path | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
+    on_result: Callable[[str, Plan, Result], Any] | None = None,
 ) -> Outcome:
     """Runs every algorithm of a config and saves after each.
 
@@ -68,6 +80,8 @@ def run(
         None: nothing is saved.
       resume: skip algorithms that ``directory`` already holds.
       on_event: told what happens.
+      on_result: given label, plan and Result of every algorithm that was run, once it is saved, for example
+        ``functools.partial(fljax.saved_models.save, directory)``.
 
     Raises:
       ValueError: if the data cannot be partitioned as asked, or the results to resume are of another config.
@@ -94,7 +108,7 @@ def run(
             continue
 
         def progress(block: Block, label: str = label) -> None:
-            tell("train", label, block.round, block.rounds, "")
+            tell("train", label, block.round, block.rounds, progress_of(block))
 
         def held(memory: Memory, label: str = label) -> None:
             for words in sentences(memory):
@@ -105,12 +119,13 @@ def run(
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, config.rounds, words)
+        plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
         kept[label] = simulate(
-            build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts)),
+            plan,
             federation,
             rounds=config.rounds,
             seeds=config.seeds,
-            reference=reference,
+            reference=required(plan, reference),
             evaluate_every=config.evaluate_every,
             callbacks=(progress,),
             execution=execution,
@@ -123,6 +138,8 @@ def run(
         if directory is not None:
             save(directory, *join(config, parts))
             tell("saved", label, config.rounds, config.rounds, "")
+        if on_result is not None:
+            on_result(label, plan, kept[label])
     metrics, records = join(config, parts)
     return Outcome(metrics, records, _diverged(metrics), kept)
 
@@ -277,6 +294,13 @@ def build_plan(
     if started is not None and started.name != "random":
         by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
+
+
+def required(plan: Plan, reference: Reference) -> Reference:
+    """The reference with the ``threshold`` that the config gives the algorithm, or else one of its scenarios."""
+    given = (plan.arguments["arguments"], *plan.arguments["options"])
+    own = next((options["threshold"] for options in given if "threshold" in options), None)
+    return results.requiring(reference, own)
 
 
 def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

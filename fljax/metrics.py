@@ -8,7 +8,7 @@ client without test samples has NaN for its loss and accuracy: it counts in no a
 any client is NaN.
 
 Comparisons differ between the papers and are kept as printed: INCFL and MaxFL ask for *better* (strict), IAFL
-for *not worse* (ties count).
+for *not worse* (ties count). Which variables of a run are compared is said in ``fljax.metric_names``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def incentivised(
       loss: test loss ``f_k(w)`` of the model that the client would get.
       standalone_loss: test loss of its standalone model, or its threshold ``rho_k``.
 
-    Source: INCFL, section 2; MaxFL's GM-Appeal has the threshold in the second place.
+    Source: INCFL, Definition 1. MaxFL's Definition 1 has the threshold ``rho_k`` in the second place.
     """
     _, loss, standalone_loss = _aligned(loss, standalone_loss)
     return loss < standalone_loss
@@ -56,9 +56,10 @@ def preferred_accuracy(
       accuracy: of the model that the client would get.
       standalone_accuracy: of its standalone model.
       loss: test loss of the former; needed for ``prefer="loss"``.
-      standalone_loss: test loss of the latter, or the threshold ``rho_k``; needed for ``prefer="loss"``.
+      standalone_loss: test loss of the latter, which gives INCFL's metric, or the threshold ``rho_k``, which gives
+        MaxFL's; needed for ``prefer="loss"``.
       prefer: ``"loss"``: the client takes the global model iff ``loss < standalone_loss`` (strict, the event
-        of the IPR); ``"accuracy"``: it takes the more accurate one.
+        of the IPR, or of GM-Appeal); ``"accuracy"``: it takes the more accurate one.
 
     Returns:
       Fractions; NaN where an accuracy, or a loss that decides, is NaN.
@@ -66,7 +67,9 @@ def preferred_accuracy(
     Raises:
       ValueError: for another ``prefer``, or where the losses are missing.
 
-    Source: INCFL, section 4; MaxFL, section 5 ("preferred-model test accuracy").
+    Source: INCFL, section 4 ("preferred model, either the global model or their solo-trained local model"; the model
+    that a client prefers is that of Definition 1); MaxFL, section 5 ("whichever one satisfies the client's
+    requirement", which is ``f_k(w) < rho_k``).
     """
     if prefer not in ("loss", "accuracy"):
         raise ValueError(f"expected how clients choose, got {prefer!r}; valid names are 'loss', 'accuracy'")
@@ -107,7 +110,7 @@ def incentivised_participation_rate(
       loss: test loss of the model that the client would get, after any tuning.
       standalone_loss: test loss of its standalone model.
 
-    Source: INCFL, section 2.
+    Source: INCFL, equation (1).
     """
     return _fraction(lambda a, b: a < b, loss, standalone_loss)
 
@@ -118,10 +121,12 @@ def global_model_appeal(
     """``GM-Appeal = (1/M) sum_k 1{f_k(w) < rho_k}``, a fraction. Strict: a tie does not count.
 
     Args:
-      loss: test loss of the global model.
-      threshold: ``rho_k``, what the client requires.
+      loss: test loss ``f_k(w)`` of the global model, before a client tunes it.
+      threshold: ``rho_k``, the loss that the client requires. MaxFL's experiments (section 5) take the training loss
+        ``F_k(what_k)`` of the standalone model. With its test loss ``f_k(what_k)``, MaxFL's example in section 2, this
+        is INCFL's IPR.
 
-    Source: MaxFL, section 2.
+    Source: MaxFL, Definition 1 and equation (1).
     """
     return _fraction(lambda a, b: a < b, loss, threshold)
 
@@ -321,23 +326,6 @@ def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...
     """``standard_deviation / sqrt(n)`` over n seeds, NaN seeds left out; NaN for fewer than two. IAFL prints it."""
     deviation, n = _spread(values, axis)
     return deviation / n**0.5
-
-
-METRICS: dict[str, str] = {
-    "incentivised_participation_rate": "fraction of clients whose test loss is below their standalone model's (INCFL)",
-    "global_model_appeal": "fraction of clients whose test loss of the global model is below their threshold (MaxFL)",
-    "ipr_loss": "fraction of clients whose loss is not above their standalone model's (IAFL)",
-    "ipr_accuracy": "fraction of clients whose accuracy is not below their standalone model's (IAFL)",
-    "preferred_model_accuracy": "mean test accuracy if each client keeps the better of both models (INCFL, MaxFL)",
-    "average_accuracy": "mean test accuracy over clients",
-    "maximum_accuracy": "largest test accuracy over clients (IAFL)",
-    "accuracy_increase": "mean over clients of accuracy minus standalone accuracy (IAFL)",
-    "pearson_correlation": "correlation over clients of accuracy and standalone accuracy (IAFL)",
-    "contribution_correlation": "correlation over clients of accuracy and contribution in the last round (IAFL)",
-    "personalised_model_accuracy_gain": "per client, accuracy minus FedAvg's accuracy (IP-FL)",
-    "opt_outs": "number of clients whose accuracy gain is negative (IP-FL)",
-    "participation_rate": "fraction of clients whose accuracy gain is not negative (IP-FL)",
-}
 
 
 # --- Helpers ------------------------------------------------------------------------------------------------

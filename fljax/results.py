@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Entries of a table over rounds and clients; a larger one is left out of the records.
 LARGEST_TABLE = 10**8
+# What is known of the standalone models, whatever the algorithm.
+OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
 
 
 class Reference(NamedTuple):
@@ -28,6 +30,8 @@ class Reference(NamedTuple):
       test_accuracy: ``[seeds, N]``, a fraction.
       unseen_threshold, unseen_test_loss, unseen_test_accuracy: ``[seeds, U]``; None without unseen clients.
       params: the standalone models ``[seeds, N, ...]``, if they were asked for.
+      required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See ``requiring``.
+      unseen_required: ``[seeds, U]``; None: ``unseen_threshold``.
     """
 
     threshold: Float[np.ndarray, "seeds N"]
@@ -37,6 +41,26 @@ class Reference(NamedTuple):
     unseen_test_loss: Float[np.ndarray, "seeds U"] | None = None
     unseen_test_accuracy: Float[np.ndarray, "seeds U"] | None = None
     params: PyTree | None = None
+    required: Float[np.ndarray, "seeds N"] | None = None
+    unseen_required: Float[np.ndarray, "seeds U"] | None = None
+
+
+def requiring(reference: Reference, threshold: Any) -> Reference:
+    """The reference with the losses that an algorithm was told its clients require.
+
+    Args:
+      reference: standalone models.
+      threshold: one number for everybody, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``. Unseen clients
+        then keep their standalone thresholds. Anything else is not a threshold of clients and changes nothing.
+    """
+    shape = np.shape(reference.threshold)
+    values = np.asarray(threshold)
+    if values.dtype.kind not in "iuf" or values.shape not in ((), shape[1:], shape):
+        return reference
+    required = np.broadcast_to(values.astype(reference.threshold.dtype), shape)
+    if values.ndim or reference.unseen_threshold is None:
+        return reference._replace(required=required)
+    return reference._replace(required=required, unseen_required=np.full_like(reference.unseen_threshold, values))
 
 
 class Result(NamedTuple):
@@ -49,7 +73,8 @@ class Result(NamedTuple):
       records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire.
       state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
-        the position in the list of seeds.
+        the position in the list of seeds. A Result goes through pickle; what ``deployed`` and ``predict`` need for that
+        is said in ``fljax.engine.trained.DeployedModels``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
     """
@@ -107,7 +132,35 @@ def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -
             values = getattr(reference, prefix + source)
             if values is not None and axis in coordinates:
                 found[prefix + target] = (("seed", axis), np.asarray(values))
+        if prefix + "threshold" in found:
+            required = getattr(reference, prefix + "required")
+            standalone = found[prefix + "threshold"]
+            found[prefix + "required_loss"] = standalone if required is None else (("seed", axis), np.asarray(required))
     return found
+
+
+def metrics_of_runs(
+    seeds: Sequence[int], evaluated: Mapping[str, Any], references: Sequence[Reference | None]
+) -> dict[str, np.ndarray]:
+    """Every metric at one evaluation of several runs, by the functions that ``metrics_dataset`` uses.
+
+    Args:
+      seeds: of each plan.
+      evaluated: ``{name: [runs, ...]}``: all seeds of the first plan, then those of the second, and so on.
+      references: standalone models of each plan.
+
+    Returns:
+      What was evaluated and, ``[runs]``, every scalar metric that can be had. NaN for the runs of a plan that lacks a
+      metric of another one.
+    """
+    parts = []
+    for place, reference in enumerate(references):
+        own = slice(place * len(seeds), (place + 1) * len(seeds))
+        found = metrics_dataset(seeds, [(0, {name: values[own] for name, values in evaluated.items()})], reference)
+        parts.append({str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims})
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    missing = np.full(len(seeds), np.nan)  # only scalars that compare with a reference can be missing
+    return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
 
 
 def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,14 +178,22 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return scalars
     alone_loss = values[prefix + "standalone_test_loss"][:, None]
     alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
-    threshold = values[prefix + "threshold"][:, None]
+    required = values[prefix + "required_loss"][:, None]
+    # GM-Appeal is about the model that all clients have in common.
+    common, common_accuracy = (loss, accuracy) if common is None else (common, values[prefix + "global_test_accuracy"])
     return scalars | {
         "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
-        "global_model_appeal": formulas.global_model_appeal(loss if common is None else common, alone_loss),
-        "global_model_appeal_rho": formulas.global_model_appeal(loss if common is None else common, threshold),
+        "global_incentivised_participation_rate": formulas.incentivised_participation_rate(common, alone_loss),
+        "global_model_appeal": formulas.global_model_appeal(common, required),
         "ipr_loss": formulas.ipr_loss(loss, alone_loss),
         "ipr_accuracy": formulas.ipr_accuracy(accuracy, alone_accuracy),
         "preferred_model_accuracy": formulas.preferred_model_accuracy(accuracy, alone_accuracy, loss, alone_loss),
+        "preferred_model_accuracy_by_accuracy": formulas.preferred_model_accuracy(
+            accuracy, alone_accuracy, prefer="accuracy"
+        ),
+        "preferred_model_accuracy_by_threshold": formulas.preferred_model_accuracy(
+            common_accuracy, alone_accuracy, common, required
+        ),
         "accuracy_increase": formulas.accuracy_increase(accuracy, alone_accuracy),
         "pearson_correlation": formulas.pearson_correlation(accuracy, alone_accuracy),
     }
@@ -223,11 +284,12 @@ def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Puts results of several algorithms side by side along ``algorithm``; what one lacks is NaN there.
 
-    Variables of the standalone models do not depend on the algorithm and keep their dimensions.
+    Variables of the standalone models do not depend on the algorithm and keep their dimensions. ``required_loss`` does:
+    every algorithm may be given thresholds of its own.
     """
     apart, common = [], xr.Dataset()
     for label, dataset in datasets.items():
-        same = [str(name) for name in dataset.data_vars if "threshold" in str(name) or "standalone" in str(name)]
+        same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in OF_STANDALONE]
         common = common.merge(dataset[same], compat="override")
         own = dataset.drop_vars(same)
         # NaN may have to stand beside bools, and only numbers can be saved with it.

@@ -11,25 +11,18 @@ import numpy as np
 import xarray as xr
 
 from fljax import experiment
-from fljax import metrics as formulas
 from fljax.config import Config, ConfigError
 from fljax.config.sweeping import Axis, Grid
 from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
 from fljax.folders import OnEvent, Parts, resumed, save, teller
+from fljax.metric_names import SCALARS
 from fljax.naming import unknown
 from fljax.results import Reference
 from fljax.types import Federation, Task
 
 LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is better
 VALIDATION = "average_valid_accuracy"
-_PREFIXES = ("", "unseen_")
-_DERIVED = ("average_loss", "global_average_accuracy", "global_model_appeal_rho", "average_gain")
-_METRICS = (*formulas.METRICS, *_DERIVED)
-# Those that are no scalar, and one that strangers do not have.
-_NOT_SCALAR = ("personalised_model_accuracy_gain",)
-_OF_CLIENTS = ("unseen_contribution_correlation",)
-_NAMES = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
-METRICS = (*(name for name in _NAMES if name not in _OF_CLIENTS), VALIDATION)
+METRICS = tuple(SCALARS)
 
 
 class Outcome(NamedTuple):
@@ -245,7 +238,7 @@ def _algorithm(
             world.federation,
             rounds=rounds,
             seeds=cell.seeds,
-            references=[references[place] for place in members],
+            references=[experiment.required(plans[place], references[place]) for place in members],
             evaluate_every=cell.evaluate_every,
             callbacks=(progress,),
             execution=Execution(**cell.execution.model_dump()),

@@ -179,9 +179,3 @@ def test_laws(a, b):
     r = m.pearson_correlation(x, y)
     assert np.isnan(r) or -1 <= r <= 1
     np.testing.assert_allclose(r, m.pearson_correlation(y, x))
-
-
-def test_registry_names_functions():
-    for name, line in m.METRICS.items():
-        assert callable(getattr(m, name))
-        assert "\n" not in line

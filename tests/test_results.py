@@ -27,7 +27,9 @@ SCALARS = {
     "maximum_accuracy",
     "incentivised_participation_rate",
     "global_model_appeal",
-    "global_model_appeal_rho",
+    "global_incentivised_participation_rate",
+    "preferred_model_accuracy_by_accuracy",
+    "preferred_model_accuracy_by_threshold",
     "ipr_loss",
     "ipr_accuracy",
     "preferred_model_accuracy",
@@ -89,7 +91,17 @@ def test_metrics_that_compare_with_standalone_models(unseen):
         np.testing.assert_allclose(found[prefix + "incentivised_participation_rate"], rate)
         common = found.get(prefix + "global_test_loss", loss)  # that of the global model, where there is one
         rate = (common < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
-        np.testing.assert_allclose(found[prefix + "global_model_appeal_rho"], rate)
+        np.testing.assert_allclose(found[prefix + "global_model_appeal"], rate)
+        own, other = found[prefix + "test_accuracy"], found[prefix + "standalone_test_accuracy"]
+        shared = found.get(prefix + "global_test_accuracy", own)
+        preferred = {
+            "": own.where(loss < alone, other),
+            "_by_accuracy": np.maximum(own, other),
+            "_by_threshold": shared.where(common < found[prefix + "threshold"], other),
+        }
+        for way, chosen in preferred.items():
+            mean = chosen.mean(axis).transpose("seed", "evaluated_round")
+            np.testing.assert_allclose(found[f"{prefix}preferred_model_accuracy{way}"], mean)
         gain = (found[prefix + "test_accuracy"] - found[prefix + "standalone_test_accuracy"]).mean(axis)
         np.testing.assert_allclose(found[prefix + "accuracy_increase"], gain.transpose("seed", "evaluated_round"))
     assert any(str(name).startswith("unseen_") for name in found.data_vars) == unseen
@@ -188,6 +200,8 @@ def test_the_global_model_has_metrics_of_its_own():
     found = metrics_dataset([0, 1], rounds, solo)
     np.testing.assert_allclose(found["global_average_accuracy"], shared["test_accuracy"].mean(-1))
     appeal = (shared["test_loss"] < np.asarray(solo.test_loss)[:, None]).mean(-1)
+    np.testing.assert_allclose(found["global_incentivised_participation_rate"], appeal)
+    appeal = (shared["test_loss"] < np.asarray(solo.threshold)[:, None]).mean(-1)
     np.testing.assert_allclose(found["global_model_appeal"], appeal)
 
 

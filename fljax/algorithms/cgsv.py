@@ -180,5 +180,8 @@ def _judged(book: Book, update: PyTree, cohort: Any, length: Any, alpha: Any) ->
 
 ENTRY = Entry(cgsv, "rewards clients with sparse updates by how theirs agree with everybody's (CGSV)", REFERENCE)
 IAFL_ENTRY = Entry(
-    cgsv_iafl, "IAFL with CGSV's reputations as contributions", IAFL_REFERENCE, {"kappa": 0.2, "recovery": 0.3}
+    cgsv_iafl,
+    "IAFL with CGSV's reputations as contributions",
+    f"{IAFL_REFERENCE}\n\n{REFERENCE}",
+    {"kappa": 0.2, "recovery": 0.3},
 )

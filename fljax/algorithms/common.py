@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from fljax.types import Info
 
 
-# Of IAFL, which is the source of several algorithms.
+# Of papers that are the source of several algorithms and scenarios.
+INCFL_REFERENCE = """@article{cho2022federate,
+  title = {To Federate or Not To Federate: Incentivizing Client Participation in Federated Learning},
+  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
+  journal = {arXiv preprint arXiv:2205.14840},
+  year = {2022}
+}"""
+MAXFL_REFERENCE = """@article{cho2024maximizing,
+  title = {Maximizing Global Model Appeal in Federated Learning},
+  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
+  journal = {Transactions on Machine Learning Research},
+  year = {2024}
+}"""
 IAFL_REFERENCE = """@inproceedings{wu2024incentive,
   title = {Incentive-Aware Federated Learning with Training-Time Model Rewards},
   author = {Wu, Zhaoxuan and Amiri, Mohammad Mohammadi and Raskar, Ramesh and Low, Bryan Kian Hsiang},
@@ -34,7 +46,7 @@ class Entry(NamedTuple):
     Attributes:
       build: ``build(task, local, **hyper_parameters) -> Algorithm``.
       summary: one line for tables.
-      reference: BibTeX of its source.
+      reference: BibTeX of its source, or of all of its sources.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client has to be asked in every round.
     """

@@ -17,7 +17,16 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, Reported, by_client, checked, following, one_model
+from fljax.algorithms.common import (
+    INCFL_REFERENCE,
+    MAXFL_REFERENCE,
+    Entry,
+    Reported,
+    by_client,
+    checked,
+    following,
+    one_model,
+)
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -26,12 +35,7 @@ if TYPE_CHECKING:
 
     from fljax.types import Info
 
-REFERENCE = """@article{cho2022federate,
-  title = {To Federate or Not To Federate: Incentivizing Client Participation in Federated Learning},
-  author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
-  journal = {arXiv preprint arXiv:2205.14840},
-  year = {2022}
-}"""
+REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
 
 def incfl(

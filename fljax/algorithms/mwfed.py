@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import (
+    INCFL_REFERENCE,
     Entry,
     by_client,
     checked,
@@ -27,6 +28,7 @@ from fljax.algorithms.common import (
     share,
 )
 from fljax.algorithms.common import (
+    INCFL_REFERENCE,
     server_optimizer as optimizer,
 )
 from fljax.local import Local
@@ -217,6 +219,6 @@ def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, ro
 ENTRY = Entry(
     mwfed,
     "clients that the model does not satisfy do more local steps",
-    REFERENCE,
+    f"{REFERENCE}\n\n{INCFL_REFERENCE}",  # whose words the default form is
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
 )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, OneModel, one_model, send_model
+from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, OneModel, one_model, send_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -73,4 +73,4 @@ def standalone(task: Task, local: Local) -> Algorithm:
     )
 
 
-ENTRY = Entry(standalone, "every client trains alone", IAFL_REFERENCE)
+ENTRY = Entry(standalone, "every client trains alone", f"{INCFL_REFERENCE}\n\n{IAFL_REFERENCE}")

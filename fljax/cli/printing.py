@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -37,3 +38,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def console(width: int) -> Console:
+    """A console for tables that prints labels letter by letter: no markup, and no emoji for ``:moon``.
+
+    Args:
+      width: where there is no terminal to fit into (a file, a pipe), so that no cell is broken in two.
+    """
+    return Console(width=None if sys.stdout.isatty() else width, markup=False, emoji=False)

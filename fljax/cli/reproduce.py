@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from fljax.cli.printing import Json, print_json
+from fljax.cli.printing import Json, console, print_json
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +61,7 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     """One table for each setting: an algorithm in each line, a printed and our number for each metric."""
     from fljax.reproduce import caption, number
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    terminal = console(160)
     settings = dict.fromkeys((row.published.paper, row.published.dataset, row.published.partition) for row in compared)
     for setting in settings:
         rows = [
@@ -73,11 +70,10 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
         source = dict.fromkeys(row.published.table for row in rows)
         said = caption([row.published for row in rows]) or None
-        table = Table(title=escape(f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}"), caption=said)
+        table = Table(title=f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}", caption=said)
         table.add_column("algorithm")
         for metric, split in columns:
-            # Else "[c0]" would be taken for markup.
-            table.add_column(escape(f"{metric}\n{split}\nprinted"), justify="right", overflow="fold")
+            table.add_column(f"{metric}\n{split}\nprinted", justify="right", overflow="fold")
             if ours:
                 table.add_column("\n\nours", justify="right")
         for algorithm in dict.fromkeys(row.published.algorithm for row in rows):
@@ -90,5 +86,5 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
                     cells.append("–" if found is None else number(found.mean, found.spread, metric))
-            table.add_row(escape(algorithm), *cells)
-        console.print(table)
+            table.add_row(algorithm, *cells)
+        terminal.print(table)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
-from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
@@ -21,6 +20,7 @@ from fljax.cli.running import (
     Overrides,
     Quiet,
     Resume,
+    SaveModels,
     Seeds,
     folder_of,
     listener,
@@ -51,6 +51,7 @@ def run(
     quiet: Quiet = False,
     no_report: NoReport = False,
     no_import: NoImport = False,
+    save_models: SaveModels = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -61,13 +62,14 @@ def run(
         check_chosen(chosen.published)
     folder = folder_of(chosen, out, resume)
     start_jax(cache)
-    from fljax import experiment
+    from fljax import experiment, saved_models
 
     prepare(folder, chosen, resume)
     with progress_bars(quiet) as progress:
         listen = listener(progress)
         try:
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen)
+            keep = functools.partial(saved_models.save, folder) if save_models else None
+            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, on_result=keep)
         except KeyboardInterrupt:
             again = f"--resume --out {folder}"
             return fail(f"interrupted; finished algorithms are saved, {again} goes on after them", 1)
@@ -81,13 +83,16 @@ def run(
         summary = [row._asdict() for row in rows]
         print_json({"directory": str(folder), "summary": summary, "diverged": diverged, "report": written})
     elif not quiet:
-        # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
-        Console(width=None if sys.stdout.isatty() else 110).print(_table(rows, len(chosen.seeds)))
+        console(110).print(_table(rows, len(chosen.seeds)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
+    absent = [e.label for e in chosen.algorithms if not saved_models.path_of(folder, e.label).is_file()]
+    if save_models and absent:
+        words = f"{', '.join(absent)} were finished before --save-models was asked for"
+        return fail(f"expected models of all algorithms, but {words}; run them again in a new folder", 1)
     if outcome.diverged:
         label, seed, round_ = outcome.diverged[0]
         others = len(outcome.diverged) - 1

@@ -31,6 +31,9 @@ NoImport = Annotated[
     bool,
     typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
 ]
+SaveModels = Annotated[
+    bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
+]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
@@ -71,12 +74,12 @@ def prepare(folder: pathlib.Path, config: Config, resume: bool) -> None:
 def progress_bars(quiet: bool) -> Progress:
     """Bars on stderr, with lines above them."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[speed]}", markup=False),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(stderr=True, markup=False, emoji=False),
         disable=quiet,
     )
 
@@ -93,9 +96,10 @@ def listener(progress: Progress) -> Any:
                 began[event.label] = event.seconds
             elapsed = event.seconds - began[event.label]
             speed = f"{event.round / elapsed:.1f} rounds/s" if event.round and elapsed > 0 else ""
+            speed = ", ".join(filter(None, [event.message, speed]))
             progress.update(bars[event.label], completed=event.round, speed=speed)
         elif event.message and not progress.disable:
             start = f"{event.label}: " if event.label else ""
-            progress.console.print(f"{start}{event.message}", highlight=False, markup=False)
+            progress.console.print(f"{start}{event.message}", highlight=False)
 
     return listen

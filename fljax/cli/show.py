@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
-import sys
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import environment, memory, start_jax
-from fljax.cli.printing import Json, print_json
+from fljax.cli.printing import Json, console, print_json
 
 LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios", "contributions")
 
@@ -42,10 +42,9 @@ def _offered(kind: str) -> Mapping[str, Any]:
     import importlib
 
     if kind == "metrics":
-        from fljax import metrics
+        from fljax.metric_names import METRICS
 
-        public = {name: each for name, each in vars(metrics).items() if callable(each) and name[0] != "_"}
-        return {name: each for name, each in public.items() if each.__module__ == metrics.__name__}
+        return METRICS
     if kind == "tables":
         from fljax.reproduce import tables
 
@@ -64,21 +63,27 @@ def _offered(kind: str) -> Mapping[str, Any]:
 def _line(entry: Any) -> str:
     if isinstance(entry, str):
         return entry
-    return getattr(entry, "summary", None) or _first_line(entry)
+    return getattr(entry, "summary", None) or _first_sentence(entry)
 
 
-def _first_line(entry: Any) -> str:
-    return (getattr(entry, "__doc__", None) or "").strip().partition("\n")[0]
+def _first_sentence(entry: Any) -> str:
+    """Of a docstring: up to a full stop before a capital letter or the paragraph's end, without it, in one line."""
+    paragraph = " ".join(inspect.cleandoc(getattr(entry, "__doc__", None) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<!et al)\.(?= [A-Z`]|$)", paragraph, maxsplit=1)[0]
 
 
-def cite(name: Annotated[str, typer.Argument(help="An algorithm.")]) -> None:
-    """Print the BibTeX entry of the paper that an algorithm is from."""
-    from fljax.algorithms import REGISTRY
+def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
+    """Print BibTeX of the papers that an algorithm or a scenario is from."""
+    from fljax import algorithms, scenarios
     from fljax.naming import unknown
 
-    if name not in REGISTRY:
-        raise ValueError(unknown("algorithm", name, REGISTRY))
-    print(REGISTRY[name].reference.strip())
+    found = {**scenarios.REGISTRY, **algorithms.REGISTRY}
+    if name not in found:
+        raise ValueError(unknown("algorithm or scenario", name, found))
+    if not found[name].reference:
+        cited = ", ".join(each for each, entry in found.items() if entry.reference)
+        raise ValueError(f"expected an algorithm or a scenario from a paper, got {name}; valid names are {cited}")
+    print(found[name].reference.strip())
 
 
 def prepare(
@@ -174,7 +179,7 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         models = each.server // max(each.model, 1)
         sizes = [engine.size(count) for count in (each.peak, each.server, each.model, each.clients, each.data)]
         table.add_row(label, *sizes[:2], str(models), *sizes[2:])
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    console(110).print(table)
     for label, each in found.items():
         if each.devices > 1:
             print(f"{label}: on each of {each.devices} devices")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
-from fljax.cli.printing import Json, fail, print_json
+from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
     Cache,
     ConfigFile,
@@ -78,9 +76,7 @@ def sweep(
         best = [each._asdict() for each in outcome.best]
         print_json({"directory": str(folder), "best": best, "diverged": diverged, "report": written})
     elif not quiet:
-        # Where there is no terminal to fit into (a file, a pipe), no cell is broken in two.
-        console = Console(width=None if sys.stdout.isatty() else 110)
-        console.print(_table(outcome.best, str(outcome.metrics.attrs["metric"]), len(chosen.config.seeds)))
+        console(110).print(_table(outcome.best, str(outcome.metrics.attrs["metric"]), len(chosen.config.seeds)))
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")

@@ -2,6 +2,7 @@
 
 from fljax.engine.callbacks import log_to as log_to
 from fljax.engine.callbacks import print_progress as print_progress
+from fljax.engine.callbacks import progress_of as progress_of
 from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.cores import use_cores as use_cores
 from fljax.engine.estimate import Memory as Memory
@@ -22,3 +23,6 @@ from fljax.engine.simulate import simulate as simulate
 from fljax.engine.standalone import standalone as standalone
 from fljax.engine.standalone import standalone_sweep as standalone_sweep
 from fljax.engine.sweep import sweep as sweep
+from fljax.engine.trained import Models as Models
+from fljax.engine.trained import arrays_of as arrays_of
+from fljax.engine.trained import restore as restore

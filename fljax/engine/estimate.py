@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.engine import program
 from fljax.engine.execution import Execution, Lanes, resolve
+from fljax.engine.keys import seeds_of
 from fljax.engine.memory import peak_bytes
 from fljax.engine.program import Plan, Shapes
 from fljax.engine.round import State, by_id, initial_state, one_round
@@ -45,7 +46,7 @@ def estimate(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
 ) -> Memory:
@@ -62,6 +63,7 @@ def estimate(
     Raises:
       ValueError: as for ``simulate``.
     """
+    seeds = seeds_of(seeds)
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     spec, inputs = program.split(algorithm_or_plan, by_id(federation))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, Key
@@ -26,6 +29,40 @@ class Purpose(enum.IntEnum):
     UNSEEN_DEPLOY = 8
     STANDALONE = 9
     UNSEEN_STANDALONE = 10
+
+
+def seeds_of(seeds: Sequence[int] | int) -> list[int]:
+    """The list of seeds: those given, or for a number n the seeds 0 to n - 1.
+
+    Raises:
+      ValueError: unless it is a positive number, or distinct integers from 0 to 2**32 - 1.
+    """
+
+    count = _whole(seeds)
+    if count is not None:
+        if count < 1:
+            raise ValueError(f"expected a positive number of seeds, or a list of them, got {count}")
+        return list(range(count))
+    expected = "expected seeds to be a number of them or a list of distinct integers from 0 to 2**32 - 1, got"
+    if isinstance(seeds, str | bytes) or np.ndim(seeds) != 1:
+        raise ValueError(f"{expected} {seeds!r}")
+    each = list(seeds)  # type: ignore[arg-type]
+    found = [whole for whole in map(_whole, each) if whole is not None]
+    if not each or len(found) < len(each):
+        raise ValueError(f"{expected} {each}")
+    if min(found) < 0 or max(found) >= 2**32 or len(set(found)) != len(found):
+        raise ValueError(f"{expected} {found}")
+    return found
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number as Python's int; None for anything else, True and 1.0 included."""
+    if isinstance(value, bool) or np.ndim(value) > 0 or getattr(value, "dtype", None) == bool:
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def round_key(

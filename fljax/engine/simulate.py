@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,13 @@ from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
+from fljax.engine.keys import seeds_of
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State, by_id
+from fljax.engine.trained import DeployedModels, Predictions
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
 
 _DIMENSIONS = {"cohort_id": ("row",), "cohort_slot": ("row",), "cohort_present": ("row",), "polled": ()}
 
@@ -34,8 +33,10 @@ class Block(NamedTuple):
       round: rounds done.
       rounds: rounds asked for.
       ran: rounds of this block.
-      metrics: test losses and accuracies ``{name: [seeds, clients]}`` at this point. In a sweep the rows are runs: all
-        seeds of the first plan, then those of the second, and so on. Those of the server's own model are ``[seeds]``.
+      metrics: ``{name: [seeds, clients]}`` test losses and accuracies at this point, and ``{name: [seeds]}`` every
+        metric over clients that ``Result.metrics`` has for this evaluation; with ``reference=`` also those that compare
+        with standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of
+        the first plan, then those of the second, and so on.
       state: of all seeds (or runs); it is donated to the next block, so copy what you keep.
       seconds: spent in this block, evaluation included.
       diverged: ``((seed, round), ...)`` so far.
@@ -59,7 +60,7 @@ def simulate(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     reference: Reference | None = None,
     initial: State | None = None,
     evaluate_every: int | None = None,
@@ -73,8 +74,11 @@ def simulate(
       algorithm_or_plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
       federation: shared by all seeds, or one per seed (``fljax.data.stack``).
       rounds: how many rounds to run (beyond ``initial``); 0 only evaluates.
-      seeds: integers that key all randomness of a run; results of a seed do not depend on the others.
-      reference: standalone models (``fljax.standalone``) for the metrics that compare with them.
+      seeds: integers that key all randomness of a run; 3 means the seeds 0, 1 and 2. Results of a seed do not depend on
+        the others.
+      reference: standalone models (``fljax.standalone``) for the metrics that compare with them. A ``threshold`` among
+        the plan's arguments, or given by seed, is what ``global_model_appeal`` compares with; for an ``Algorithm`` that
+        was built with a threshold of its own pass ``fljax.results.requiring(reference, threshold)``.
       initial: ``Result.state`` of an earlier run, to go on from it.
       evaluate_every: rounds between two evaluations of all clients; None: only before and after. A final evaluation
         always takes place.
@@ -110,7 +114,7 @@ def run_plans(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int],
+    seeds: Sequence[int] | int,
     references: Sequence[Reference | None],
     initial: State | None = None,
     evaluate_every: int | None = None,
@@ -119,13 +123,14 @@ def run_plans(
     on_memory: OnMemory | None = None,
 ) -> list[Result]:
     """What ``simulate`` does, for one plan or several that share their programs; ``initial`` is of one plan."""
-    seeds = [int(seed) for seed in seeds]
+    seeds = seeds_of(seeds)
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     federation = by_id(federation)
     parts = [program.split(plan, federation) for plan in plans]
     for (_, inputs), reference in zip(parts, references, strict=True):
         _check_rows(seeds, inputs, reference)
+    references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
     spec, inputs = program.together(parts, len(seeds))
     execution = execution or Execution()
     clock = _Clock()
@@ -166,10 +171,12 @@ def run_plans(
         evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
         clock.lap("evaluate")
         seconds = time.perf_counter() - began
-        report = Block(done, end, count, evaluations[-1][1], state, seconds, _diverged(runs, state))
-        answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
-        if any(answers):
-            break
+        if callbacks:
+            judged = results.metrics_of_runs(seeds, evaluations[-1][1], references)
+            report = Block(done, end, count, judged, state, seconds, _diverged(runs, state))
+            answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
+            if any(answers):
+                break
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
@@ -181,6 +188,13 @@ def run_plans(
         )
         found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, known[0].peak))
     return found
+
+
+def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
+    """The reference with the ``threshold`` that the plan gives its builder, unless it has been told of one before."""
+    if not isinstance(plan, Plan) or reference is None or reference.required is not None:
+        return reference
+    return results.requiring(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
 
 
 class _Clock:
@@ -265,18 +279,5 @@ def _result(
     table = results.records_dataset(seeds, first, records, dimensions, wire, inputs.federation.clients.id.shape[-1])
     metrics = results.with_contribution_correlation(metrics, table)
 
-    def deployed(client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
-        population = inputs.federation.unseen if unseen else inputs.federation.clients
-        count = 0 if population is None else population.id.shape[-1]
-        if not 0 <= client < count or not 0 <= seed < len(seeds):
-            raise ValueError(
-                f"expected a client below {count} and a position of a seed below {len(seeds)}, got {client}, {seed}"
-            )
-        # What was given serves, with one copy of the state, so that no copies of the data on other devices are kept.
-        at = state if lanes.devices == 1 else jax.device_put(state, jax.local_devices()[0])
-        return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
-
-    def predict(client: int, x: Array, *, seed: int = 0, unseen: bool = False) -> Array:
-        return deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))
-
-    return Result(metrics, table, state, deployed, predict, _diverged(seeds, state))
+    deployed = DeployedModels((spec, inputs), state, len(seeds), lanes.devices)
+    return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state))

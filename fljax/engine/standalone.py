@@ -13,7 +13,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.engine import jit
 from fljax.engine.execution import Execution, Lanes, Sizes, resolve
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
 from fljax.engine.lanes import map_lanes, on_devices, replicated
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import (
@@ -50,7 +50,7 @@ def standalone(
     federation: Federation,
     local: Local,
     *,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
 ) -> Reference:
@@ -80,7 +80,7 @@ def standalone_sweep(
     federation: Federation,
     locals: Sequence[Local],
     *,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
 ) -> list[Reference]:
@@ -97,6 +97,7 @@ def standalone_sweep(
     Returns:
       One ``Reference`` for each of ``locals``, in their order.
     """
+    seeds = seeds_of(seeds)
     check_seeds(seeds, federation)
     federation = by_id(federation)
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}

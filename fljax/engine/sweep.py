@@ -16,7 +16,7 @@ def sweep(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     references: Sequence[Reference | None] | Reference | None = None,
     evaluate_every: int | None = None,
     callbacks: Sequence[Callback] = (),

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fljax.metrics import gini_coefficient
-from fljax.report.style import INK, STANDALONE, Panel, Style, has, steps, values_of
+from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, steps, values_of
 from fljax.results import aligned
 
 # Tol's muted colours: safe for colour-blind readers, and not those of the algorithms.
@@ -70,13 +70,13 @@ def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style
     dimension = "unseen" if name.startswith("unseen_") else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, name, algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
+        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
     low, high = axes.get_xlim()
     low, high = min(low, -0.01), max(high, 0.01)
     axes.axvspan(low, 0, color="#f2f2f2", zorder=0)
     axes.axvline(0, color=INK, linewidth=1)
-    baseline = metrics.attrs.get("baseline", "the baseline")
-    axes.set(title=f"Accuracy gained over {baseline}\n{dimension if dimension == 'unseen' else 'seen'} clients")
+    heading = printable(f"Accuracy gained over {metrics.attrs.get('baseline', 'the baseline')}", 38)
+    axes.set(title=f"{heading}\n{dimension if dimension == 'unseen' else 'seen'} clients")
     axes.set(xlabel="points at the last evaluation; left of 0: opt-outs", ylabel="share of clients at or below")
     axes.set(xlim=(low, high), ylim=(0, 1.02))
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
@@ -98,7 +98,9 @@ def _cluster_models(
             if np.isfinite(line).any():
                 axes.plot(rounds, line, color=look.colour, linestyle=look.dash, lw=1.1, alpha=0.55)
         marker = "o" if len(rounds) < 3 else None
-        axes.plot(rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=algorithm)
+        axes.plot(
+            rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=printable(algorithm)
+        )
     if distribution is None:
         title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"
     else:
@@ -137,7 +139,8 @@ def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
     axes.invert_yaxis()
     axes.grid(visible=False)
     whole = "" if len(groups) == len(rounds) else f"; groups of {len(rounds) / len(groups):.3g} rounds"
-    axes.set(title=f"Whose model clients train\n{algorithm}, seed {records['seed'].values[seed]}")
+    whose = printable(f"{algorithm}, seed {records['seed'].values[seed]}", 38)
+    axes.set(title=f"Whose model clients train\n{whose}")
     axes.set(xlabel=f"round{whole}; white: none", ylabel="client")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -158,7 +161,7 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
         gini = float(np.mean(gini_coefficient(values)))
         (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2)
         line.set_label(f"_{algorithm}")  # the common legend names algorithms; here they stand with their coefficients
-        lines.append((line, f"{algorithm}: Gini coefficient {gini:.4f}"))
+        lines.append((line, printable(f"{algorithm}: Gini coefficient {gini:.4f}", 34)))
     axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
@@ -186,7 +189,7 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
         drawn += axes.plot(rounds, pools, color=INK, lw=1.6, linestyle=(0, (5, 1.5)))
         drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
-    axes.set(title=f"Tokens won and lost\n{algorithm}", xlabel=f"round{_over_seeds(tokens)}")
+    axes.set(title=f"Tokens won and lost\n{printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
     axes.set_ylabel("tokens more than at the start")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     _key(axes, drawn, words)

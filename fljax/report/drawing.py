@@ -16,7 +16,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fljax.report.clusters import cluster_panels
-from fljax.report.style import INK, STANDALONE, WINDOWS, Panel, Style, dress, has, steps, styles, values_of
+from fljax.report.style import (
+    INK,
+    STANDALONE,
+    WINDOWS,
+    Panel,
+    Style,
+    dress,
+    has,
+    legend_columns,
+    printable,
+    steps,
+    styles,
+    values_of,
+)
 from fljax.report.tables import title
 
 
@@ -66,7 +79,7 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
     figure = Figure(figsize=(14, 3.9 * rows + 1.0), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, hspace=0.04)  # type: ignore[union-attr]
     if heading:
-        figure.suptitle(heading, fontsize=15, fontweight="bold", color=INK)
+        figure.suptitle(printable(heading, 90), fontsize=15, fontweight="bold", color=INK)
     for place, panel in enumerate(found):
         _draw(panel, figure.add_subplot(rows, 3, place + 1))
     _legend(figure, metrics)
@@ -88,9 +101,12 @@ def _legend(figure: Figure, metrics: xr.Dataset) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        order = [str(name) for name in metrics["algorithm"].values if str(name) in handles]
+        order = [name for name in map(printable, map(str, metrics["algorithm"].values)) if name in handles]
         order += [name for name in handles if name not in order]
-        columns = min(len(order), max(2, int(figure.get_figwidth() // 2)))
+        width, height = figure.get_size_inches()
+        columns = legend_columns(order, width)
+        lines = sum(1 + label.count("\n") for label in order) / columns
+        figure.set_size_inches(width, height + 0.2 * max(0.0, lines - 1))  # the panels keep their height
         figure.legend(
             [handles[name] for name in order],
             order,
@@ -116,7 +132,9 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
         masked = np.ma.masked_invalid(values[:, kept])
         mean, spread = masked.mean(axis=0), np.ma.filled(masked.std(axis=0, ddof=1), 0.0)
         marker = "o" if kept.sum() < 3 else None
-        axes.plot(rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=algorithm)
+        axes.plot(
+            rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=printable(algorithm)
+        )
         if values.shape[0] > 1:
             seeds = values.shape[0]
             axes.fill_between(rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
@@ -134,7 +152,7 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     dimension = "unseen" if prefix else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=algorithm)
+        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
     if has(metrics, f"{prefix}standalone_test_accuracy"):
         alone = np.asarray(metrics[f"{prefix}standalone_test_accuracy"].values, float)
         steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
@@ -170,7 +188,7 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
                 fill=filled,
                 linewidth=1.6,
                 linestyle=look.dash,
-                label=name if filled else None,
+                label=printable(name) if filled else None,
             )
     axes.axvline(0, color=INK, linewidth=1)
     axes.set(title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)")
@@ -192,7 +210,7 @@ def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> Non
         if drawn:
             x, low, middle, high = np.array(drawn).T
             axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
-            axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=name)
+            axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=printable(name))
     axes.set(title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile")
     axes.set_ylabel("weight in aggregation")
     axes.set_ylim(bottom=0)
@@ -206,7 +224,9 @@ def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
             values = values_of(records, "pool_size", name, "seed", "round")
             rounds = records["round"].values
             axes.plot(rounds, values.T, color=look.colour, linewidth=0.7, alpha=0.4)
-            axes.plot(rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=name)
+            axes.plot(
+                rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=printable(name)
+            )
     axes.set(title="Clients in the pool", xlabel="round; thick: mean over seeds, thin: each seed")
     axes.set_ylabel("clients that a round chooses from")
     axes.set_ylim(bottom=0)
@@ -216,12 +236,14 @@ def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
 def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> None:
     """Where the time went: compiling, training, evaluating."""
     names = list(looks)
-    start = np.zeros(len(names))
+    start, places = np.zeros(len(names)), np.arange(len(names))
+    labels = [printable(name, 26) for name in names]
+    axes.set_yticks(places, labels, fontsize=7.5 if any("\n" in label for label in labels) else 9)
     for part, alpha in (("compile", 0.3), ("train", 1.0), ("evaluate", 0.6)):
         if has(metrics, f"seconds_{part}"):
             seconds = np.nan_to_num(np.asarray(metrics[f"seconds_{part}"].sel(algorithm=names).values, float))
             colours = [look.colour for look in looks.values()]
-            axes.barh(names, seconds, left=start, color=colours, alpha=alpha, height=0.55)
+            axes.barh(places, seconds, left=start, color=colours, alpha=alpha, height=0.55)
             start += seconds
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

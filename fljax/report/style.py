@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 # Okabe and Ito's colours but for black and yellow (too faint on white): safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+LABEL_WIDTH = 44  # letters of a line in a legend
 STANDALONE = "#777777"
 INK = "#333333"
 WINDOWS = 40  # bands of records are drawn over at most so many groups of rounds
@@ -60,3 +62,20 @@ def steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
     values = values[np.isfinite(values)]
     if values.size:
         axes.ecdf(values, **look)
+
+
+def printable(label: str, width: int = LABEL_WIDTH) -> str:
+    """A label as pictures show it, letter by letter, in lines of at most ``width`` letters.
+
+    Otherwise matplotlib reads what stands between dollar signs as mathematics and leaves a label out of the legend that
+    begins with an underscore.
+    """
+    text = "\n".join(textwrap.wrap(label, width)).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+def legend_columns(labels: Sequence[str], width: float, fontsize: float = 10) -> int:
+    """How many columns of a legend with these labels fit into ``width`` inches."""
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    # A letter is about 0.62 as wide as high; line and gaps take as much as six letters.
+    return max(1, min(len(labels), int(width / ((longest + 6) * 0.62 * fontsize / 72))))

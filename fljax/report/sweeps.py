@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-from fljax.report.style import INK, Style, dress, styles
+from fljax.report.style import INK, Style, dress, printable, styles
 from fljax.report.tables import title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
@@ -63,7 +63,8 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
         figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
-    text = "\n".join(each for each in (heading, note) if each)
+    letters = int(7.5 * figure.get_figwidth())
+    text = "\n".join(printable(each, letters) for each in (heading, note) if each)
     if text:
         figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
     return figure
@@ -82,7 +83,7 @@ def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], c
 def _place(axes: Axes, values: np.ndarray, name: str) -> np.ndarray:
     """Where the values of an axis go: on a logarithmic scale where they span it, evenly spaced if they are text."""
     if not np.issubdtype(values.dtype, np.number):
-        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        axes.set_xticks(range(len(values)), [printable(str(value), 20) for value in values])
         return np.arange(len(values))
     axes.set_xlabel(name)
     if is_logarithmic(values):
@@ -126,9 +127,11 @@ def _lines(
         joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
         shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:
-            axes.plot(place[order], mean[order], label=label, **shown)
+            axes.plot(place[order], mean[order], label=printable(label, 30), **shown)
         else:
-            axes.errorbar(place[order], mean[order], spread[order], label=label, capsize=3, elinewidth=1, **shown)
+            axes.errorbar(
+                place[order], mean[order], spread[order], label=printable(label, 30), capsize=3, elinewidth=1, **shown
+            )
         (at,) = _best(metrics, [name], chosen[label])
         axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
@@ -158,7 +161,7 @@ def _maps(
         axes = figure.add_subplot(rows, columns, place + 1)
         panels.append(axes)
         image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
-        axes.set_title(label, fontsize=11, fontweight="bold", color=INK)
+        axes.set_title(printable(label, max(20, int(9 * width))), fontsize=11, fontweight="bold", color=INK)
         axes.set_xticks(range(across), [number(value) for value in metrics[second].values.tolist()])
         axes.set_yticks(range(down), [number(value) for value in metrics[first].values.tolist()])
         axes.set(xlabel=second, ylabel=first)

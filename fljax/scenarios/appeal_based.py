@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.scenarios.common import Entry, check_split, deployed_scores
 from fljax.types import Algorithm
 
@@ -86,4 +87,5 @@ ENTRY = Entry(
     appeal_based,
     "clients stay only while the model is good enough for them (MaxFL)",
     {"threshold": (5.0, 0.9, 5.0, 0.7, 5.0), "after": 1},
+    MAXFL_REFERENCE,
 )

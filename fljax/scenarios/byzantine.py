@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
+from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.algorithms.common import check_share
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, with_server
 from fljax.types import Algorithm, Census
@@ -122,4 +123,5 @@ ENTRY = Entry(
     byzantine,
     "some clients report inflated losses and send noisy updates (MaxFL)",
     {"fraction": 0.2, "loss_increase": 1.0, "noise": 0.1},
+    MAXFL_REFERENCE,
 )

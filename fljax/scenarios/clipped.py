@@ -51,4 +51,11 @@ def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
     return inner._replace(train=train)
 
 
-ENTRY = Entry(clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01})
+REFERENCE = """@inproceedings{mcmahan2018learning,
+  title = {Learning Differentially Private Recurrent Language Models},
+  author = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li},
+  booktitle = {ICLR},
+  year = {2018}
+}"""
+
+ENTRY = Entry(clipped, "updates are bounded in norm, with Gaussian noise", {"norm": 1.0, "noise": 0.01}, REFERENCE)

@@ -25,11 +25,13 @@ class Entry(NamedTuple):
       build: ``build(inner, **options) -> Algorithm``.
       summary: one line for tables.
       example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
+      reference: BibTeX of its sources; empty where it is from no paper.
     """
 
     build: Callable[..., Algorithm]
     summary: str
     example: dict[str, Any] = {}
+    reference: str = ""
 
 
 def check_split(split: str) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
+from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
 from fljax.scenarios.common import Entry
 from fljax.types import Algorithm
@@ -74,4 +75,5 @@ ENTRY = Entry(
     finetuned,
     "clients train what they are given on their own data before they use it",
     {"learning_rate": 0.1, "batch_size": 2, "steps": 2},
+    f"{INCFL_REFERENCE}\n\n{IAFL_REFERENCE}",
 )

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import trees
+from fljax.algorithms.common import IAFL_REFERENCE
 from fljax.scenarios.common import Entry, altered
 from fljax.types import Algorithm, Census
 
@@ -55,4 +56,6 @@ def free_riding(inner: Algorithm, *, ids: Sequence[int]) -> Algorithm:
     return inner._replace(init_server=init_server, train=train)
 
 
-ENTRY = Entry(free_riding, "some clients send updates of zero, and take what they are sent", {"ids": (1,)})
+ENTRY = Entry(
+    free_riding, "some clients send updates of zero, and take what they are sent", {"ids": (1,)}, IAFL_REFERENCE
+)

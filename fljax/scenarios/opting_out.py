@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from fljax.algorithms.ipfl import REFERENCE
 from fljax.scenarios.common import Entry, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Census
 
@@ -101,4 +102,5 @@ ENTRY = Entry(
     opting_out,
     "clients that would be better off elsewhere leave, every few rounds (IP-FL)",
     {"baseline": (0.9, 0.0, 0.3, 0.0, 0.6), "every": 1},
+    REFERENCE,
 )

@@ -1,0 +1,156 @@
+"""The models that a run has trained, as functions of a client; they go through pickle where the plan does."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.engine import program
+from fljax.engine.execution import Lanes
+from fljax.engine.keys import seeds_of
+from fljax.engine.program import Inputs, Plan, Spec
+from fljax.engine.round import State
+from fljax.types import Algorithm, Federation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Array, PyTree
+
+
+class DeployedModels:
+    """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
+
+    The state goes through pickle, and with it the plan and the data, which the next call needs. The plan's functions
+    must be importable (the built-in models' are not: they are made inside functions) or the package cloudpickle must be
+    installed. Otherwise everything else survives and a call says what is missing.
+    """
+
+    def __init__(self, plan: tuple[Spec, Inputs] | bytes | str, state: State, seeds: int, devices: int) -> None:
+        self._plan, self._state, self._seeds, self._devices = plan, state, seeds, devices
+
+    def __call__(self, client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
+        if not isinstance(self._plan, tuple):
+            self._plan = _unpacked(self._plan)
+        spec, inputs = self._plan
+        population = inputs.federation.unseen if unseen else inputs.federation.clients
+        count = 0 if population is None else population.id.shape[-1]
+        if not 0 <= client < count or not 0 <= seed < self._seeds:
+            raise ValueError(
+                f"expected a client below {count} and a position of a seed below {self._seeds}, got {client}, {seed}"
+            )
+        # What was given serves, with one copy of the state, so that no copies of the data on other devices are kept.
+        at = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
+        return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
+
+    def __reduce__(self) -> Any:
+        packed = _packed(*self._plan) if isinstance(self._plan, tuple) else self._plan
+        return DeployedModels, (packed, self._state, self._seeds, 1)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
+        return self  # nothing in it changes
+
+
+class Predictions:
+    """``(client, x, *, seed=0, unseen=False) -> logits`` of the model that a client would use, on raw examples."""
+
+    def __init__(self, deployed: DeployedModels) -> None:
+        self._deployed = deployed
+
+    def __call__(self, client: int, x: Any, *, seed: int = 0, unseen: bool = False) -> Array:
+        return self._deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))
+
+
+class Models(NamedTuple):
+    """Trained models without the numbers of their run.
+
+    Attributes:
+      state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
+      deployed: as ``Result.deployed``.
+      predict: as ``Result.predict``.
+    """
+
+    state: State
+    deployed: DeployedModels
+    predict: Predictions
+
+
+def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree by their paths, as arrays on the host."""
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def restore(
+    plan: Algorithm | Plan, federation: Federation, arrays: Mapping[str, np.ndarray], *, seeds: Sequence[int] | int
+) -> Models:
+    """The models of an earlier run from the arrays of its state.
+
+    Args:
+      plan: that of the run.
+      federation: that of the run.
+      arrays: ``arrays_of(result.state)``.
+      seeds: those of the run.
+
+    Raises:
+      ValueError: if the arrays are not those of a state of this plan, or of other seeds.
+    """
+    seeds = seeds_of(seeds)
+    program.check_seeds(seeds, federation)
+    spec, inputs = program.split(plan, federation)
+    lanes = Lanes(1, 1, 1)
+    shapes = jax.eval_shape(lambda numbers: program.start(spec, lanes, inputs, numbers), jnp.asarray(seeds, jnp.uint32))
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if set(expected) != set(arrays):
+        odd = sorted(set(expected) ^ set(arrays))[0]
+        raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
+    leaves = []
+    for name, leaf in expected.items():
+        found = arrays[name]
+        if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
+            found = found.view(leaf.dtype)
+        if found.shape != leaf.shape or found.dtype != leaf.dtype:
+            raise ValueError(
+                f"expected {name} to be {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
+            )
+        leaves.append(jnp.asarray(found))
+    state = jax.tree.unflatten(structure, leaves)
+    if np.asarray(state.seed).tolist() != seeds:
+        raise ValueError(f"expected the seeds of the state, {np.asarray(state.seed).tolist()}, got {seeds}")
+    deployed = DeployedModels((spec, inputs), state, len(seeds), 1)
+    return Models(state, deployed, Predictions(deployed))
+
+
+def _packed(spec: Spec, inputs: Inputs) -> bytes | str:
+    """A plan as bytes; a sentence where it cannot be had as such."""
+    # The arguments rather than their structure, which no pickler knows.
+    value = (spec._replace(structure=None, static=()), jax.tree.unflatten(spec.structure, spec.static), inputs)
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        reason = str(error)
+    try:
+        return importlib.import_module("cloudpickle").dumps(value)
+    except ImportError:
+        return f"expected functions of the plan that can be imported, or the package cloudpickle, got: {reason}"
+    except Exception as error:
+        return f"expected a plan that can be pickled, got: {error}"
+
+
+def _unpacked(packed: bytes | str) -> tuple[Spec, Inputs]:
+    if isinstance(packed, str):
+        raise ValueError(f"this result was pickled without its models: {packed}")
+    try:
+        spec, arguments, inputs = pickle.loads(packed)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"this result's models need the code that trained them, which cannot be imported: {error}"
+        ) from error
+    leaves, structure = jax.tree.flatten(arguments)
+    return spec._replace(structure=structure, static=tuple(leaves)), inputs

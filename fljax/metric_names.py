@@ -1,0 +1,90 @@
+"""What every variable of ``Result.metrics`` is computed from, one sentence each.
+
+``f`` is a loss, ``w`` the global model, ``w_k`` the model that client k would use and ``what_k`` its standalone model.
+Where an algorithm has no global model, metrics of the global model are about the model that each client would use.
+Accuracies are fractions. Averages count only clients that have the value.
+"""
+
+from __future__ import annotations
+
+# Arrays over clients. Those with an "unseen_" twin come first.
+PER_CLIENT = {
+    "test_loss": "per client: mean loss on its test rows of the model that it would use",
+    "test_accuracy": "per client: accuracy on its test rows of the model that it would use",
+    "global_test_loss": "per client: mean loss on its test rows of the global model, before the client changes it",
+    "global_test_accuracy": "per client: accuracy on its test rows of the global model, before the client changes it",
+    "standalone_test_loss": "per client: mean loss of its standalone model on its test rows",
+    "standalone_test_accuracy": "per client: accuracy of its standalone model on its test rows",
+    "threshold": "per client: mean loss of its standalone model on all of its training rows (rho_k in INCFL and MaxFL)",
+    "required_loss": "per client: the threshold that the algorithm or a scenario was given, else threshold",
+    "personalised_model_accuracy_gain": "per client: test_accuracy minus that of the baseline algorithm (IP-FL's PMA)",
+}
+PER_SEEN_CLIENT = {
+    "valid_loss": "per client: mean loss on its validation rows of the model that it would use",
+    "valid_accuracy": "per client: accuracy on its validation rows of the model that it would use",
+}
+
+# One number per seed and evaluation. Those with an "unseen_" twin come first.
+OVER_CLIENTS = {
+    "incentivised_participation_rate": (
+        "fraction of clients with test_loss < standalone_test_loss (INCFL, equation 1)"
+    ),
+    "global_incentivised_participation_rate": (
+        "fraction of clients with global_test_loss < standalone_test_loss (INCFL, equation 1, before any tuning)"
+    ),
+    "global_model_appeal": "fraction of clients with global_test_loss < required_loss (MaxFL, equation 1)",
+    "ipr_loss": "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
+    "ipr_accuracy": "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
+    "preferred_model_accuracy": (
+        "mean over clients of test_accuracy where test_loss < standalone_test_loss, else standalone_test_accuracy (INCFL)"
+    ),
+    "preferred_model_accuracy_by_accuracy": (
+        "mean over clients of the larger of test_accuracy and standalone_test_accuracy"
+    ),
+    "preferred_model_accuracy_by_threshold": (
+        "mean over clients of global_test_accuracy where global_test_loss < required_loss, "
+        "else standalone_test_accuracy (MaxFL)"
+    ),
+    "average_loss": "mean over clients of test_loss",
+    "average_accuracy": "mean over clients of test_accuracy",
+    "global_average_accuracy": "mean over clients of global_test_accuracy",
+    "maximum_accuracy": "largest test_accuracy over clients (IAFL)",
+    "accuracy_increase": "mean over clients of test_accuracy minus standalone_test_accuracy (IAFL)",
+    "pearson_correlation": "correlation over clients of test_accuracy and standalone_test_accuracy (IAFL)",
+    "average_gain": "mean over clients of personalised_model_accuracy_gain (IP-FL)",
+    "opt_outs": "number of clients with personalised_model_accuracy_gain < 0 (IP-FL)",
+    "participation_rate": "fraction of clients with personalised_model_accuracy_gain >= 0 (IP-FL)",
+}
+OVER_SEEN_CLIENTS = {
+    "average_valid_accuracy": "mean over clients of valid_accuracy",
+    "contribution_correlation": "correlation over clients of test_accuracy and contribution in the last round (IAFL)",
+}
+
+# About the server, clusters and the run itself.
+OTHERS = {
+    "server_test_loss": "mean loss of the server's own model on the server's test rows",
+    "server_test_accuracy": "accuracy of the server's own model on the server's test rows",
+    "cluster_loss": "per cluster: mean loss of its model on the server's rows of each source distribution",
+    "cluster_accuracy": "per cluster: accuracy of its model on the server's rows of each source distribution",
+    "diverged": "per seed: the round in which a NaN or infinity appeared; -1 where none did",
+    "seconds_trial": "seconds in which ways to map clients to devices were timed",
+    "seconds_compile": "seconds of compiling and of making the state before round 0",
+    "seconds_train": "seconds of all rounds",
+    "seconds_evaluate": "seconds of all evaluations",
+    "execution_clients": "clients that train side by side on one device",
+    "execution_seeds": "runs side by side on one device",
+    "execution_evaluation": "clients that are evaluated side by side on one device",
+    "execution_devices": "devices that were used",
+    "execution_runs_apart": "whether devices take whole runs instead of a run's clients",
+    "execution_memory": "estimate of the bytes that each device holds at once",
+}
+
+
+def _with_unseen(lines: dict[str, str]) -> dict[str, str]:
+    return lines | {f"unseen_{name}": f"as {name}, over clients that did not train" for name in lines}
+
+
+# Names of single numbers per seed and evaluation, which tables show and sweeps choose by.
+SCALARS = _with_unseen(OVER_CLIENTS) | OVER_SEEN_CLIENTS
+# Every name that may stand in results.
+METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS

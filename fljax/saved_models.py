@@ -1,0 +1,101 @@
+"""Trained models in a run folder: arrays in NumPy's own format, from which a run's config gives the models back.
+
+    from fljax import saved_models
+
+    models = saved_models.load("runs/my-run", "incfl")
+    logits = models.predict(client=3, x=x)
+
+A file holds the state of one algorithm (server and clients, all seeds) and what it was given by seed, such as
+thresholds. There is no code in it and no pickle; the data are read again, and what the config names must be importable.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+import urllib.parse
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import config as configuration
+from fljax import experiment
+from fljax.engine import Models, Plan, arrays_of, restore
+from fljax.naming import unknown
+from fljax.results import Result
+
+_STATE, _GIVEN = "state", "by_seed"
+
+
+def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
+    """Where the models of an algorithm are: ``models/LABEL.npz``, with %-codes for what is no letter or digit."""
+    return pathlib.Path(directory) / "models" / f"{urllib.parse.quote(label, safe=' ')}.npz"
+
+
+def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:
+    """Writes the models of one algorithm, beside and then moved into place, so that a file is whole or absent.
+
+    Args:
+      directory: the run folder.
+      label: of the algorithm.
+      plan: as ``fljax.experiment.build_plan`` gives it.
+      result: what ``simulate`` returned for it.
+
+    Returns:
+      The file.
+    """
+    path = path_of(directory, label)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {_STATE + name: values for name, values in arrays_of(result.state).items()}
+    arrays |= {_GIVEN + name: values for name, values in arrays_of(dict(plan.by_seed)).items()}
+    handle, beside = tempfile.mkstemp(prefix=".", suffix=".npz", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(beside, path)
+    except BaseException:
+        pathlib.Path(beside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(directory: str | pathlib.Path, label: str) -> Models:
+    """The models of one algorithm of a run with ``--save-models``.
+
+    Args:
+      directory: the run folder, with ``config.toml``.
+      label: of the algorithm.
+
+    Returns:
+      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can go on.
+
+    Raises:
+      ValueError: if there are no such models, or the config is not the one that they were trained with.
+    """
+    path, written = path_of(directory, label), pathlib.Path(directory) / "config.toml"
+    if not written.is_file():
+        raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
+    config = configuration.load(written)
+    entries = {entry.label: entry for entry in config.algorithms}
+    if label not in entries:
+        raise ValueError(unknown("label", label, entries))
+    if not path.is_file():
+        raise ValueError(f"expected {str(path)!r}, which fljax run --save-models writes, got no such file")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
+    federation, task = experiment.build_federation(config)
+    # What was measured before the run is replaced by what it had.
+    plan = experiment.check(config, task, federation, rehearsed=False)[label]
+    paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
+    names = [_GIVEN + jax.tree_util.keystr(each) for each, _ in paths]
+    if {name for name in stored if name.startswith(_GIVEN)} != set(names):
+        raise ValueError(f"expected models of {label} as the config has it, got those of another algorithm")
+    by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
+    state = {name.removeprefix(_STATE): values for name, values in stored.items() if name.startswith(_STATE)}
+    return restore(plan._replace(by_seed=by_seed), federation, state, seeds=config.seeds)

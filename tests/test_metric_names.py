@@ -1,0 +1,175 @@
+"""Every name in results is described, and computed from what its description says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import config as configuration
+from fljax import experiment, metric_names, sweep
+from fljax.config.sweeping import load_grid
+from fljax.results import Reference
+from tests.toys.quick import quick_programs
+
+BASE = {
+    "seeds": 2,
+    "rounds": 4,
+    "evaluate_every": 2,
+    "data": {
+        "dataset": "blobs",
+        "partition": "cluster_labels",
+        "clients": 6,
+        "unseen": 4,
+        "valid_fraction": 0.2,
+        "partition_options": {"groups": 2, "minimum": 2},
+    },
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "standalone": {"steps": 3},
+    "participation": {"clients_per_round": 3},
+}
+THRESHOLD = 0.9
+ALGORITHMS = [
+    # What it deploys is not the global model, so metrics of the two differ.
+    {"name": "fedavg_finetune"},
+    {"name": "incfl", "label": "given", "threshold": THRESHOLD},
+    {"name": "iafl"},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    with quick_programs():
+        yield
+
+
+@pytest.fixture(scope="module")
+def metrics() -> xr.Dataset:
+    return experiment.run(configuration.parse(BASE | {"algorithms": ALGORITHMS}, name="tiny")).metrics
+
+
+def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarray]:
+    """``[seed, evaluated_round]`` of every metric over clients, from losses and accuracies alone."""
+    axis = "unseen" if prefix else "client"
+    own = metrics.sel(algorithm=label)
+
+    def values(name: str) -> np.ndarray:
+        found = own[prefix + name]
+        dims = [dim for dim in ("seed", "evaluated_round", axis) if dim in found.dims]
+        return np.asarray(found.transpose(*dims).values, float)
+
+    loss, accuracy = values("test_loss"), values("test_accuracy")
+    alone_loss, alone_accuracy = values("standalone_test_loss")[:, None], values("standalone_test_accuracy")[:, None]
+    rho = np.full(alone_loss.shape, THRESHOLD) if label == "given" else values("threshold")[:, None]
+    shares = label != "iafl"  # IAFL's clients have models of their own and none in common
+    common_loss, common = (values("global_test_loss"), values("global_test_accuracy")) if shares else (loss, accuracy)
+    gain = accuracy - np.asarray(
+        metrics[prefix + "test_accuracy"].sel(algorithm="fedavg_finetune").transpose("seed", "evaluated_round", axis).values
+    )
+    better = loss < alone_loss
+    found = {
+        "incentivised_participation_rate": better.mean(-1),
+        "global_incentivised_participation_rate": (common_loss < alone_loss).mean(-1),
+        "global_model_appeal": (common_loss < rho).mean(-1),
+        "ipr_loss": (loss <= alone_loss).mean(-1),
+        "ipr_accuracy": (accuracy >= alone_accuracy).mean(-1),
+        "preferred_model_accuracy": np.where(better, accuracy, alone_accuracy).mean(-1),
+        "preferred_model_accuracy_by_accuracy": np.maximum(accuracy, alone_accuracy).mean(-1),
+        "preferred_model_accuracy_by_threshold": np.where(common_loss < rho, common, alone_accuracy).mean(-1),
+        "average_loss": loss.mean(-1),
+        "average_accuracy": accuracy.mean(-1),
+        "global_average_accuracy": common.mean(-1) if shares else np.full(loss.shape[:2], np.nan),
+        "maximum_accuracy": accuracy.max(-1),
+        "accuracy_increase": (accuracy - alone_accuracy).mean(-1),
+        "pearson_correlation": correlation(accuracy, alone_accuracy),
+        "average_gain": gain.mean(-1),
+        "opt_outs": (gain < 0).sum(-1),
+        "participation_rate": (gain >= 0).mean(-1),
+    }
+    return {prefix + name: value for name, value in found.items()}
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = np.broadcast_arrays(a, b)
+    found = np.full(a.shape[:2], np.nan)
+    for at in np.ndindex(*found.shape):
+        if np.ptp(a[at]) and np.ptp(b[at]):
+            found[at] = np.corrcoef(a[at], b[at])[0, 1]
+    return found
+
+
+def test_every_name_in_results_is_described(metrics):
+    found = {str(name) for name in metrics.data_vars}
+    assert found <= set(metric_names.METRICS)
+    # And what is described is there, but for servers' and clusters' models and contributions by name.
+    absent = set(metric_names.METRICS) - found
+    assert absent == {"server_test_loss", "server_test_accuracy", "cluster_loss", "cluster_accuracy"}
+
+
+@pytest.mark.parametrize("label", ["fedavg_finetune", "given", "iafl"])
+@pytest.mark.parametrize("prefix", ["", "unseen_"])
+def test_every_metric_over_clients_is_what_its_description_says(metrics, label, prefix):
+    values = expected(metrics, label, prefix)
+    assert set(values) == {prefix + name for name in metric_names.OVER_CLIENTS}
+    for name, value in values.items():
+        found = metrics[name].sel(algorithm=label).transpose("seed", "evaluated_round")
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_metrics_of_seen_clients_alone(metrics):
+    own = metrics.sel(algorithm="iafl")
+    valid = own["valid_accuracy"].transpose("seed", "evaluated_round", "client").values
+    np.testing.assert_allclose(own["average_valid_accuracy"], valid.mean(-1), rtol=1e-6)
+    # IAFL's contributions are standalone accuracies, the same in every round.
+    alone = own["standalone_test_accuracy"].transpose("seed", "client").values[:, None]
+    accuracy = own["test_accuracy"].transpose("seed", "evaluated_round", "client").values
+    last = correlation(accuracy, alone)[:, -1]
+    np.testing.assert_allclose(own["contribution_correlation"].isel(evaluated_round=-1), last, rtol=1e-4)
+
+
+def test_the_metrics_can_tell_one_definition_from_another(metrics):
+    """Otherwise the tests above would hold for a wrong formula."""
+    final = metrics.isel(evaluated_round=-1)
+    tuned, given = final.sel(algorithm="fedavg_finetune"), final.sel(algorithm="given")
+    name = "incentivised_participation_rate"
+    assert (tuned[name] != tuned[f"global_{name}"]).any()
+    assert (given["global_model_appeal"] != given[f"global_{name}"]).any()
+
+
+def test_a_threshold_of_the_config_is_what_appeal_compares_with(metrics):
+    assert metrics["required_loss"].dims == ("algorithm", "seed", "client")
+    assert (metrics["required_loss"].sel(algorithm="given") == np.float32(THRESHOLD)).all()
+    assert (metrics["unseen_required_loss"].sel(algorithm="given") == np.float32(THRESHOLD)).all()
+    np.testing.assert_array_equal(metrics["required_loss"].sel(algorithm="iafl"), metrics["threshold"])
+    # The standalone models are the same for all algorithms.
+    assert metrics["threshold"].dims == ("seed", "client")
+
+
+def test_a_threshold_of_a_scenario_counts_for_an_algorithm_without_one():
+    appeal = {"name": "appeal_based", "after": 2, "threshold": 0.7}
+    entries = [{"name": "fedavg", "scenarios": [appeal]}, {"name": "incfl", "threshold": 0.8, "scenarios": [appeal]}]
+    config = configuration.parse(BASE | {"algorithms": [*entries, {"name": "fedavg", "label": "none"}]}, name="tiny")
+    federation, task = experiment.build_federation(config)
+    plans = experiment.check(config, task, federation, rehearsed=False)
+    alone = Reference(*(np.full((2, 6), 0.5, np.float32) for _ in range(3)))
+    found = {label: experiment.required(plan, alone).required for label, plan in plans.items()}
+    np.testing.assert_array_equal(found["fedavg"], np.full((2, 6), np.float32(0.7)))
+    np.testing.assert_array_equal(found["incfl"], np.full((2, 6), np.float32(0.8)))
+    assert found["none"] is None
+
+
+def test_thresholds_of_a_sweep(tmp_path):
+    config = configuration.parse(BASE | {"seeds": 1, "rounds": 2, "algorithms": [{"name": "incfl"}]}, name="tiny")
+    path = tmp_path / "tiny.toml"
+    path.write_text(configuration.dumps(config))
+    outcome = sweep.run(load_grid(path, grid=["algorithms.incfl.threshold=0.01,1.0,100.0"]))
+    (axis,) = sweep.axes_of(outcome.metrics)
+    found = outcome.metrics.sel(algorithm="incfl").isel(evaluated_round=-1)
+    for value in (0.01, 1.0, 100.0):
+        cell = found.sel({axis: value})
+        assert (cell["required_loss"] == np.float32(value)).all()
+        np.testing.assert_allclose(cell["global_model_appeal"], (cell["global_test_loss"] < value).mean("client"))
+    assert set(sweep.METRICS) == set(metric_names.SCALARS)
