@@ -164,8 +164,8 @@ def bilstm(
       ValueError: if the inputs are not texts.
     """
     size = _check_texts("bilstm", input_shape, vocabulary)
-    widths = check_widths("embedding and hidden", (embedding, hidden))
-    module = BiLstm(classes, size, *widths, check_widths("dense", dense), check_rate("dropout", dropout))
+    embedding, hidden = check_widths("embedding and hidden", (embedding, hidden))
+    module = BiLstm(classes, size, embedding, hidden, check_widths("dense", dense), check_rate("dropout", dropout))
     return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
 
 
