@@ -28,7 +28,7 @@ from fljax.engine import (
 )
 from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.local import Local
-from fljax.naming import resolve, unknown
+from fljax.naming import about_algorithm, resolve, unknown
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation, Task
 
@@ -119,18 +119,19 @@ def run(
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, config.rounds, words)
-        plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
-        kept[label] = simulate(
-            plan,
-            federation,
-            rounds=config.rounds,
-            seeds=config.seeds,
-            reference=required(plan, reference),
-            evaluate_every=config.evaluate_every,
-            callbacks=(progress,),
-            execution=execution,
-            on_memory=held,
-        )
+        with about_algorithm(label):
+            plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
+            kept[label] = simulate(
+                plan,
+                federation,
+                rounds=config.rounds,
+                seeds=config.seeds,
+                reference=required(plan, reference),
+                evaluate_every=config.evaluate_every,
+                callbacks=(progress,),
+                execution=execution,
+                on_memory=held,
+            )
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
@@ -213,16 +214,15 @@ def check(
     first, known = config.algorithms[0], {"test": half}
     if np.any(np.asarray(federation.clients.valid.size) > 0):
         known["valid"] = half
-    plans = {
-        e.label: build_plan(
-            config, e, task, local, alone, federation, None if swept or e is first else known, trial=True
-        )
-        for e in config.algorithms
-    }
-    for plan in plans.values():
-        plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
-        if rehearsed:
-            rehearse(plan, federation)
+    plans = {}
+    for entry in config.algorithms:
+        with about_algorithm(entry.label):
+            baselines = None if swept or entry is first else known
+            plan = build_plan(config, entry, task, local, alone, federation, baselines, trial=True)
+            plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+            if rehearsed:
+                rehearse(plan, federation)
+        plans[entry.label] = plan
     return plans
 
 

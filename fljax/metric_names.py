@@ -30,20 +30,25 @@ OVER_CLIENTS = {
         "fraction of clients with test_loss < standalone_test_loss (INCFL, equation 1)"
     ),
     "global_incentivised_participation_rate": (
-        "fraction of clients with global_test_loss < standalone_test_loss (INCFL, equation 1, before any tuning)"
+        "fraction of clients with global_test_loss, or test_loss where there is none, < standalone_test_loss "
+        "(INCFL, equation 1, before any tuning)"
     ),
-    "global_model_appeal": "fraction of clients with global_test_loss < required_loss (MaxFL, equation 1)",
+    "global_model_appeal": (
+        "fraction of clients with global_test_loss, or test_loss where there is none, < required_loss "
+        "(MaxFL, equation 1)"
+    ),
     "ipr_loss": "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
     "ipr_accuracy": "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
     "preferred_model_accuracy": (
-        "mean over clients of test_accuracy where test_loss < standalone_test_loss, else standalone_test_accuracy (INCFL)"
+        "mean over clients of test_accuracy where test_loss < standalone_test_loss, "
+        "else standalone_test_accuracy (INCFL)"
     ),
     "preferred_model_accuracy_by_accuracy": (
         "mean over clients of the larger of test_accuracy and standalone_test_accuracy"
     ),
     "preferred_model_accuracy_by_threshold": (
-        "mean over clients of global_test_accuracy where global_test_loss < required_loss, "
-        "else standalone_test_accuracy (MaxFL)"
+        "mean over clients of global_test_accuracy where global_test_loss < required_loss, else "
+        "standalone_test_accuracy (MaxFL); of the deployed model where there is no global one"
     ),
     "average_loss": "mean over clients of test_loss",
     "average_accuracy": "mean over clients of test_accuracy",

@@ -16,6 +16,18 @@ from typing import Any
 # No import path is followed where this variable is set to anything but the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
 _LONGEST_SHOWN = 200
+# How a note begins that says at which algorithm a fault appeared.
+ABOUT_ALGORITHM = "algorithm "
+
+
+@contextmanager
+def about_algorithm(label: str) -> Iterator[None]:
+    """Adds a note with the label of an algorithm to any error that passes; the error and its traceback stay."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{ABOUT_ALGORITHM}{label!r}")
+        raise
 
 
 def unknown(kind: str, got: str, valid: Iterable[str]) -> str:

@@ -180,9 +180,7 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
     required = values[prefix + "required_loss"][:, None]
     # GM-Appeal is about the model that all clients have in common.
-    common, common_accuracy = (
-        (loss, accuracy) if common is None else (common, values[prefix + "global_test_accuracy"])
-    )
+    common, common_accuracy = (loss, accuracy) if common is None else (common, values[prefix + "global_test_accuracy"])
     return scalars | {
         "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
         "global_incentivised_participation_rate": formulas.incentivised_participation_rate(common, alone_loss),

@@ -70,7 +70,7 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
       label: of the algorithm.
 
     Returns:
-      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can go on.
+      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, with which ``simulate`` goes on.
 
     Raises:
       ValueError: if there are no such models, or the config is not the one that they were trained with.

@@ -16,7 +16,7 @@ from fljax.config.sweeping import Axis, Grid
 from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
 from fljax.folders import OnEvent, Parts, resumed, save, teller
 from fljax.metric_names import SCALARS
-from fljax.naming import unknown
+from fljax.naming import about_algorithm, unknown
 from fljax.results import Reference
 from fljax.types import Federation, Task
 
@@ -113,7 +113,8 @@ def run(
         if label in parts:
             tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             continue
-        found = _algorithm(grid.cells, place, worlds, made, references, tell)
+        with about_algorithm(label):
+            found = _algorithm(grid.cells, place, worlds, made, references, tell)
         parts[label] = (
             gridded([each for each, _ in found], grid.axes),
             gridded([each for _, each in found], grid.axes),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import cli, experiment, folders, report, sweep
+from fljax import algorithms, cli, experiment, folders, metric_names, report, scenarios, sweep
+from fljax.cli import show
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
@@ -51,7 +52,7 @@ def fake(tmp_path, monkeypatch):
     (tmp_path / "tiny.toml").write_text(CONFIG)
     calls = []
 
-    def run(config, *, directory, resume, on_event):
+    def run(config, *, directory, resume, on_event, **_):
         calls.append((config, directory, resume))
         for round in (0, 2, 4):
             on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
@@ -138,7 +139,9 @@ def test_fault_is_one_sentence(fake, capsys, monkeypatch):
     monkeypatch.setattr(experiment, "run", run)
     code, _, err = call(capsys, "run", "tiny.toml", "--quiet")
     assert code == 1
-    assert err == "fljax: ValueError: shapes differ (run with FLJAX_TRACEBACK=1 for the traceback)\n"
+    place = r"\S*test_cli\.py:\d+"
+    advice = r"\(run with FLJAX_TRACEBACK=1 for the traceback\)"
+    assert re.fullmatch(rf"fljax: failed in run \({place}\): ValueError: shapes differ {advice}\n", err)
     monkeypatch.setenv("FLJAX_TRACEBACK", "1")
     assert "Traceback" in call(capsys, "run", "tiny.toml", "--out", "y", "--quiet")[2]
 
@@ -240,8 +243,70 @@ def test_list(capsys, kind):
     assert all(name in out for name in found)
 
 
+ORIGIN = {**scenarios.REGISTRY, **algorithms.REGISTRY}
+# Words of titles by which docstrings name papers in short.
+SHORT = {
+    "INCFL": "To Federate or Not To Federate",
+    "MaxFL": "Maximizing Global Model Appeal",
+    "IAFL": "Incentive-Aware Federated Learning",
+    "IP-FL": "{IP-FL}: Incentivized and Personalized",
+}
+
+
+@pytest.mark.parametrize("name", ORIGIN)
+def test_cite_gives_the_papers_that_the_docstring_names(name, capsys):
+    """By their titles in quotation marks, or by short names before a section, an appendix, an equation or a table."""
+    header = " ".join((sys.modules[ORIGIN[name].build.__module__].__doc__ or "").split())
+    source = header.partition("Source:")[2].partition("Deviation")[0]
+    titles = {title.lower() for title in re.findall(r'"([A-Z][^"]*? [^"]*?)"', source)}
+    titles |= {
+        SHORT[short].lower() for short in re.findall(r"\b(INCFL|MaxFL|IAFL|IP-FL)(?=,? \(?(?:section|app))", source)
+    }
+    entry = ORIGIN[name].reference
+    if not titles:
+        assert "Source: none" in header
+        assert call(capsys, "cite", name)[0] == 2
+        return
+    printed = call(capsys, "cite", name)[1].lower()
+    assert printed.count("@") == entry.count("@") >= 1
+    for title in titles:
+        assert title.replace("{", "").replace("}", "") in printed.replace("{", "").replace("}", "")
+
+
+def test_both_papers_of_incfl(capsys):
+    printed = call(capsys, "cite", "incfl")[1]
+    assert "To Federate or Not To Federate" in printed
+    assert "Maximizing Global Model Appeal" in printed
+    keys = re.findall(r"@\w+\{(\w+),", printed)
+    assert len(keys) == len(set(keys)) == 2
+
+
+def test_lists_show_whole_sentences(capsys):
+    """A docstring whose first sentence takes two lines is not cut at the end of the first."""
+
+    def long(x):
+        """Gives what is asked for, in words that
+        need a second line. Then more.
+        """
+
+    assert show._line(long) == "Gives what is asked for, in words that need a second line"
+    for kind in LISTS:
+        for line in call(capsys, "list", kind)[1].splitlines():
+            assert line.count("``") % 2 == 0, line
+            assert line.count("(") == line.count(")"), line
+            assert not line.endswith((",", " of", " the", " and", " a")), line
+
+
+def test_every_metric_of_results_is_listed(capsys):
+    found = json.loads(call(capsys, "list", "metrics", "--json")[1])
+    assert found == metric_names.METRICS
+    assert {"unseen_average_gain", "global_model_appeal", "required_loss", "seconds_train"} <= set(found)
+
+
 def test_cite_doctor_and_status(capsys):
-    assert call(capsys, "cite", "incfl")[1].startswith("@")
+    code, out, err = call(capsys, "cite", "dropout")
+    assert (code, out) == (2, "")
+    assert "expected an algorithm or a scenario from a paper, got dropout" in err
     found = json.loads(call(capsys, "doctor", "--json")[1])
     assert {"versions", "devices", "memory", "data"} <= set(found)
     assert "digits" in call(capsys, "doctor")[1]

@@ -67,7 +67,10 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
     shares = label != "iafl"  # IAFL's clients have models of their own and none in common
     common_loss, common = (values("global_test_loss"), values("global_test_accuracy")) if shares else (loss, accuracy)
     gain = accuracy - np.asarray(
-        metrics[prefix + "test_accuracy"].sel(algorithm="fedavg_finetune").transpose("seed", "evaluated_round", axis).values
+        metrics[prefix + "test_accuracy"]
+        .sel(algorithm="fedavg_finetune")
+        .transpose("seed", "evaluated_round", axis)
+        .values
     )
     better = loss < alone_loss
     found = {

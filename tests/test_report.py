@@ -6,8 +6,12 @@ import re
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from fljax import report
+from fljax.report import drawing
+from fljax.report.style import printable
 from fljax.report.tables import COUNTS, TITLES, cell
 
 
@@ -152,3 +156,65 @@ def test_write(tmp_path):
 def test_write_where_there_is_no_run(tmp_path):
     with pytest.raises(ValueError, match="expected a run folder"):
         report.write(tmp_path)
+
+
+LONG = (
+    "incfl with the softplus surrogate and eps = 1e-8",
+    "fedavg weighted by the number of samples of a client",
+    "fedprox with a proximal term of 0.01 and momentum",
+    "my_algorithms:moon",
+    "costs $5 or $10 per round",
+    "_personalised model after five tuning steps",
+)
+HEADING = "a-very-long-name-that-somebody-chose-for-a-run-of-six-algorithms-on-two-data-sets-with-three-seeds-each"
+
+
+def drawn_outside(figure: Figure) -> list[str]:
+    """Texts that stick out of the picture, as it is saved; numbers of ticks beyond an axis are there but not drawn."""
+    figure.draw_without_rendering()
+    whole = figure.bbox
+    found = []
+    for text in figure.findobj(Text):
+        if text.get_visible() and re.search("[a-z]", text.get_text()):
+            box = text.get_window_extent()
+            if box.x0 < whole.x0 - 1 or box.x1 > whole.x1 + 1 or box.y0 < whole.y0 - 1 or box.y1 > whole.y1 + 1:
+                found.append(text.get_text())
+    return found
+
+
+def legend_of(figure: Figure) -> list[str]:
+    return [" ".join(text.get_text().replace(r"\$", "$").split()) for text in figure.legends[0].get_texts()]
+
+
+def test_six_long_labels_fit_into_every_picture():
+    metrics, records = results(LONG, seeds=2, clients=5, unseen=4, rounds=10)
+    for name, figure in drawing.figures(metrics, records).items():
+        assert drawn_outside(figure) == [], name
+    whole = drawing.picture(metrics, records, HEADING)
+    assert drawn_outside(whole) == []
+    assert [label for label in legend_of(whole) if label != "standalone model"] == list(LONG)
+
+
+def test_short_labels_stand_side_by_side():
+    metrics, records = results(("a", "b", "c"), seeds=2, clients=5, unseen=4, rounds=10)
+    figure = drawing.picture(metrics, records)
+    figure.draw_without_rendering()
+    heights = {round(text.get_window_extent().y0) for text in figure.legends[0].get_texts()}
+    assert len(heights) == 1
+
+
+def test_the_check_of_pictures_sees_what_is_clipped():
+    figure = Figure(figsize=(2, 2))
+    figure.text(0.9, 0.5, "far too long for this picture")
+    assert drawn_outside(figure) == ["far too long for this picture"]
+
+
+def test_labels_are_drawn_letter_by_letter():
+    """A picture with dollar signs is as wide as one with other letters of their width, and none is left out."""
+    figure = Figure()
+    for label in ("$5_6$", "$a^b$", "a_b^c", "_hidden"):
+        shown = figure.text(0.5, 0.5, printable(label)).get_window_extent().height
+        words = figure.text(0.5, 0.5, label.replace("$", "S").replace("^", "l"))
+        assert shown <= words.get_window_extent().height + 3, label  # an exponent would stand above
+    assert not printable("_hidden").startswith("_")
+    assert printable("a b c", 3) == "a b\nc"

@@ -193,3 +193,17 @@ def test_numbers_as_they_are_printed():
     assert reproduce.number(70.86, 2.18, "avg_test_acc_pct") == "70.9 ± 2.2"
     assert reproduce.number(0.5, math.nan, "IPR") == "0.50"
     assert reproduce.number(math.nan, math.nan, "IPR") == "–"
+
+
+def test_published_files_parse_and_hold_nothing_but_values():
+    files = sorted(FOLDER.glob("*.csv"))
+    assert len(files) > 20
+    for file in files:
+        text = file.read_bytes().decode("ascii")
+        lines = list(csv.reader(text.splitlines()))
+        assert {len(line) for line in lines} == {9}, file.name
+        assert all(value == value.strip() and "\t" not in value for line in lines for value in line), file.name
+        for line in lines[1:]:
+            assert line[7] == "undefined" or math.isfinite(float(line[7])), (file.name, line)
+            assert line[8] in ("", "undefined") or float(line[8]) >= 0, (file.name, line)
+        assert len(reproduce.read(file.stem)) == len(lines) - 1

@@ -28,7 +28,6 @@ from fljax.algorithms.common import (
     share,
 )
 from fljax.algorithms.common import (
-    INCFL_REFERENCE,
     server_optimizer as optimizer,
 )
 from fljax.local import Local

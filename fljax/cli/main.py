@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fljax.cli import show
+from fljax.cli import faults, show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
@@ -58,8 +58,7 @@ def _main(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         if _is_bad_input(error):
             return fail(str(error), 2)
-        sentence = " ".join(f"{type(error).__name__}: {error}".split())
-        return fail(f"{sentence} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
+        return fail(f"{faults.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
 
 
 def _is_bad_input(error: Exception) -> bool:

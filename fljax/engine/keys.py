@@ -57,7 +57,7 @@ def seeds_of(seeds: Sequence[int] | int) -> list[int]:
 
 def _whole(value: Any) -> int | None:
     """A whole number as Python's int; None for anything else, True and 1.0 included."""
-    if isinstance(value, bool) or np.ndim(value) > 0 or getattr(value, "dtype", None) == bool:
+    if np.ndim(value) > 0 or isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool":
         return None
     try:
         return operator.index(value)

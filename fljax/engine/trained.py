@@ -104,7 +104,7 @@ def restore(
     program.check_seeds(seeds, federation)
     spec, inputs = program.split(plan, federation)
     lanes = Lanes(1, 1, 1)
-    shapes = jax.eval_shape(lambda numbers: program.start(spec, lanes, inputs, numbers), jnp.asarray(seeds, jnp.uint32))
+    shapes = program.start.trace(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32)).out_info
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):

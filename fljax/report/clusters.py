@@ -98,7 +98,9 @@ def _cluster_models(
             if np.isfinite(line).any():
                 axes.plot(rounds, line, color=look.colour, linestyle=look.dash, lw=1.1, alpha=0.55)
         marker = "o" if len(rounds) < 3 else None
-        axes.plot(rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=printable(algorithm))
+        axes.plot(
+            rounds, own, color=look.colour, linestyle=look.dash, lw=2.2, marker=marker, label=printable(algorithm)
+        )
     if distribution is None:
         title, note = "Cluster models by distribution", "thick: on the one that a model fits, thin: on others"
     else:

@@ -132,7 +132,9 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
         masked = np.ma.masked_invalid(values[:, kept])
         mean, spread = masked.mean(axis=0), np.ma.filled(masked.std(axis=0, ddof=1), 0.0)
         marker = "o" if kept.sum() < 3 else None
-        axes.plot(rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=printable(algorithm))
+        axes.plot(
+            rounds[kept], mean, color=look.colour, linestyle=look.dash, lw=2, marker=marker, label=printable(algorithm)
+        )
         if values.shape[0] > 1:
             seeds = values.shape[0]
             axes.fill_between(rounds[kept], mean - spread, mean + spread, color=look.colour, alpha=0.15, linewidth=0)
@@ -222,7 +224,9 @@ def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
             values = values_of(records, "pool_size", name, "seed", "round")
             rounds = records["round"].values
             axes.plot(rounds, values.T, color=look.colour, linewidth=0.7, alpha=0.4)
-            axes.plot(rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=printable(name))
+            axes.plot(
+                rounds, values.mean(axis=0), color=look.colour, linestyle=look.dash, linewidth=2, label=printable(name)
+            )
     axes.set(title="Clients in the pool", xlabel="round; thick: mean over seeds, thin: each seed")
     axes.set_ylabel("clients that a round chooses from")
     axes.set_ylim(bottom=0)

@@ -129,7 +129,9 @@ def _lines(
         if spread is None:
             axes.plot(place[order], mean[order], label=printable(label, 30), **shown)
         else:
-            axes.errorbar(place[order], mean[order], spread[order], label=printable(label, 30), capsize=3, elinewidth=1, **shown)
+            axes.errorbar(
+                place[order], mean[order], spread[order], label=printable(label, 30), capsize=3, elinewidth=1, **shown
+            )
         (at,) = _best(metrics, [name], chosen[label])
         axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""

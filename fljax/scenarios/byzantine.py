@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.algorithms.common import MAXFL_REFERENCE
-from fljax.algorithms.common import check_share
+from fljax.algorithms.common import MAXFL_REFERENCE, check_share
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, with_server
 from fljax.types import Algorithm, Census
 

@@ -249,6 +249,29 @@ def test_pfedme_follows_the_moreau_gradient(x64):
             np.testing.assert_allclose(states.server.model["w"][1], START, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("times", "swings", "converges"), [(0.9, False, True), (1.9, True, True), (2.5, True, False)])
+def test_where_pfedme_is_stable(x64, times, swings, converges):
+    """1 and 2 are the bounds of ``eta lambda`` where curvature is large; with the exact prox."""
+    curvature, strength, steps = 1000.0, times / ETA, 12
+
+    def build(values):
+        return pfedme(
+            quadratic(values["start"]),
+            how(1),
+            regularisation=strength,
+            personal_learning_rate=1 / (curvature + strength),
+            personal_steps=1,
+            clients_per_round=None,
+        )
+
+    states, _ = run(build, steps, clients(curvature=curvature))
+    distance = states.server.model["w"] - CENTRES.mean(axis=0)
+    factor = 1 - ETA * strength * curvature / (curvature + strength)
+    close(distance[1:], factor * distance[:-1], 1e-6 * max(1.0, abs(factor) ** steps))
+    assert (factor < 0) == swings
+    assert (np.abs(distance[-1]).max() < np.abs(distance[0]).max()) == converges
+
+
 def test_pfedme_without_regularisation_only_decays():
     """lambda = 0 is no division by zero where weights decay."""
     local = how(2)._replace(weight_decay=0.1)

@@ -1,0 +1,165 @@
+"""Results go through pickle, and states back into models."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import engine
+from fljax.algorithms import ditto, fedavg
+from fljax.local import Local
+from fljax.types import Task
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+LOCAL = Local(0.2, batch_size=2, steps=3)
+FEDERATION = tiny_federation()
+CLOSURES = logistic_regression()  # whose functions are made inside a function
+X = np.linspace(-1, 1, 4 * int(np.prod(FEDERATION.examples.x.shape[1:]))).reshape(4, *FEDERATION.examples.x.shape[1:])
+X = X.astype(np.float32)
+FEATURES = int(np.prod(X.shape[1:]))
+
+
+def init(key: Any) -> Any:
+    return {"w": 0.1 * jax.random.normal(key, (FEATURES, 3))}
+
+
+def logits(params: Any, x: Any, key: Any = None) -> Any:
+    return x.reshape(x.shape[0], -1) @ params["w"]
+
+
+def loss(out: Any, y: Any) -> Any:
+    return -jax.nn.log_softmax(out)[jnp.arange(out.shape[0]), y]
+
+
+IMPORTABLE = CLOSURES._replace(init=init, logits=logits, loss=loss, features=None, prepare=None, is_head=None)
+
+
+def simulate(task: Task, build: Any = ditto) -> Any:
+    plan = engine.Plan(build, {"task": task, "local": LOCAL, "clients_per_round": 3})
+    return engine.simulate(plan, FEDERATION, rounds=2, seeds=(5, 9))
+
+
+@pytest.fixture(scope="module")
+def importable():
+    return simulate(IMPORTABLE)
+
+
+@pytest.fixture(scope="module")
+def closures():
+    return simulate(CLOSURES)
+
+
+def assert_same(found, result):
+    assert found.metrics.identical(result.metrics)
+    assert found.records.identical(result.records)
+    assert found.diverged == result.diverged
+    assert jax.tree.structure(found.state) == jax.tree.structure(result.state)
+    for a, b in zip(jax.tree.leaves(found.state), jax.tree.leaves(result.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def assert_predicts(found, result):
+    for arguments in ({"client": 1}, {"client": 2, "seed": 1}, {"client": 0, "unseen": True}):
+        np.testing.assert_array_equal(found.predict(x=X, **arguments), result.predict(x=X, **arguments))
+    own, other = result.deployed(1), result.deployed(2)
+    assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True))
+    jax.tree.map(np.testing.assert_array_equal, found.deployed(1), own)
+
+
+@pytest.fixture
+def _without_cloudpickle(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+
+
+@pytest.mark.usefixtures("_without_cloudpickle")
+def test_a_result_whose_functions_can_be_imported_goes_through_pickle(importable):
+    again = pickle.loads(pickle.dumps(importable))
+    assert_same(again, importable)
+    assert_predicts(again, importable)
+    # Once more, before anything of it was used.
+    twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(importable))))
+    assert_predicts(twice, importable)
+    # And a run goes on from its state.
+    plan = engine.Plan(ditto, {"task": IMPORTABLE, "local": LOCAL, "clients_per_round": 3})
+    more = [engine.simulate(plan, FEDERATION, rounds=1, seeds=(5, 9), initial=r.state) for r in (again, importable)]
+    np.testing.assert_array_equal(more[0].metrics["test_loss"], more[1].metrics["test_loss"])
+
+
+@pytest.mark.usefixtures("_without_cloudpickle")
+def test_without_importable_functions_everything_else_survives(closures):
+    again = pickle.loads(pickle.dumps(closures))
+    assert_same(again, closures)
+    with pytest.raises(ValueError, match="this result was pickled without its models: expected functions of the plan"):
+        again.predict(1, X)
+    with pytest.raises(ValueError, match="local"):
+        again.deployed(1)
+
+
+def test_with_cloudpickle_any_function_will_do(closures):
+    pytest.importorskip("cloudpickle")
+    assert_predicts(pickle.loads(pickle.dumps(closures)), closures)
+
+
+def test_an_algorithm_instead_of_a_plan(closures):
+    """Its functions are always made inside a function."""
+    result = engine.simulate(fedavg(IMPORTABLE, LOCAL, clients_per_round=3), FEDERATION, rounds=1)
+    again = pickle.loads(pickle.dumps(result))
+    assert again.metrics.identical(result.metrics)
+
+
+def test_copies(closures):
+    again = copy.deepcopy(closures)
+    assert_same(again, closures)
+    assert_predicts(again, closures)
+    again.metrics["test_loss"][:] = 0
+    assert (closures.metrics["test_loss"] != 0).any()
+
+
+def test_a_missing_module_is_said(importable, monkeypatch):
+    data = pickle.dumps(importable).replace(b"tests.engine.test_trained", b"tests.engine.test_removed")
+    again = pickle.loads(data)
+    assert_same(again, importable)
+    with pytest.raises(ValueError, match="need the code that trained them, which cannot be imported"):
+        again.predict(1, X)
+
+
+def test_models_from_the_arrays_of_a_state(importable):
+    plan = engine.Plan(ditto, {"task": IMPORTABLE, "local": LOCAL, "clients_per_round": 3})
+    arrays = engine.arrays_of(importable.state)
+    assert all(isinstance(values, np.ndarray) for values in arrays.values())
+    models = engine.restore(plan, FEDERATION, arrays, seeds=(5, 9))
+    assert_predicts(models, importable)
+    on = engine.simulate(plan, FEDERATION, rounds=1, seeds=(5, 9), initial=models.state)
+    assert on.metrics["evaluated_round"].values.tolist() == [2, 3]
+    first, *others = arrays
+    for wrong, words in (
+        ({name: arrays[name] for name in others}, "expected the arrays of a state of this algorithm"),
+        (arrays | {first: arrays[first][:1]}, r"expected .* to be"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine.restore(plan, FEDERATION, wrong, seeds=(5, 9))
+    with pytest.raises(ValueError, match="expected the seeds of the state"):
+        engine.restore(plan, FEDERATION, arrays, seeds=(5, 8))
+
+
+def test_half_precision_survives_a_file(tmp_path, importable):
+    half = IMPORTABLE._replace(init=init_half)
+    plan = engine.Plan(fedavg, {"task": half, "local": LOCAL, "clients_per_round": 3})
+    result = engine.simulate(plan, FEDERATION, rounds=0)
+    np.savez(tmp_path / "a.npz", **engine.arrays_of(result.state))  # type: ignore[arg-type]
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
+        models = engine.restore(plan, FEDERATION, dict(file), seeds=1)
+    jax.tree.map(np.testing.assert_array_equal, models.deployed(1), result.deployed(1))
+    assert jax.tree.leaves(models.deployed(1))[0].dtype == jnp.bfloat16
+
+
+def init_half(key: Any) -> Any:
+    return {"w": init(key)["w"].astype(jnp.bfloat16)}

@@ -1,0 +1,119 @@
+"""What a user is told whose own code fails: which algorithm, where, what."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from fljax import cli, experiment
+from fljax import config as configuration
+from fljax.cli import faults
+
+CONFIG = """
+rounds = 1
+[data]
+dataset = "blobs"
+partition = "iid"
+clients = 3
+[model]
+name = "logistic_regression"
+[local]
+learning_rate = 0.1
+batch_size = 4
+steps = 1
+[standalone]
+steps = 1
+[[algorithms]]
+name = "fedavg"
+[[algorithms]]
+name = "{module}:{builder}"
+label = "mine"
+"""
+
+OWN = """
+import jax
+from fljax.algorithms import fedavg
+
+def in_builder(task, local):
+    return {}["nope"]
+
+def in_train(task, local):
+    inner = fedavg(task, local, clients_per_round=None)
+
+    def train(key, seat, down, client, data):
+        return inner.train(key, seat, down["missing"], client, data)
+
+    return inner._replace(train=train)
+
+def with_advice(task, local):
+    raise RuntimeError("first line\\nsecond line\\n\\nmore advice")
+
+def refused(task, local, steps=0):
+    return fedavg(task, local, clients_per_round=-1)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys, request):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
+    monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
+    module = f"own_{abs(hash(request.node.name))}"
+    (tmp_path / f"{module}.py").write_text(textwrap.dedent(OWN))
+
+    def call(builder: str) -> tuple[object, str]:
+        (tmp_path / "tiny.toml").write_text(CONFIG.format(module=module, builder=builder))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["run", "tiny.toml", "--quiet"])
+        return stopped.value.code, capsys.readouterr().err.replace(module, "own")
+
+    return call
+
+
+AGAIN = "(run with FLJAX_TRACEBACK=1 for the traceback)"
+
+
+def test_an_error_in_a_builder(run):
+    code, words = run("in_builder")
+    assert (code, words) == (1, f"fljax: algorithm 'mine' failed in in_builder (own.py:6): KeyError: 'nope' {AGAIN}\n")
+
+
+def test_an_error_while_a_client_trains(run):
+    code, words = run("in_train")
+    assert code == 1
+    assert words.startswith("fljax: algorithm 'mine' failed in train (own.py:12): ")
+    assert words.count("\n") == 1
+
+
+def test_long_advice_is_left_to_the_traceback(run):
+    code, words = run("with_advice")
+    assert code == 1
+    assert words == (
+        f"fljax: algorithm 'mine' failed in with_advice (own.py:17): RuntimeError: first line second line {AGAIN}\n"
+    )
+
+
+def test_bad_input_is_still_bad_input(run):
+    code, words = run("refused")
+    assert code == 2
+    assert words.startswith("fljax: expected a positive clients_per_round, got -1")
+
+
+def test_the_error_and_its_traceback_stay_in_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_in_python.py").write_text(OWN)
+    (tmp_path / "tiny.toml").write_text(CONFIG.format(module="own_in_python", builder="in_builder"))
+    config = configuration.load(tmp_path / "tiny.toml")
+    with pytest.raises(KeyError) as caught:
+        experiment.run(config)
+    assert caught.value.args == ("nope",)
+    assert caught.value.__notes__ == ["algorithm 'mine'"]
+    assert caught.traceback[-1].name == "in_builder"
+
+
+def test_without_an_algorithm_or_code_of_the_user():
+    assert faults.in_words(TypeError("a\nb")) == "TypeError: a b"
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        [][0]
+    assert faults.in_words(caught.value).startswith("failed in test_without_an_algorithm_or_code_of_the_user (")

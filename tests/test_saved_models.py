@@ -1,0 +1,127 @@
+"""What ``fljax run --save-models`` writes, and how it is read."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fljax import cli, experiment, saved_models
+from fljax import config as configuration
+from tests.toys.quick import quick_programs
+
+BASE: dict[str, Any] = {
+    "seeds": 2,
+    "rounds": 2,
+    "data": {
+        "dataset": "blobs",
+        "partition": "iid",
+        "clients": 5,
+        "unseen": 2,
+    },
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "standalone": {"steps": 2},
+    "participation": {"clients_per_round": 3},
+    "algorithms": [
+        {"name": "incfl", "label": "a:b/c"},
+        {"name": "iafl", "kappa": 0.5},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    config = configuration.parse(BASE, name="tiny")
+    (folder / "config.toml").write_text(configuration.dumps(config))
+    with quick_programs():
+        keep = functools.partial(saved_models.save, folder)
+        return experiment.run(config, directory=folder, on_result=keep), folder
+
+
+@pytest.mark.parametrize("label", ["a:b/c", "iafl"])
+def test_every_clients_model_comes_back(finished, label):
+    outcome, folder = finished
+    with quick_programs():
+        models, result = saved_models.load(folder, label), outcome.models[label]
+        x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+        for arguments in ({"client": 0}, {"client": 4, "seed": 1}, {"client": 1, "unseen": True}):
+            np.testing.assert_array_equal(models.predict(x=x, **arguments), result.predict(x=x, **arguments))
+            jax.tree.map(np.testing.assert_array_equal, models.deployed(**arguments), result.deployed(**arguments))
+    jax.tree.map(np.testing.assert_array_equal, models.state, result.state)
+
+
+def test_files_are_arrays_alone_and_whole(finished):
+    _, folder = finished
+    assert sorted(path.name for path in (folder / "models").iterdir()) == ["a%3Ab%2Fc.npz", "iafl.npz"]
+    with np.load(folder / "models" / "iafl.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+        assert any(name.startswith("by_seed") for name in file.files)  # the contributions
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(finished, tmp_path, monkeypatch):
+    outcome, _ = finished
+    result = outcome.models["iafl"]
+    plan: Any = type("Plan", (), {"by_seed": {}})()
+    path = saved_models.save(tmp_path, "iafl", plan, result)
+    before = path.read_bytes()
+
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        saved_models.save(tmp_path, "iafl", plan, result)
+    assert path.read_bytes() == before
+    assert list((tmp_path / "models").iterdir()) == [path]
+
+
+def test_what_is_wrong_is_one_sentence(finished, tmp_path):
+    _, folder = finished
+    with pytest.raises(ValueError, match=r"expected a run folder with config\.toml"):
+        saved_models.load(tmp_path, "iafl")
+    with pytest.raises(ValueError, match="expected one of the labels a:b/c, iafl"):
+        saved_models.load(folder, "iaffl")
+    (tmp_path / "config.toml").write_text((folder / "config.toml").read_text())
+    with pytest.raises(ValueError, match="which fljax run --save-models writes, got no such file"):
+        saved_models.load(tmp_path, "iafl")
+    (tmp_path / "models").mkdir()
+    whole = (folder / "models" / "iafl.npz").read_bytes()
+    damaged = tmp_path / "models" / "iafl.npz"
+    for content in (b"", whole[: len(whole) // 2], b"\x80\x04K\x01."):
+        damaged.write_bytes(content)
+        with pytest.raises(ValueError, match=r"expected whole models in .*, got a damaged file"):
+            saved_models.load(tmp_path, "iafl")
+    damaged.write_bytes((folder / "models" / "a%3Ab%2Fc.npz").read_bytes())
+    with pytest.raises(ValueError, match="got those of another algorithm"):
+        saved_models.load(tmp_path, "iafl")
+
+
+def test_the_command(finished, tmp_path, monkeypatch, capsys):
+    """What is finished already has no models any more: that is said, and nothing is lost."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
+    config = configuration.parse(BASE | {"seeds": 1, "rounds": 1, "algorithms": [{"name": "fedavg"}]}, name="tiny")
+    (tmp_path / "tiny.toml").write_text(configuration.dumps(config))
+
+    def call(*arguments: str) -> tuple[Any, str]:
+        with pytest.raises(SystemExit) as stopped, quick_programs():
+            cli.main(["run", "tiny.toml", "--out", "x", "--no-report", "--json", "--quiet", *arguments])
+        written = capsys.readouterr()
+        assert not written.out or json.loads(written.out)
+        return stopped.value.code, written.err
+
+    assert call() == (0, "")
+    code, words = call("--save-models", "--resume")
+    assert code == 1
+    assert "expected models of all algorithms, but fedavg were finished before --save-models was asked for" in words
+    (tmp_path / "x" / "results.nc").unlink()
+    assert call("--save-models", "--resume") == (0, "")
+    with quick_programs():
+        assert saved_models.load("x", "fedavg").predict(0, np.zeros((1, 4), np.float32)).shape[0] == 1
