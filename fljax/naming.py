@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+# No import path is followed where this variable is set to anything but the empty text or 0.
+NO_IMPORT = "FLJAX_NO_IMPORT"
+_LONGEST_SHOWN = 200
 # How a note begins that says at which algorithm a fault appeared.
 ABOUT_ALGORITHM = "algorithm "
 
@@ -40,10 +43,16 @@ def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
     """
     names = [str(name) for name in valid]
     if not names:
-        return f"expected no {kind} (there are none to choose from), got {got!r}"
+        return f"expected no {kind} (there are none to choose from), got {shown(got)}"
     close = nearest(got, names)
     question = f" (did you mean {close!r}?)" if close is not None else ""
-    return f"expected one of the {kind}s {', '.join(names)}, got {got!r}{question}"
+    return f"expected one of the {kind}s {', '.join(names)}, got {shown(got)}{question}"
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` for an error message: in the middle of a long one stands ``...``."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 40]}...{text[-37:]}"
 
 
 def nearest(got: str, valid: Iterable[str]) -> str | None:
@@ -51,26 +60,32 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
 
     None where nothing looks like it.
     """
+    if len(got) > _LONGEST_SHOWN:  # comparing would take long, and no name is like it
+        return None
     plain = {_plain(name): name for name in valid}
     close = difflib.get_close_matches(_plain(got), plain, n=1, cutoff=0.6)
     return plain[close[0]] if close else None
 
 
-def resolve(name: str, registry: Mapping[str, Any], kind: str) -> Any:
+def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
     """The entry of a registry, or the object at an import path.
+
+    This is the only function of fljax that imports what a config names. Importing a module runs its code.
 
     Args:
       name: a key of ``registry``, or ``"module:object"`` (``"package.module:object.attribute"`` works too);
         modules in the current directory can be imported.
       registry: what fljax offers under this kind, by name.
       kind: what is named, in the singular, for the error message.
+      imports: False refuses import paths. So does the environment variable FLJAX_NO_IMPORT, whatever is given here.
 
     Returns:
       The registry's entry as it is, or the imported object.
 
     Raises:
-      ValueError: neither exists; one sentence with the nearest name. An exception raised by the module's own
-        code while it is imported is reported in such a sentence too and stays attached as the cause.
+      ValueError: neither exists, or import paths are refused; one sentence with the nearest name. An exception
+        raised by the module's own code while it is imported is reported in such a sentence too and stays attached
+        as the cause.
     """
     if name in registry:
         return registry[name]
@@ -79,6 +94,11 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str) -> Any:
         raise ValueError(f"{unknown(kind, name, registry)}; one's own {kind} is written 'module:name'")
     if not module_name or not path or module_name.startswith("."):
         raise ValueError(f"expected an import path 'module:name' of a {kind}, got {name!r}")
+    if not imports or os.environ.get(NO_IMPORT, "0") not in ("", "0"):
+        raise ValueError(
+            f"expected one of the {kind}s {', '.join(registry)}, got the import path {shown(name)}, and import paths "
+            f"are refused here (by --no-import or {NO_IMPORT}; fljax doctor follows them with --import only)"
+        )
     found = _module(module_name, name, kind)
     for attribute in path.split("."):
         try:

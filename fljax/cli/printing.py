@@ -15,9 +15,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def fail(sentence: str, code: int) -> int:
-    """Prints one sentence on stderr; returns the exit code."""
-    print(f"fljax: {' '.join(sentence.split())}", file=sys.stderr)
+    """Prints one sentence on stderr, with escapes for what would steer the terminal; returns the exit code."""
+    print(f"fljax: {_escaped(' '.join(sentence.split()))}", file=sys.stderr)
     return code
+
+
+def _escaped(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def print_json(value: Any) -> None:

@@ -14,6 +14,7 @@ from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
     ConfigFile,
+    NoImport,
     NoReport,
     Out,
     Overrides,
@@ -49,12 +50,14 @@ def run(
     cache: Cache = True,
     quiet: Quiet = False,
     no_report: NoReport = False,
+    no_import: NoImport = False,
     save_models: SaveModels = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
 
-    chosen = load(config, [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])])
+    changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
+    chosen = load(config, changes, imports=not no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
     start_jax(cache)

@@ -34,6 +34,10 @@ Cache = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
+NoImport = Annotated[
+    bool,
+    typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
+]
 SaveModels = Annotated[
     bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
 ]

@@ -133,13 +133,16 @@ def doctor(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key of --config; may be repeated.")
     ] = None,
+    imports: Annotated[
+        bool, typer.Option("--import/--no-import", help="Follow import paths in --config, which runs their code.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show versions, devices, memory and data sets; or what a run would hold in memory."""
     from fljax import data
 
     if config is not None:
-        _memory(config, overrides or [], as_json)
+        _memory(config, overrides or [], imports, as_json)
         return
     if overrides:
         raise ValueError("expected --config with --set, got --set alone")
@@ -156,11 +159,11 @@ def doctor(
             print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
 
 
-def _memory(config: pathlib.Path, overrides: Sequence[str], as_json: bool) -> None:
+def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_json: bool) -> None:
     """What every algorithm would hold: as ``fljax run`` says it, without running."""
     from fljax.config import load
 
-    chosen = load(config, overrides)
+    chosen = load(config, overrides, imports=imports)
     start_jax()
     from fljax import engine, experiment
 

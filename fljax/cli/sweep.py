@@ -13,6 +13,7 @@ from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
     Cache,
     ConfigFile,
+    NoImport,
     NoReport,
     Out,
     Overrides,
@@ -47,12 +48,13 @@ def sweep(
     cache: Cache = True,
     quiet: Quiet = False,
     no_report: NoReport = False,
+    no_import: NoImport = False,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
 
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
-    chosen = load_grid(config, changes, grid or ())
+    chosen = load_grid(config, changes, grid or (), imports=not no_import)
     start_jax(cache)
     from fljax import sweep as sweeping
 

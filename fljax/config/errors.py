@@ -11,7 +11,7 @@ import pydantic
 from pydantic import BaseModel
 
 from fljax.config.keys import Config
-from fljax.naming import unknown
+from fljax.naming import shown, unknown
 
 
 class ConfigError(ValueError):
@@ -51,7 +51,7 @@ def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names
     if len(same) == 1:
         return f"{path}.{name}: {_mistake(same[0])}"
     expected = " or ".join(dict.fromkeys(_expected(each) for each in same))
-    return f"{path}.{name}: expected {expected}, got {same[0]['input']!r}"
+    return f"{path}.{name}: expected {expected}, got {shown(same[0]['input'])}"
 
 
 def _path(location: Sequence[int | str], raw: Mapping[str, Any]) -> str:
@@ -75,14 +75,14 @@ def _mistake(error: Any) -> str:
     if error["type"] == "literal_error" and isinstance(error["input"], str):
         valid = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return unknown("value", error["input"], valid)
-    return f"expected {_expected(error)}, got {error['input']!r}"
+    return f"expected {_expected(error)}, got {shown(error['input'])}"
 
 
 _EXPECTED = {
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
     "finite_number": "a finite number",
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -99,10 +99,13 @@ _EXPECTED = {
     "sequence_str": "a list",
     "is_instance_of": "a list",  # of the types that options have, only sequences are asked for in this way
     "none_required": "nothing",
+    "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
 }
 
 
 def _expected(error: Any) -> str:
     template = _EXPECTED.get(error["type"])
-    return template.format(**error.get("ctx", {})) if template is not None else error["msg"]
+    # Limits of floats are floats: 1 reads better than 1.0.
+    limits = {key: int(each) if each == 1 or each == 0 else each for key, each in error.get("ctx", {}).items()}
+    return template.format(**limits) if template is not None else error["msg"]

@@ -9,21 +9,47 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fljax.config.limits import (
+    LARGEST_INTEGER,
+    LARGEST_SEED,
+    LONGEST_LABEL,
+    MOST_CELLS,
+    MOST_CLIENTS,
+    MOST_ENTRIES,
+    MOST_ROUNDS,
+    MOST_SEEDS,
+    is_date,
+    label,
+    printable,
+)
+from fljax.naming import shown
+
 
 def _seeds(value: Any) -> Any:
+    many = f"expected at most {MOST_SEEDS} seeds, got"
+    if type(value) is int and value > MOST_SEEDS:
+        raise ValueError(f"{many} {value}")
     if type(value) is int and value > 0:
         return tuple(range(value))
     if isinstance(value, list | tuple) and len(value) > 0:
+        if len(value) > MOST_SEEDS:
+            raise ValueError(f"{many} {len(value)}")
         whole = all(type(seed) is int and seed >= 0 for seed in value)
+        if whole and max(value) > LARGEST_SEED:
+            raise ValueError(f"expected seeds of at most {LARGEST_SEED} (32 bits), got {max(value)}")
         if whole and len(set(value)) == len(value):
             return tuple(value)
-    raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {value!r}")
+    raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {shown(value)}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= LARGEST_INTEGER
 
 
 def _strategy(value: Any) -> Any:
-    if value in ("auto", "vmap", "scan") or (type(value) is int and value > 0):
+    if value in ("auto", "vmap", "scan") or _is_count(value):
         return value
-    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {value!r}")
+    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {shown(value)}")
 
 
 def _client_strategy(value: Any) -> Any:
@@ -36,21 +62,24 @@ def _client_strategy(value: Any) -> Any:
 
 
 def _devices(value: Any) -> Any:
-    if value == "all" or (type(value) is int and value > 0):
+    if value == "all" or _is_count(value):
         return value
-    raise ValueError(f"expected 'all' or a positive number of devices, got {value!r}")
+    raise ValueError(f"expected 'all' or a positive number of devices, got {shown(value)}")
 
 
 def _ceiling(value: Any) -> Any:
     if value == "max" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf):
         return value
-    raise ValueError(f"expected 'max' or a positive number, got {value!r}")
+    raise ValueError(f"expected 'max' or a positive number, got {shown(value)}")
 
 
 def _name(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value):
+    # Folders are called by it, and file systems count bytes.
+    if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value) and len(value.encode()) <= LONGEST_LABEL:
         return value
-    raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {value!r}")
+    if isinstance(value, str) and len(value.encode("utf-8", "replace")) > LONGEST_LABEL:
+        raise ValueError(f"expected a name of at most {LONGEST_LABEL} bytes, got {shown(value)}")
+    raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {shown(value)}")
 
 
 def _tuple(value: Any) -> Any:
@@ -58,11 +87,17 @@ def _tuple(value: Any) -> Any:
 
 
 def _values(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
+        raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
     if isinstance(value, list | tuple) and value:
+        for each in value:
+            printable(each)
+            if is_date(each):
+                raise ValueError(f"expected values other than dates and times, got {shown(each)}")
         different = [each for place, each in enumerate(value) if each not in value[:place]]
         if len(different) == len(value):
             return tuple(value)
-    raise ValueError(f"expected a list of different values, got {value!r}")
+    raise ValueError(f"expected a list of different values, got {shown(value)}")
 
 
 Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
@@ -70,7 +105,9 @@ Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_str
 ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan"] | int, BeforeValidator(_client_strategy)]
 Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
 Name = Annotated[str, BeforeValidator(_name)]
-Count = Annotated[int, Field(gt=0)]
+Label = Annotated[str, BeforeValidator(label)]
+Printable = Annotated[str, BeforeValidator(printable)]
+Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -82,7 +119,7 @@ class Table(BaseModel):
 class Named(Table):
     """A name and whatever options its builder takes, side by side in one TOML table."""
 
-    name: str
+    name: Printable
     options: dict[str, Any] = {}
 
     @model_validator(mode="before")
@@ -105,10 +142,10 @@ class Data(Table):
     partitioner.
     """
 
-    dataset: str
-    partition: str
-    clients: Count
-    unseen: Annotated[int, Field(ge=0)] = 0
+    dataset: Printable
+    partition: Printable
+    clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS)]
+    unseen: Annotated[int, Field(ge=0, le=MOST_CLIENTS)] = 0
     train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.6
     valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test: Literal["own", "global"] = "own"
@@ -217,9 +254,9 @@ class AlgorithmEntry(Named):
     method); thresholds and standalone models are those of all.
     """
 
-    label: str
+    label: Label
     local: OwnLocal = OwnLocal()
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -236,7 +273,7 @@ class Contribution(Named):
     ``ceiling`` (IAFL's gamma'; "max": the largest contribution of the others).
     """
 
-    name: str = "standalone_accuracy"
+    name: Printable = "standalone_accuracy"
     free_riders: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_tuple)] = ()
     level: NonNegative = 0.0
     induced_rate: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -288,7 +325,7 @@ class Sweep(Table):
     ``metric`` says which cell is best.
     """
 
-    grid: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
+    grid: dict[Label, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
     metric: str = "average_accuracy"
 
 
@@ -300,7 +337,7 @@ class Config(Table):
 
     name: Name
     seeds: Seeds = (0,)
-    rounds: Count
+    rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
     evaluate_every: Count
     data: Data
     model: Model
@@ -309,9 +346,11 @@ class Config(Table):
     participation: Participation
     execution: Execution = Execution()
     published: Published | None = None
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
     sweep: Sweep | None = None
-    algorithms: Annotated[tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    algorithms: Annotated[
+        tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=MOST_ENTRIES)
+    ]
 
     @model_validator(mode="before")
     @classmethod
@@ -331,7 +370,26 @@ class Config(Table):
     @model_validator(mode="after")
     def _labels(self) -> Self:
         labels = [entry.label for entry in self.algorithms]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"expected a different label for each of the algorithms, got {label!r} twice")
+        seen: set[str] = set()
+        for each in labels:
+            if each in seen:
+                raise ValueError(f"expected a different label for each of the algorithms, got {each!r} twice")
+            seen.add(each)
+        return self
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        """Every array that a run keeps has fewer entries than JAX can count."""
+        everybody, seeds = self.data.clients + self.data.unseen, len(self.seeds)
+        if everybody > MOST_CLIENTS:
+            raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")
+        rows = min(self.participation.clients_per_round, self.data.clients)
+        evaluations = -(-self.rounds // self.evaluate_every)
+        kept = {
+            "seeds x rounds x clients_per_round": seeds * self.rounds * rows,
+            "seeds x evaluations x clients": seeds * evaluations * everybody,
+        }
+        for what, count in kept.items():
+            if count > LARGEST_INTEGER:
+                raise ValueError(f"expected {what} to be at most {LARGEST_INTEGER}, got {count}")
         return self

@@ -18,7 +18,7 @@ from fljax.naming import resolve, unknown
 
 
 class Registries(NamedTuple):
-    """Where names are looked up."""
+    """Where names are looked up, and whether import paths are followed."""
 
     algorithms: Mapping[str, Any]
     scenarios: Mapping[str, Any]
@@ -26,6 +26,7 @@ class Registries(NamedTuple):
     partitioners: Mapping[str, Any]
     models: Mapping[str, Any]
     contributions: Mapping[str, Any]
+    imports: bool = True
 
 
 def registries() -> Registries:
@@ -68,13 +69,16 @@ OVERRIDABLE: Mapping[str, Any] = {
 }
 
 
-def with_checked_options(config: Config) -> Config:
-    """Checks names and options against what the builders accept; returns the config with typed options."""
-    found = registries()
+def with_checked_options(config: Config, imports: bool = True) -> Config:
+    """Checks names and options against what the builders accept; returns the config with typed options.
+
+    Without ``imports`` only the names of registries are looked up.
+    """
+    found = registries()._replace(imports=imports)
     data = config.data
-    source = _find("data.dataset", data.dataset, found.datasets, "dataset")
-    partitioner = _find("data.partition", data.partition, found.partitioners, "partition")
-    model = _find("model.name", config.model.name, found.models, "model")
+    source = _find("data.dataset", data.dataset, found.datasets, "dataset", found.imports)
+    partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
+    model = _find("model.name", config.model.name, found.models, "model", found.imports)
     data = data.model_copy(
         update={
             "dataset_options": _options("data.dataset_options", source, data.dataset_options, DATASET),
@@ -96,7 +100,7 @@ def with_checked_options(config: Config) -> Config:
 
 def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> AlgorithmEntry:
     path = f"algorithms.{entry.label}"
-    builder = _find(path, entry.name, found.algorithms, "algorithm")
+    builder = _find(path, entry.name, found.algorithms, "algorithm", found.imports)
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
     known = found.algorithms.get(entry.name)
     if getattr(known, "needs_all", False) and isinstance(rows, int) and rows < config.data.clients:
@@ -118,7 +122,7 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
 def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registries) -> tuple[Scenario, ...]:
     def checked(scenario: Scenario) -> Scenario:
         where = f"{path}.{scenario.name}"
-        wrapper = _find(where, scenario.name, found.scenarios, "scenario")
+        wrapper = _find(where, scenario.name, found.scenarios, "scenario", found.imports)
         options = _options(where, wrapper, scenario.options, SCENARIO, overridable=OVERRIDABLE)
         return scenario.model_copy(update={"options": options})
 
@@ -142,7 +146,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
     except pydantic.ValidationError as error:
         said = sentence(error, raw)
         raise ConfigError(f"{path}: {said}" if said.startswith("expected ") else f"{path}.{said}") from None
-    measure = _find(path, table.name, found.contributions, "contribution")
+    measure = _find(path, table.name, found.contributions, "contribution", found.imports)
     parameters = inspect.signature(measure).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         keys = [key for key in Contribution.model_fields if key != "options"]
@@ -200,9 +204,9 @@ def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping
     return _options(options_path, names[name], options, OPTIMIZER)
 
 
-def _find(path: str, name: str, registry: Mapping[str, Any], kind: str) -> Callable[..., Any]:
+def _find(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
     try:
-        found = resolve(name, registry, kind)
+        found = resolve(name, registry, kind, imports=imports)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error.__cause__
     builder = getattr(found, "build", found)

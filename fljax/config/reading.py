@@ -11,11 +11,12 @@ import pydantic
 
 from fljax.config.errors import ConfigError, sentence
 from fljax.config.keys import Config
+from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.options import with_checked_options
-from fljax.naming import unknown
+from fljax.naming import shown, unknown
 
 
-def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
+def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bool = True) -> Config:
     """Reads, overrides and checks a config.
 
     A file may stand on another one: ``base = "other.toml"`` (a path from its own folder). Tables are joined key by key,
@@ -25,6 +26,8 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
       path: a TOML file.
       overrides: each ``"a.b=c"``; c is a TOML value, or else text. ``algorithms.<label>.key=c`` finds the
         algorithm by its label (its name where it has none).
+      imports: False refuses import paths (``"module:name"``), so that the config runs no code but fljax's. The
+        environment variable FLJAX_NO_IMPORT refuses them everywhere.
 
     Returns:
       The config, with every default filled in; its ``name`` defaults to the name of the file.
@@ -35,7 +38,7 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
     raw = read(path)
     for text in overrides:
         override(raw, text)
-    return parse(raw, name=pathlib.Path(path).stem)
+    return parse(raw, name=pathlib.Path(path).stem, imports=imports)
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:
@@ -49,20 +52,36 @@ def read(path: str | pathlib.Path) -> dict[str, Any]:
 
 def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
     """A file on top of its base."""
-    if path.resolve() in above:
-        raise ConfigError(f"expected bases that end, got {str(path)!r} as a base of itself")
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = path.resolve()
+        if own in above:
+            raise ConfigError(f"expected bases that end, got {str(path)!r} as a base of itself")
+        if len(above) > MOST_BASES:
+            raise ConfigError(f"expected at most {MOST_BASES} configs under one another, got {str(path)!r} as one more")
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise ConfigError(f"expected a config file, got {str(path)!r} ({error.strerror})") from None
+        raise ConfigError(f"expected a config file, got {shown(str(path))} ({error.strerror})") from None
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        # A circle of links, or a path that no file can have.
+        raise ConfigError(f"expected a config file, got {shown(str(path))}") from None
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(f"expected a config file of at most {LARGEST_FILE} bytes, got {str(path)!r}, which is larger")
+    try:
+        raw = tomllib.loads(content.decode("utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"expected valid TOML in {str(path)!r}, got: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"expected valid TOML in {str(path)!r}, got brackets that are nested too deep") from None
+    check(raw)
     base = raw.pop("base", None)
     if base is None:
         return raw
     if not isinstance(base, str):
         raise ConfigError(f"base: expected the path of a config file, got {base!r}")
-    return _joined(_read(path.parent / base, (*above, path.resolve())), raw)
+    return _joined(_read(path.parent / base, (*above, own)), raw)
 
 
 def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,20 +92,29 @@ def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse(raw: Mapping[str, Any], *, name: str = "experiment") -> Config:
+def check(raw: Mapping[str, Any]) -> None:
+    """Raises a ConfigError where a value is out of the range of every key (``fljax.config.limits``)."""
+    try:
+        check_values(raw)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True) -> Config:
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is used where it has none."""
+    check(raw)
     try:
         config = Config.model_validate({"name": name, **raw})
     except pydantic.ValidationError as error:
         raise ConfigError(sentence(error, raw)) from None
-    return with_checked_options(config)
+    return with_checked_options(config, imports)
 
 
 def override(raw: dict[str, Any], text: str) -> None:
     """Applies one ``"a.b=c"`` in place."""
     path, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"expected an override 'table.key=value', got {text!r}")
+        raise ConfigError(f"expected an override 'table.key=value', got {shown(text)}")
     assign(raw, path, toml_value(value), text)
 
 
@@ -94,7 +122,9 @@ def toml_value(text: str) -> Any:
     """What a piece of TOML stands for; the text itself where it is none."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"expected a value, got brackets that are nested too deep: {shown(text)}") from None
+    except ValueError:
         parsed = {}
     return parsed["value"] if set(parsed) == {"value"} else text.strip()
 
@@ -106,15 +136,15 @@ def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
       ConfigError: there is no such place.
     """
     keys = [key.strip() for key in path.split(".")]
-    if not all(keys):
-        raise ConfigError(f"expected an override 'table.key=value', got {text!r}")
+    if not all(keys) or len(keys) > DEEPEST_TABLE:
+        raise ConfigError(f"expected an override 'table.key=value', got {shown(text)}")
     table: Any = raw
     if keys[0] in ("algorithms", "scenarios") and len(keys) > 1:
         table, keys = _entry(raw, keys[0], path.strip())
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"expected {key!r} in the override {text!r} to be a table, got {table!r}")
+            raise ConfigError(f"expected {key!r} in the override {shown(text)} to be a table, got {shown(table)}")
     table[keys[-1]] = value
 
 

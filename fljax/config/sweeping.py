@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import pathlib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import Any, NamedTuple
 
 from fljax.config.errors import ConfigError
 from fljax.config.keys import Config
-from fljax.config.reading import assign, override, parse, read, toml_value
+from fljax.config.limits import MOST_CELLS
+from fljax.config.reading import assign, check, override, parse, read, toml_value
+from fljax.naming import shown
 
 # What the results of a sweep are laid out by already, or what names them.
 _FIXED = ("name", "seeds", "rounds", "evaluate_every", "sweep")
@@ -41,7 +44,9 @@ class Grid(NamedTuple):
     cells: tuple[Config, ...]
 
 
-def load_grid(path: str | pathlib.Path, overrides: Sequence[str] = (), grid: Sequence[str] = ()) -> Grid:
+def load_grid(
+    path: str | pathlib.Path, overrides: Sequence[str] = (), grid: Sequence[str] = (), *, imports: bool = True
+) -> Grid:
     """Reads a config and makes the cells of its sweep.
 
     Args:
@@ -49,6 +54,7 @@ def load_grid(path: str | pathlib.Path, overrides: Sequence[str] = (), grid: Seq
       overrides: as for ``load``.
       grid: each ``"a.b=c,d,e"``: values of one path as TOML, or else text, with commas between; they replace those
         that the file's ``[sweep]`` has for this path.
+      imports: as for ``load``.
 
     Raises:
       ConfigError: something in the file, the overrides, the grid or one of the cells is wrong, or there is no grid.
@@ -56,36 +62,42 @@ def load_grid(path: str | pathlib.Path, overrides: Sequence[str] = (), grid: Seq
     raw = read(path)
     for text in overrides:
         override(raw, text)
-    return parse_grid(raw, grid, name=pathlib.Path(path).stem)
+    return parse_grid(raw, grid, name=pathlib.Path(path).stem, imports=imports)
 
 
-def parse_grid(raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = "experiment") -> Grid:
+def parse_grid(
+    raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = "experiment", imports: bool = True
+) -> Grid:
     """As ``load_grid``, of a config given as nested dictionaries."""
+    check(raw)
     raw = copy.deepcopy(dict(raw))
     table = raw.pop("sweep", {})
     # Checked before anything is added to it; the rest of the config is checked in its cells.
-    base = parse(raw | {"sweep": table}, name=name)
+    base = parse(raw | {"sweep": table}, name=name, imports=imports)
     assert base.sweep is not None
     given: dict[str, Any] = dict(base.sweep.grid)
     for text in grid:
         path, equals, values = text.partition("=")
         if not equals or not path.strip():
-            raise ConfigError(f"expected a grid 'table.key=value,value', got {text!r}")
+            raise ConfigError(f"expected a grid 'table.key=value,value', got {shown(text)}")
         given[path.strip()] = _listed(values)
     if not given:
         raise ConfigError("expected a grid to sweep over ([sweep] in the config, or --grid PATH=VALUES), got none")
-    config = parse(raw | {"sweep": base.sweep.model_dump() | {"grid": given}}, name=name)
+    config = parse(raw | {"sweep": base.sweep.model_dump() | {"grid": given}}, name=name, imports=imports)
     assert config.sweep is not None
     for path in given:
         if path.split(".")[0].strip() in _FIXED:
-            raise ConfigError(f"expected a grid over what may differ between cells, got {path!r}")
+            raise ConfigError(f"expected a grid over what may differ between cells, got {shown(path)}")
     axes = _axes(config.sweep.grid)
+    count = math.prod(len(axis.values) for axis in axes)
+    if count > MOST_CELLS:
+        raise ConfigError(f"expected a grid of at most {MOST_CELLS} cells, got {count}")
     cells = []
     for values in itertools.product(*(axis.values for axis in axes)):
         own = copy.deepcopy(raw)
         for axis, value in zip(axes, values, strict=True):
             assign(own, axis.path, value, f"{axis.path}={value}")
-        cells.append(parse(own, name=name))
+        cells.append(parse(own, name=name, imports=imports))
     labels = [entry.label for entry in config.algorithms]
     for cell in cells:
         if [entry.label for entry in cell.algorithms] != labels:
@@ -102,7 +114,9 @@ def _listed(text: str) -> list[Any]:
     """``a,b,c`` as TOML's values, each as text where it is none."""
     try:
         return tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"expected values, got brackets that are nested too deep: {shown(text)}") from None
+    except ValueError:
         return [toml_value(each) for each in text.split(",")] if text.strip() else []
 
 

@@ -7,6 +7,9 @@ import numpy as np
 from fljax.data.dataset import Dataset
 from fljax.data.names import check_count, check_positive
 
+# 2 GiB in double precision, in which numbers are drawn.
+MOST_ENTRIES = 2**28
+
 
 def synthetic(
     *,
@@ -49,6 +52,7 @@ def synthetic(
         raise ValueError(f"expected alpha and beta of at least 0, got {alpha!r} and {beta!r}")
     rng = np.random.default_rng(check_count("seed", seed, 0))
     sizes = np.minimum(np.floor(rng.lognormal(4, 2, population)) + 50, cap).astype(int)
+    _check_entries(int(sizes.sum()) * 60)
     scale = np.arange(1, 61) ** -0.6  # the square root of Sigma's diagonal
     shared = rng.normal(size=(61, 10))
     features, labels = [], []
@@ -57,7 +61,7 @@ def synthetic(
         weights = shared if identical else rng.normal(rule, 1, (61, 10))
         middle = np.zeros(60) if identical else rng.normal(centre, 1, 60)
         x = middle + scale * rng.normal(size=(size, 60))
-        features.append(x.astype(np.float32))
+        features.append(_single(x))
         labels.append(np.argmax(x @ weights[:60] + weights[60], axis=1))
     y = np.concatenate(labels).astype(np.int32)
     owner = np.repeat(np.arange(population, dtype=np.int32), sizes)
@@ -89,10 +93,11 @@ def blobs(
     """
     n = check_count("samples", samples) + check_count("test_samples", test_samples, 0)
     rng = np.random.default_rng(check_count("seed", seed, 0))
+    _check_entries((n + classes) * dimension)
     centres = rng.normal(size=(check_count("classes", classes), check_count("dimension", dimension)))
     centres *= separation / np.linalg.norm(centres, axis=1, keepdims=True)
     y = rng.integers(classes, size=n).astype(np.int32)
-    x = (centres[y] + rng.normal(size=(n, dimension))).astype(np.float32)
+    x = _single(centres[y] + rng.normal(size=(n, dimension)))
     return Dataset(x, y, classes, samples)
 
 
@@ -113,9 +118,24 @@ def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, 
     Raises:
       ValueError: a count or the deviation is out of range.
     """
-    check_count("samples", samples)
+    _check_entries(2 * check_count("samples", samples))
     check_positive("std", std)
     rng = np.random.default_rng(check_count("seed", seed, 0))
     owner = np.repeat(np.arange(2, dtype=np.int32), samples)
-    x = rng.normal(2 * separation * owner, std)[:, None].astype(np.float32)
+    x = _single(rng.normal(2 * separation * owner, std)[:, None])
     return Dataset(x, np.zeros(2 * samples, np.int32), 1, 2 * samples, owner=owner)
+
+
+def _check_entries(entries: int) -> None:
+    """Refuses features that a host's memory is not made for, before they are drawn."""
+    if entries > MOST_ENTRIES:
+        raise ValueError(f"expected at most {MOST_ENTRIES} numbers in a generated data set, got {entries}")
+
+
+def _single(x: np.ndarray) -> np.ndarray:
+    """Features in single precision; refuses those that are not finite there."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = x.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise ValueError("expected parameters that give finite features in single precision, got larger ones")
+    return found

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
 SHORTEST = 192
+# JAX indexes arrays with 32-bit integers.
+LARGEST_ARRAY = 2**31 - 1
 
 
 class Batches(NamedTuple):
@@ -125,7 +127,8 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
       steps: a traced number of real steps for this client under the static maximum that ``local`` gives; None: all.
 
     Raises:
-      ValueError: unless exactly one of steps and epochs is given, or if a count is below one.
+      ValueError: unless exactly one of steps and epochs is given, or if a count is below one, or if the positions of
+        all batches are more than JAX can index.
     """
     if (local.steps is None) == (local.epochs is None):
         raise ValueError(f"expected one of steps and epochs, got steps={local.steps}, epochs={local.epochs}")
@@ -135,6 +138,10 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
             raise ValueError(f"expected a positive {name}, got {count}")
     capacity = subset.rows.index.shape[-1]
     batch = min(local.batch_size, capacity)
+    count = batch * (local.steps if local.steps is not None else (local.epochs or 0) * -(-capacity // batch))
+    if count > LARGEST_ARRAY:
+        limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
+        raise ValueError(f"expected {limit}, got {count}")
     if local.steps is not None:
         position, mask = draw_distinct(key, subset.rows.size, batch, local.steps)
         return Batches(position, mask, steps)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fljax.models import planes
 from fljax.models.augment import named_augmentation
+from fljax.models.checks import check_blocks, check_convolution, check_rate, check_widths
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
@@ -178,7 +179,8 @@ def mlp(
       hidden: widths of the hidden layers.
       dropout: rate after the first hidden layer. The papers do not state theirs.
     """
-    return _task(Mlp(classes, tuple(hidden), dropout), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    sizes = check_widths("hidden", hidden), check_rate("dropout", dropout)
+    return _task(Mlp(classes, *sizes), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
 
 def cnn(
@@ -213,23 +215,22 @@ def cnn(
       dropout: rate after every hidden dense layer.
 
     Raises:
-      ValueError: if the input is not an image, or too small for the blocks, or ``groups`` does not divide a
-        width.
+      ValueError: the input is not an image or too small for the blocks, or ``groups`` does not divide a width.
     """
-    shape, blocks = tuple(input_shape), tuple(tuple(block) for block in blocks)
+    shape, blocks = tuple(input_shape), check_blocks(blocks)
     if len(shape) not in (2, 3):
         raise ValueError(f"expected an input shape (height, width, channels), got {shape}")
     if padding not in ("SAME", "VALID"):
         raise ValueError(f"expected a known padding, got {padding!r}; valid names are 'SAME', 'VALID'")
-    bad = [width for block in blocks for width in block if groups and width % groups]
-    if bad:
+    check_convolution(shape, kernel, groups)
+    if bad := [width for block in blocks for width in block if groups and width % groups]:
         raise ValueError(f"expected groups to divide every number of channels, got {groups} groups for {bad[0]}")
     smallest = min(shape[:2])
     for block in blocks:
         smallest = (smallest - (len(block) * (kernel - 1) if padding == "VALID" else 0)) // 2
     if smallest < 1:
         raise ValueError(f"expected an image large enough for {len(blocks)} blocks, got {shape[0]} x {shape[1]}")
-    module = Cnn(classes, blocks, tuple(dense), kernel, padding, groups, dropout)
+    module = Cnn(classes, blocks, check_widths("dense", dense), kernel, padding, groups, check_rate("dropout", dropout))
     return _task(module, shape, classes, prepare, augment, dtype, compute_dtype)
 
 

@@ -14,6 +14,7 @@ import optax
 from flax import nnx
 
 from fljax import trees
+from fljax.models.checks import check_parameters
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.types import Task
 
@@ -135,6 +136,7 @@ def _build(
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    check_parameters(params)
     out = jax.eval_shape(logits, params, x)
     if len(out.shape) != 2 or classes not in (None, out.shape[1]):
         raise ValueError(f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1")

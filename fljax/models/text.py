@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fljax.models.checks import check_rate, check_widths
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
 from fljax.types import Task
@@ -163,7 +164,8 @@ def bilstm(
       ValueError: if the inputs are not texts.
     """
     size = _check_texts("bilstm", input_shape, vocabulary)
-    module = BiLstm(classes, size, embedding, hidden, tuple(dense), dropout)
+    embedding, hidden = check_widths("embedding and hidden", (embedding, hidden))
+    module = BiLstm(classes, size, embedding, hidden, check_widths("dense", dense), check_rate("dropout", dropout))
     return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
 
 
@@ -204,7 +206,8 @@ def text_cnn(
     size, widths = _check_texts("text_cnn", input_shape, vocabulary), tuple(kernels)
     if not widths or min(widths) < 1:
         raise ValueError(f"expected kernels of at least 1 word, got {list(widths)}")
-    module = TextCnn(classes, size, embedding, widths, maps, dropout)
+    embedding, maps = check_widths("embedding and maps", (embedding, maps))
+    module = TextCnn(classes, size, embedding, check_widths("kernels", widths), maps, check_rate("dropout", dropout))
     return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
 
 

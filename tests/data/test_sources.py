@@ -387,3 +387,14 @@ def test_importing_the_face_imports_no_loader():
     code = "import sys, fljax.data; print(sorted({'sklearn', 'tensorflow_datasets'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["blobs", "two_means"])
+def test_generated_data_that_no_host_holds_are_refused(name):
+    with pytest.raises(ValueError, match="expected at most 268435456 numbers in a generated data set, got"):
+        SOURCES[name](samples=2**40)
+
+
+def test_generated_features_are_finite():
+    with pytest.raises(ValueError, match="finite features in single precision"):
+        SOURCES["two_means"](std=1e200)

@@ -1,0 +1,71 @@
+"""Checks of the numbers that models are built from, before anything is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+# JAX indexes arrays with 32-bit integers.
+LARGEST_ARRAY = 2**31 - 1
+
+
+def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the widths of layers as a tuple of whole numbers above 0.
+
+    Raises:
+      ValueError: one of them is something else.
+    """
+    for width in widths:
+        if isinstance(width, bool) or not hasattr(width, "__index__") or not 0 < width.__index__() <= LARGEST_ARRAY:
+            raise ValueError(f"expected {name} of whole numbers from 1 to {LARGEST_ARRAY}, got {width!r}")
+    return tuple(width.__index__() for width in widths)
+
+
+def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]:
+    """Returns blocks of layers, each a tuple of widths.
+
+    Raises:
+      ValueError: there is no block, one is empty, or a width is no whole number above 0.
+    """
+    if not blocks or not all(blocks):
+        raise ValueError(f"expected blocks of at least one layer each, got {[list(block) for block in blocks]}")
+    return tuple(check_widths("blocks", block) for block in blocks)
+
+
+def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
+    """Checks the kernel of convolutions on images of this shape, and the groups of their normalisation.
+
+    Raises:
+      ValueError: one of them is no whole number above 0, or the kernel reaches beyond both edges from everywhere.
+    """
+    check_widths("kernel and groups", (kernel, 1 if groups is None else groups))
+    widest = 2 * min(shape[:2]) - 1
+    if kernel > widest:
+        raise ValueError(f"expected a kernel of at most {widest} for images of {shape[0]} x {shape[1]}, got {kernel}")
+
+
+def check_rate(name: str, rate: float) -> float:
+    """Returns a rate of dropout.
+
+    Raises:
+      ValueError: it is not at least 0 and below 1.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"expected {name} to be at least 0 and below 1, got {rate!r}")
+    return rate
+
+
+def check_parameters(params: PyTree) -> None:
+    """Raises a ValueError if an array of parameters has more entries than JAX can index; only shapes are read."""
+    for leaf in jax.tree.leaves(params):
+        entries = 1
+        for length in leaf.shape:
+            entries *= length
+        if entries > LARGEST_ARRAY:
+            shape = list(leaf.shape)
+            raise ValueError(f"expected parameters of at most {LARGEST_ARRAY} entries each, got an array of {shape}")
