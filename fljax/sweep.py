@@ -30,6 +30,14 @@ _NOT_SCALAR = ("personalised_model_accuracy_gain",)
 _OF_CLIENTS = ("unseen_contribution_correlation",)
 _NAMES = tuple(prefix + name for prefix in _PREFIXES for name in _METRICS if name not in _NOT_SCALAR)
 METRICS = (*(name for name in _NAMES if name not in _OF_CLIENTS), VALIDATION)
+# Those that a task without accuracies has as well.
+_OF_LOSSES = (
+    "average_loss",
+    "incentivised_participation_rate",
+    "ipr_loss",
+    "global_model_appeal",
+    "global_model_appeal_rho",
+)
 
 
 class Outcome(NamedTuple):
@@ -111,6 +119,11 @@ def run(
     made = _worlds(grid.cells, worlds, tell) if missing else {}
     for place in range(len(grid.cells)) if missing else ():
         world = made[worlds[place]]
+        if world.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
+            raise ConfigError(
+                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names are "
+                f"{', '.join(_OF_LOSSES)}"
+            )
         # What is wrong with a round is wrong in all cells, but for the shapes of the data.
         first = worlds.index(worlds[place]) == place
         experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first, swept=True)
@@ -256,6 +269,8 @@ def _algorithm(
             for seed, round in each.diverged:
                 words = f"cell {place} diverged in round {round} of seed {seed}; frozen there"
                 tell("note", label, round, len(jobs) * rounds, words)
+            for loss in each.infinite:
+                tell("note", label, loss.round or 0, len(jobs) * rounds, f"cell {place}: {loss}")
     return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
 
 

@@ -12,12 +12,16 @@ from fljax.engine.simulate import Block, Callback
 
 
 def print_progress(write: Callable[[str], object] = print) -> Callback:
-    """Writes one line per block: rounds done, mean test accuracy over seeds and clients, rounds per second."""
+    """Writes one line per block: rounds done, mean test accuracy over seeds and clients, rounds per second.
+
+    A task without a score has no accuracy: the line then gives the mean test loss.
+    """
 
     def callback(block: Block) -> None:
-        accuracy = float(np.nanmean(block.metrics["test_accuracy"]))
+        name = "accuracy" if "test_accuracy" in block.metrics else "loss"
+        value = float(np.nanmean(block.metrics[f"test_{name}"]))
         rate = block.ran / max(block.seconds, 1e-9)
-        write(f"round {block.round} of {block.rounds}: accuracy {accuracy:.3f}, {rate:.1f} rounds/s")
+        write(f"round {block.round} of {block.rounds}: {name} {value:.3f}, {rate:.1f} rounds/s")
 
     return callback
 

@@ -15,6 +15,7 @@ from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
+from fljax.engine.labels import check_labels
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State, by_id
@@ -87,7 +88,7 @@ def simulate(
       last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
-      ValueError: if counts are out of range, if the federation, ``by_seed`` or ``reference`` has another number of
+      ValueError: if counts are out of range, if the task has no class for a label, if the federation, ``by_seed`` or ``reference`` has another number of
         seeds, or if ``initial`` does not fit the algorithm and the seeds.
     """
     (result,) = run_plans(
@@ -131,6 +132,7 @@ def run_plans(
     clock = _Clock()
     runs = seeds * len(plans)
     shapes = program.measure(spec, inputs, len(runs))
+    check_labels(shapes.algorithm.task, federation)
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
     inputs = replicated(inputs, lanes.devices)
@@ -279,4 +281,5 @@ def _result(
     def predict(client: int, x: Array, *, seed: int = 0, unseen: bool = False) -> Array:
         return deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))
 
-    return Result(metrics, table, state, deployed, predict, _diverged(seeds, state))
+    infinite = results.infinite_losses(metrics)
+    return Result(metrics, table, state, deployed, predict, _diverged(seeds, state), infinite)
