@@ -174,8 +174,8 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
             raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
     if dataset.classes is None and builder in models.MODELS.values():
         raise ValueError(
-            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels are "
-            "no classes; a model of one's own, module:function, may have another loss"
+            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
+            "are no classes; a model of one's own, module:function, may have another loss"
         )
     task = builder(dataset.x.shape[1:], dataset.classes, **known, **config.model.options)
     return data.stack(federations), task

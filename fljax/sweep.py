@@ -121,8 +121,8 @@ def run(
         world = made[worlds[place]]
         if world.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
             raise ConfigError(
-                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names are "
-                f"{', '.join(_OF_LOSSES)}"
+                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
+                f"are {', '.join(_OF_LOSSES)}"
             )
         # What is wrong with a round is wrong in all cells, but for the shapes of the data.
         first = worlds.index(worlds[place]) == place

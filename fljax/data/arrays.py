@@ -28,11 +28,10 @@ def check_finite(name: str, values: Any, owner: Any = None) -> None:
         return
     # The extremes find all of these without a copy of the array: NaN is the extreme wherever it stands.
     low, high = float(values.min()), float(values.max())
-    if -_LARGEST <= low and high <= _LARGEST:
+    if low >= -_LARGEST and high <= _LARGEST:
         return
-    flat = np.asarray(values).reshape(len(values), -1)
-    with np.errstate(invalid="ignore"):
-        wrong = ~((flat >= -_LARGEST) & (flat <= _LARGEST)).all(axis=1)
+    flat = np.asarray(values).astype(np.float64).reshape(len(values), -1)
+    wrong = ~((flat >= -_LARGEST) & (flat <= _LARGEST)).all(axis=1)
     raise ValueError(
         f"expected finite {name} that fit 32 bits, got NaN, infinity or larger numbers in {_count(int(wrong.sum()))}"
         f"{_of_owners(wrong, owner)}"

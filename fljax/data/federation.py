@@ -103,12 +103,12 @@ def federate(
     if len(made.rotated):
         x, y = _with_rotated(x, y, pool[made.rotated])
     # Rows count within the pool; copies follow the data set's own rows.
-    place = np.concatenate([pool, n + np.arange(len(made.rotated))])
-    held |= {name: place[rows] for name, rows in made.held.items()}
+    numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
+    held |= {name: numbers[rows] for name, rows in made.held.items()}
     parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
     tables = []
     for group in (range(clients), range(clients, clients + unseen)):
-        trains, valids, tests = ([place[parts[i][part]] for i in group] for part in range(3))
+        trains, valids, tests = ([numbers[parts[i][part]] for i in group] for part in range(3))
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]

@@ -88,8 +88,8 @@ def simulate(
       last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
-      ValueError: if counts are out of range, if the task has no class for a label, if the federation, ``by_seed`` or ``reference`` has another number of
-        seeds, or if ``initial`` does not fit the algorithm and the seeds.
+      ValueError: if counts are out of range, if the task has no class for a label, if the federation, ``by_seed`` or
+        ``reference`` has another number of seeds, or if ``initial`` does not fit the algorithm and the seeds.
     """
     (result,) = run_plans(
         [algorithm_or_plan],

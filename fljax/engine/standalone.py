@@ -68,8 +68,8 @@ def standalone(
       execution: how clients and seeds map to the device.
 
     Returns:
-      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies (None where
-      the task has no score).
+      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies (None
+      where the task has no score).
 
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one

@@ -38,8 +38,8 @@ def flags(module: Any) -> Callable[[bool], dict[str, bool]]:
 def refuse(module: str, dropout: str) -> None:
     """Raises the sentence about dropout that stays off in training."""
     raise ValueError(
-        f"expected dropout to be on in training, got {dropout} in {module}, which no keyword switches on; valid names of "
-        f"a keyword of __call__ are {_names()}"
+        f"expected dropout to be on in training, got {dropout} in {module}, which no keyword switches on; valid names "
+        f"of a keyword of __call__ are {_names()}"
     )
 
 
@@ -47,21 +47,26 @@ def _names() -> str:
     return f"{', '.join(TRAINING)} (True in training) and {', '.join(EVALUATING)} (the opposite)"
 
 
-def check_linen(module: nn.Module, evaluate: Callable[[], Any], train: Callable[[], Any]) -> None:
+def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[Any], Any]) -> Any:
     """Raises a ValueError if a layer with dropout is called in training, but told to drop nothing.
 
     Args:
       module: for its name.
-      evaluate: calls the module in evaluation mode, abstractly.
-      train: calls it in training mode, abstractly.
+      begin: initialises the module, abstractly.
+      train: calls it in training mode with what ``begin`` returns, abstractly; not needed for modules without dropout.
+
+    Returns:
+      What ``begin`` returns.
     """
-    if any(_layers(evaluate)) and (silent := [name for name, off in _layers(train) if off]):
+    begun, layers = _layers(begin)
+    if layers and (silent := [name for name, off in _layers(lambda: train(begun))[1] if off]):
         refuse(type(module).__name__, silent[0])
+    return begun
 
 
-def _layers(call: Callable[[], Any]) -> list[tuple[str, bool]]:
-    """The layers with dropout that a call comes by, and whether each is off."""
-    found = []
+def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
+    """What a call returns, and the layers with dropout that it comes by, with whether each is off."""
+    found: list[tuple[str, bool]] = []
 
     def look(run: Any, args: Any, kwargs: Any, context: Any) -> Any:
         layer, method = context.module, context.method_name
@@ -73,8 +78,7 @@ def _layers(call: Callable[[], Any]) -> list[tuple[str, bool]]:
         return run(*args, **kwargs)
 
     with nn.intercept_methods(look):
-        call()
-    return found
+        return call(), found
 
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
 
-def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, "b *places"]) -> Float[Array, " b"]:
+def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:
     """Softmax cross-entropy with integer labels, per sample, in nats; the mean over places, e.g. of a text.
 
     Raises:
@@ -21,7 +21,7 @@ def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, "b *p
     return _per_sample(optax.softmax_cross_entropy_with_integer_labels(logits, y))
 
 
-def correct(logits: Float[Array, "b *places classes"], y: Int[Array, "b *places"]) -> Float[Array, " b"]:
+def correct(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:
     """1 where the largest logit is that of the label, else 0; the mean over places, e.g. of a text.
 
     Raises:

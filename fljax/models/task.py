@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
@@ -58,8 +59,8 @@ def task_from_module(
         with integer labels.
       score: ``(logits, y) -> [b]``, how right each sample is, from 0 to 1; the accuracy is its mean. None: without a
         ``loss`` whether the largest logit is that of the label, otherwise no accuracy.
-      example_y: a batch of labels, ``[b, ...]``, with which the shapes of loss and score are checked; only its shape and
-        dtype are read. None: they are checked when training starts.
+      example_y: a batch of labels, ``[b, ...]``, with which the shapes of loss and score are checked; only its shape
+        and dtype are read. None: they are checked when training starts.
       prepare: stored examples to what the module reads, e.g. ``standardise(mean, std)``. None: ``uint8``
         pixels are divided by 255, floats cast to ``dtype``, other integers kept (tokens).
       augment: ``(key, x) -> x`` on a prepared training batch.
@@ -151,7 +152,8 @@ def _build(
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
-    out = jax.eval_shape(logits, params, x)
+    with _random_in_training_only(module):
+        out = jax.eval_shape(logits, params, x)
     if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
         advice = "" if loss is not None or len(out.shape) == 2 else "; other shapes need a loss of their own"
         raise ValueError(
@@ -201,15 +203,6 @@ def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
             drawn = module.init({"params": key}, jnp.zeros(x.shape, x.dtype), **mode(False))
         return dict(nn.meta.unbox(drawn))
 
-    try:
-        drawn = jax.eval_shape(variables, jax.random.key(0))
-    except errors.InvalidRngError:
-        raise ValueError(
-            f"expected {type(module).__name__} to draw random numbers in training only, got one that draws them in "
-            "evaluation; a keyword of __call__ such as train or deterministic tells it"
-        ) from None
-    _refuse_state(set(drawn) - {"params"}, type(module).__name__)
-
     def init(key: Key[Array, ""]) -> PyTree:
         return variables(key).get("params", {})
 
@@ -220,14 +213,15 @@ def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
     def features(params: PyTree, x: Array) -> Any:
         return module.apply({"params": params}, x, method="features")
 
-    def called(key: Key[Array, ""] | None) -> Any:
-        def run() -> Any:
-            with jax.numpy_dtype_promotion("standard"):
-                return logits(jax.tree.map(jnp.zeros_like, drawn.get("params", {})), jnp.zeros(x.shape, x.dtype), key)
+    def trained(variables: dict) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return logits(variables.get("params", {}), jnp.zeros(x.shape, x.dtype), jax.random.key(0))
 
-        return lambda: jax.eval_shape(run)
-
-    check_linen(module, called(None), called(jax.random.key(0)))
+    with _random_in_training_only(module):
+        drawn = check_linen(
+            module, lambda: jax.eval_shape(variables, jax.random.key(0)), functools.partial(jax.eval_shape, trained)
+        )
+    _refuse_state(set(drawn) - {"params"}, type(module).__name__)
     return _Functions(init, logits, features if _has_features(module) else None)
 
 
@@ -288,6 +282,19 @@ def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> 
 def _has_features(module: Any) -> bool:
     """A method, not a number: ``features`` is also the usual name of a layer's width."""
     return inspect.isfunction(getattr(type(module), "features", None))
+
+
+@contextlib.contextmanager
+def _random_in_training_only(module: Any) -> Iterator[None]:
+    """Says in one sentence that a linen module draws random numbers where it is given none."""
+    try:
+        yield
+    except errors.InvalidRngError as error:
+        missing = str(error).split(" (http")[0]
+        raise ValueError(
+            f"expected {type(module).__name__} to draw random numbers in training only, from the stream 'dropout', got "
+            f"{missing}; a keyword of __call__ such as train or deterministic tells it whether it trains"
+        ) from None
 
 
 def _refuse_state(kinds: set[str], name: str) -> None:
