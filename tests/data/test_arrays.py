@@ -60,7 +60,7 @@ def test_partitions_that_do_not_look_at_labels_take_any(partition):
     assert found.classes is None
     options = {"minimum": 1} if partition == "quantity" else {}
     made = federate(found, partition, clients=4, **options)
-    assert sorted(sum(owned(made), [])) == list(range(N))
+    assert sorted(row for rows in owned(made) for row in rows) == list(range(N))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_owners_of_unsigned_numbers_and_floats():
 @pytest.mark.parametrize("label", [2**32 + 1, -(2**32)])
 def test_labels_of_64_bits_are_refused(way, label):
     y = np.where(np.arange(N) == 5, label, Y)
+    make = {
+        "from_arrays": lambda: from_arrays(X, y, OWNERS),
+        "dataset": lambda: dataset(X, y),
+        "Dataset": lambda: federate(Dataset(X, y, 3, N), clients=2),
+    }[way]
     with pytest.raises(ValueError, match=rf"expected labels that fit 32 bits, got numbers in .*{label}"):
-        if way == "from_arrays":
-            from_arrays(X, y, OWNERS)
-        elif way == "dataset":
-            dataset(X, y)
-        else:
-            federate(Dataset(X, y, 3, N), clients=2)
+        make()
 
 
 def test_features_of_64_bits_are_refused():
@@ -244,7 +244,7 @@ def same_or_refused(make, x, y):
     assert made.examples.y.shape == y.shape
     np.testing.assert_allclose(np.asarray(made.examples.x, np.float64), x.astype(np.float64), rtol=1e-6, atol=1e-37)
     np.testing.assert_allclose(np.asarray(made.examples.y, np.float64), y.astype(np.float64), rtol=1e-6, atol=1e-37)
-    assert sorted(sum(owned(made), [])) == list(range(6))
+    assert sorted(row for rows in owned(made) for row in rows) == list(range(6))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
