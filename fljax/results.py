@@ -136,12 +136,12 @@ def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
       metrics: of one run, or joined over algorithms and the axes of a sweep.
 
     Returns:
-      For each algorithm, cell and seed the first evaluation that has infinite losses, with the first of them in the
-      order of ``metrics``; and one entry for standalone models.
+      For each algorithm, cell and seed the first evaluation that has infinite losses, with the first of them,
+      plain names before longer ones; and one entry for standalone models.
     """
     found: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
     names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
-    for name in names:
+    for name in sorted(names, key=len):  # plain names first
         inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
         rounds = "evaluated_round" in metrics[name].dims
         values = metrics[name] if rounds else metrics[name].expand_dims("evaluated_round")
@@ -156,7 +156,7 @@ def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
             kind = (rounds, *place)
             if kind in found and found[kind][0] <= first:
                 continue
-            run = {dim: values[dim].values[i].item() for dim, i in zip(runs, place, strict=True)}
+            run = {dim: values[dim].values.tolist()[i] for dim, i in zip(runs, place, strict=True)}
             person = inner[0] if inner and inner[0] in ("client", "unseen") else None
             clients = () if person is None else tuple(values[person].values[at[at[:, 0] == first, 1]].tolist())
             done = int(values["evaluated_round"].values[first]) if rounds else None

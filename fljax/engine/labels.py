@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fljax.engine.program import Inputs, Spec, first_run
 from fljax.types import Federation, Task
 
 
@@ -50,6 +51,17 @@ def check_labels(task: Task, federation: Federation) -> None:
             f"expected labels in 0..{task.classes - 1}, since the model has {task.classes} classes, got label {label} "
             f"of {whose}"
         )
+
+
+def task_of(spec: Spec, inputs: Inputs) -> Task:
+    """The task of a plan's algorithm; what it computes with may be tracers, but its classes are known."""
+    found: list[Task] = []
+
+    def build(traced: list[Any], by_seed: Any) -> None:
+        found.append(spec.algorithm(traced, by_seed).task)
+
+    jax.eval_shape(build, *first_run(spec, inputs)[:2])
+    return found[0]
 
 
 def _ids(clients: Any) -> np.ndarray:

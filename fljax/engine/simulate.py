@@ -15,7 +15,7 @@ from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
-from fljax.engine.labels import check_labels
+from fljax.engine.labels import check_labels, task_of
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State, by_id
@@ -131,8 +131,8 @@ def run_plans(
     execution = execution or Execution()
     clock = _Clock()
     runs = seeds * len(plans)
+    check_labels(task_of(spec, inputs), federation)
     shapes = program.measure(spec, inputs, len(runs))
-    check_labels(shapes.algorithm.task, federation)
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
     inputs = replicated(inputs, lanes.devices)

@@ -87,7 +87,7 @@ class MixedNnx(nnx.Module):
         self.second = nnx.Dropout(rate, rngs=rngs)
 
     def __call__(self, x):
-        return self.second(self.first(self.dense(x)), deterministic=True)
+        return nnx.relu(self.second(self.first(nnx.relu(self.dense(x))), deterministic=True))
 
 
 class Attending(nn.Module):
