@@ -59,9 +59,15 @@ def stored_features(x: np.ndarray) -> np.ndarray:
     """
     if np.issubdtype(x.dtype, np.integer):
         return x if x.dtype == np.uint8 else whole("features", x)
-    if x.dtype != bool and not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"expected features to be numbers, got an array of {x.dtype}")
+    check_numbers("features", x)
     return x.astype(np.float32)
+
+
+def check_numbers(name: str, values: Any) -> None:
+    """Raises a ValueError unless the values are whole numbers, floats or bools."""
+    kinds = (jnp.integer, jnp.floating)
+    if values.dtype != bool and not any(jnp.issubdtype(values.dtype, kind) for kind in kinds):
+        raise ValueError(f"expected {name} to be numbers, got an array of {values.dtype}")
 
 
 def stored_labels(y: np.ndarray) -> np.ndarray:

@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.data.arrays import check_classes, check_finite, check_wide, number_owners, stored_labels
+from fljax.data.arrays import (
+    check_classes,
+    check_finite,
+    check_numbers,
+    check_wide,
+    number_owners,
+    stored_labels,
+)
 from fljax.data.assignment import Partition
 from fljax.data.dataset import Dataset, check_rows, dataset
 from fljax.data.names import check_count, check_fraction, check_keywords, choose, keywords
@@ -128,6 +135,7 @@ def place(dataset: Dataset) -> Dataset:
     owner = dataset.owner
     if owner is not None and np.shape(owner) != (len(dataset.y),):
         raise ValueError(f"expected one owner for each of the {len(dataset.y)} rows, got shape {np.shape(owner)}")
+    check_numbers("features", dataset.x)
     check_finite("features", dataset.x, owner)
     check_finite("labels", dataset.y, owner)
     check_wide("features", dataset.x)
