@@ -73,8 +73,7 @@ def by_f1(
         data than clusters.
     """
     check(federation, rows, clusters)
-    if task.classes is None:
-        raise ValueError("expected a task that knows its number of classes, got one with classes = None")
+    training.check_classes(task, "clustering by F1")
     result = simulate(_remembering(task, local), federation, rounds=rounds, seeds=seeds, execution=execution)
     members, models = [], []
     for place, seed in enumerate(seeds):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -41,12 +40,14 @@ class Outcome(NamedTuple):
       records: over ``algorithm, seed, round, row``.
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: what ``simulate`` returned, by label (absent for those that were resumed).
+      infinite: evaluations in which a loss is infinite (``fljax.results.infinite_losses``).
     """
 
     metrics: xr.Dataset
     records: xr.Dataset
     diverged: tuple[tuple[str, int, int], ...]
     models: dict[str, Result]
+    infinite: tuple[results.InfiniteLoss, ...] = ()
 
 
 class Composed(NamedTuple):
@@ -154,13 +155,15 @@ def _run(
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
             tell("note", label, round, config.rounds, f"diverged in round {round} of seed {seed}; frozen there")
+        for each in kept[label].infinite:
+            tell("note", label, each.round or 0, config.rounds, str(each))
         if directory is not None:
             save(directory, *join(config, parts), config)
             tell("saved", label, config.rounds, config.rounds, "")
         if on_result is not None:
             on_result(label, plan, kept[label])
     metrics, records = join(config, parts)
-    return Outcome(metrics, records, _diverged(metrics), kept)
+    return Outcome(metrics, records, _diverged(metrics), kept, results.infinite_losses(metrics))
 
 
 def build_federation(config: Config, tell: Callable[..., None] | None = None) -> tuple[Federation, Task]:
@@ -178,12 +181,12 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         given = _asked(source, counts | ({"seed": seed} if by_seed else {}), options)
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
-            read = data.load(source, folder=config.data.folder, **given)
             # Placed once, so that the federations of all seeds share one copy on the device.
-            datasets[which] = read._replace(x=jnp.asarray(read.x), y=jnp.asarray(read.y, jnp.int32))
+            datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
             if tell is not None:
                 found = datasets[which]
-                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples, {found.classes} classes")
+                classes = "" if found.classes is None else f", {found.classes} classes"
+                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
         federations.append(
             data.federate(
                 datasets[which],
@@ -205,6 +208,11 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         if not _takes(builder, "vocabulary"):
             texts = {name: each for name, each in models.MODELS.items() if _takes(each, "vocabulary")}
             raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    if dataset.classes is None and builder in models.MODELS.values():
+        raise ValueError(
+            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
+            "are no classes; a model of one's own, module:function, may have another loss"
+        )
     task = builder(dataset.x.shape[1:], dataset.classes, **known, **config.model.options)
     return data.stack(federations), task
 
@@ -228,7 +236,7 @@ def check(
       ValueError: what the builder or the round says.
     """
     half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
-    alone, local = Reference(half, half, half), build_local(config)
+    alone, local = Reference(half, half, None if task.score is None else half), build_local(config)
     first, known = config.algorithms[0], {"test": half}
     if np.any(np.asarray(federation.clients.valid.size) > 0):
         known["valid"] = half
@@ -299,12 +307,13 @@ def build_plan(
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
     options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
     measure = fixed.pop("contribution", "standalone_accuracy")
-    contribution = contributions.measure(measure, measured.facts(federation, reference))
-    known = {"threshold": reference.threshold, "contribution": contribution}
+    known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None}
     started = fixed.pop("clustering", None)
     wrapping = tuple(zip(wrappers, options, strict=True))
     given = ((build, fixed), *wrapping)
     wanted = {name for each, own in given for name in _offered(each, known) if name not in own}
+    if "contribution" in wanted:
+        known["contribution"] = contributions.measure(measure, measured.facts(federation, reference))
     by_seed = {name: values for name, values in known.items() if name in wanted}
     asking = [(wrap, own) for wrap, own in wrapping if _offered(wrap, {"baseline": None}) and "baseline" not in own]
     if asking:

@@ -12,7 +12,7 @@ from fljax import clustering
 from fljax.config import Clustering, Config
 from fljax.engine import Execution
 from fljax.folders import Parts
-from fljax.local import Local
+from fljax.local import Local, check_classes
 from fljax.results import Reference
 from fljax.types import Federation, Task
 
@@ -31,6 +31,7 @@ def started(
     parameters = inspect.signature(build).parameters
     count = fixed.get("clusters", parameters["clusters"].default if "clusters" in parameters else None)
     clustering.check(federation, chosen.rows, count)
+    check_classes(task, "clustering")
     if trial:
         return clustering.placeholder(task, count, config.data.clients, len(config.seeds))
     return clustering.by_f1(
@@ -82,8 +83,10 @@ def baseline(
 
 
 def facts(federation: Federation, reference: Reference) -> dict[str, Any]:
-    """What contribution measures may ask for, by id."""
+    """What contribution measures may ask for, by id; a task without a score has no accuracies."""
     clients = federation.clients
     size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
-    alone = {"standalone_accuracy": reference.test_accuracy, "standalone_loss": reference.test_loss}
+    alone = {"standalone_loss": reference.test_loss}
+    if reference.test_accuracy is not None:
+        alone["standalone_accuracy"] = reference.test_accuracy
     return {"size": size, "population": size.shape[-1], **alone}

@@ -27,7 +27,7 @@ class Reference(NamedTuple):
     Attributes:
       threshold: ``[seeds, N]`` training loss of the standalone model on all of the client's training rows: INCFL's rho.
       test_loss: ``[seeds, N]`` on the client's test rows.
-      test_accuracy: ``[seeds, N]``, a fraction.
+      test_accuracy: ``[seeds, N]``, a fraction; None where the task has no score.
       unseen_threshold, unseen_test_loss, unseen_test_accuracy: ``[seeds, U]``; None without unseen clients.
       params: the standalone models ``[seeds, N, ...]``, if they were asked for.
       required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See ``requiring``.
@@ -36,7 +36,7 @@ class Reference(NamedTuple):
 
     threshold: Float[np.ndarray, "seeds N"]
     test_loss: Float[np.ndarray, "seeds N"]
-    test_accuracy: Float[np.ndarray, "seeds N"]
+    test_accuracy: Float[np.ndarray, "seeds N"] | None
     unseen_threshold: Float[np.ndarray, "seeds U"] | None = None
     unseen_test_loss: Float[np.ndarray, "seeds U"] | None = None
     unseen_test_accuracy: Float[np.ndarray, "seeds U"] | None = None
@@ -77,6 +77,7 @@ class Result(NamedTuple):
         is said in ``fljax.engine.trained.DeployedModels``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
+      infinite: evaluations in which a loss is infinite although the parameters are sound: see ``infinite_losses``.
     """
 
     metrics: xr.Dataset
@@ -85,6 +86,32 @@ class Result(NamedTuple):
     deployed: Callable[..., PyTree]
     predict: Callable[..., Array]
     diverged: tuple[tuple[int, int], ...]
+    infinite: tuple[InfiniteLoss, ...] = ()
+
+
+class InfiniteLoss(NamedTuple):
+    """The first evaluation of a run in which some model has an infinite loss.
+
+    Attributes:
+      run: where it is, by name: the algorithm and the axes of a sweep, where there are such, and the seed.
+      round: rounds done at that evaluation; None for a loss of standalone models.
+      metric: of which loss, e.g. ``test_loss`` or ``unseen_test_loss``.
+      clients: by number, or those of unseen clients, by ``metric``; empty for a loss of the server's own models.
+    """
+
+    run: dict[str, Any]
+    round: int | None
+    metric: str
+    clients: tuple[int, ...]
+
+    def __str__(self) -> str:
+        run = ", ".join(f"{name} {value}" for name, value in self.run.items())
+        shown = ", ".join(map(str, self.clients[:5])) + ("" if len(self.clients) <= 5 else ", ...")
+        whose = "unseen client" if self.metric.startswith("unseen_") else "client"
+        many = "s" if len(self.clients) > 1 else ""
+        of = f" of {whose}{many} {shown}" if self.clients else ""
+        when = "" if self.round is None else f" after round {self.round}"
+        return f"the {self.metric}{of} is infinite{when} ({run})"
 
 
 def metrics_dataset(
@@ -99,6 +126,8 @@ def metrics_dataset(
       evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order; ``[seeds]`` of the server's own model, ``[seeds,
         clusters, distributions]`` of its cluster models.
       reference: standalone models; without it the metrics that compare with them are absent.
+
+    Without accuracies (the task has no score) every metric that is made of them is absent.
     """
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
     variables: dict[str, Any] = {}
@@ -121,6 +150,43 @@ def metrics_dataset(
         average = formulas.average_accuracy(variables["valid_accuracy"][1])
         variables["average_valid_accuracy"] = (("seed", "evaluated_round"), average)
     return xr.Dataset(variables, coordinates)
+
+
+def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
+    """Runs in which a model's loss is infinite: it is worthless, although no parameter is NaN or infinite.
+
+    A loss is also infinite where it cannot be computed at all, e.g. because a client's examples hold NaN.
+
+    Args:
+      metrics: of one run, or joined over algorithms and the axes of a sweep.
+
+    Returns:
+      For each algorithm, cell and seed the first evaluation that has infinite losses, with the first of them,
+      plain names before longer ones; and one entry for standalone models.
+    """
+    found: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
+    names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
+    for name in sorted(names, key=len):  # plain names first
+        inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
+        rounds = "evaluated_round" in metrics[name].dims
+        values = metrics[name] if rounds else metrics[name].expand_dims("evaluated_round")
+        values = values.transpose(..., "evaluated_round", *inner)
+        runs = [str(dim) for dim in values.dims[: values.ndim - 1 - len(inner)]]
+        bad = np.isposinf(values.values)
+        for place in np.ndindex(bad.shape[: len(runs)]):
+            at = np.argwhere(bad[place])
+            if not len(at):
+                continue
+            first = int(at[0, 0])
+            kind = (rounds, *place)
+            if kind in found and found[kind][0] <= first:
+                continue
+            run = {dim: values[dim].values.tolist()[i] for dim, i in zip(runs, place, strict=True)}
+            person = inner[0] if inner and inner[0] in ("client", "unseen") else None
+            clients = () if person is None else tuple(values[person].values[at[at[:, 0] == first, 1]].tolist())
+            done = int(values["evaluated_round"].values[first]) if rounds else None
+            found[kind] = (first, InfiniteLoss(run, done, name, clients))
+    return tuple(found[kind][1] for kind in sorted(found))
 
 
 def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,27 +231,32 @@ def metrics_of_runs(
 
 def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Every metric over clients, from arrays ``[seed, evaluated_round, client]``."""
-    loss, accuracy = values[prefix + "test_loss"], values[prefix + "test_accuracy"]
-    scalars = {
-        "average_loss": formulas.average_accuracy(loss),
-        "average_accuracy": formulas.average_accuracy(accuracy),
-        "maximum_accuracy": formulas.maximum_accuracy(accuracy),
-    }
+    loss, accuracy = values[prefix + "test_loss"], values.get(prefix + "test_accuracy")
+    scalars = {"average_loss": formulas.average_accuracy(loss)}
+    if accuracy is not None:
+        scalars["average_accuracy"] = formulas.average_accuracy(accuracy)
+        scalars["maximum_accuracy"] = formulas.maximum_accuracy(accuracy)
     common = values.get(prefix + "global_test_loss")  # of the model before any client changes it
-    if common is not None:
+    if prefix + "global_test_accuracy" in values:
         scalars["global_average_accuracy"] = formulas.average_accuracy(values[prefix + "global_test_accuracy"])
     if prefix + "standalone_test_loss" not in values:
         return scalars
     alone_loss = values[prefix + "standalone_test_loss"][:, None]
-    alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
     required = values[prefix + "required_loss"][:, None]
     # GM-Appeal is about the model that all clients have in common.
-    common, common_accuracy = (loss, accuracy) if common is None else (common, values[prefix + "global_test_accuracy"])
-    return scalars | {
+    common, common_accuracy = (
+        (loss, accuracy) if common is None else (common, values.get(prefix + "global_test_accuracy"))
+    )
+    scalars |= {
         "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
         "global_incentivised_participation_rate": formulas.incentivised_participation_rate(common, alone_loss),
         "global_model_appeal": formulas.global_model_appeal(common, required),
         "ipr_loss": formulas.ipr_loss(loss, alone_loss),
+    }
+    if accuracy is None or prefix + "standalone_test_accuracy" not in values:
+        return scalars
+    alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
+    return scalars | {
         "ipr_accuracy": formulas.ipr_accuracy(accuracy, alone_accuracy),
         "preferred_model_accuracy": formulas.preferred_model_accuracy(accuracy, alone_accuracy, loss, alone_loss),
         "preferred_model_accuracy_by_accuracy": formulas.preferred_model_accuracy(
@@ -251,8 +322,10 @@ def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> x
     Returns:
       The Dataset with ``contribution_correlation`` over ``seed, evaluated_round``: of the test accuracy after that many
       rounds and the contribution in the last of them; NaN before the first round that is recorded (also where a run is
-      taken up again) and where either is constant.
+      taken up again) and where either is constant. Absent where there are no accuracies.
     """
+    if "test_accuracy" not in metrics:
+        return metrics
     if "contribution" not in records or records["contribution"].dims != ("seed", "round", "client"):
         return metrics
     # A round that was not recorded is NaN; whole numbers become floats for its sake.

@@ -23,6 +23,14 @@ from fljax.types import Federation, Task
 LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is better
 VALIDATION = "average_valid_accuracy"
 METRICS = tuple(SCALARS)
+# Those that a task without accuracies has as well.
+_OF_LOSSES = (
+    "average_loss",
+    "incentivised_participation_rate",
+    "global_incentivised_participation_rate",
+    "ipr_loss",
+    "global_model_appeal",
+)
 
 
 class Outcome(NamedTuple):
@@ -112,6 +120,11 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     made = _worlds(grid.cells, worlds, tell) if missing else {}
     for place in range(len(grid.cells)) if missing else ():
         world = made[worlds[place]]
+        if world.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
+            raise ConfigError(
+                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
+                f"are {', '.join(_OF_LOSSES)}"
+            )
         # What is wrong with a round is wrong in all cells, but for the shapes of the data.
         first = worlds.index(worlds[place]) == place
         experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first, swept=True)
@@ -258,6 +271,8 @@ def _algorithm(
             for seed, round in each.diverged:
                 words = f"cell {place} diverged in round {round} of seed {seed}; frozen there"
                 tell("note", label, round, len(jobs) * rounds, words)
+            for loss in each.infinite:
+                tell("note", label, loss.round or 0, len(jobs) * rounds, f"cell {place}: {loss}")
     return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
 
 

@@ -12,6 +12,7 @@ import optax
 
 from fljax import local
 from fljax.local import Local
+from fljax.models import correct
 from fljax.types import Examples, Rows, Subset, Task
 
 KEY = jax.random.key(3)
@@ -34,6 +35,7 @@ LINEAR = Task(
     init=lambda key: {"w": jnp.zeros(2)},
     logits=lambda params, x, key=None: (x @ params["w"])[:, None],
     loss=linear_loss,
+    score=correct,
 )
 
 
@@ -47,6 +49,7 @@ def logistic_task():
         init=lambda key: {"w": 0.1 * jax.random.normal(key, (2, 3)), "b": jnp.zeros(3)},
         logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
         loss=optax.softmax_cross_entropy_with_integer_labels,
+        score=correct,
     )
 
 

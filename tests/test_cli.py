@@ -16,6 +16,7 @@ from fljax.cli import show
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
+from fljax.results import InfiniteLoss
 
 CONFIG = """
 rounds = 4
@@ -34,14 +35,14 @@ name = "fedavg"
 """
 
 
-def outcome(config, diverged=()):
+def outcome(config, diverged=(), infinite=()):
     shape = (1, len(config.seeds), 1)
     dimensions = ("algorithm", "seed", "evaluated_round")
     metrics = xr.Dataset(
         {"average_accuracy": (dimensions, np.full(shape, 0.5)), "m": (dimensions, np.full(shape, np.nan))},
         {"algorithm": ["fedavg"], "seed": list(config.seeds), "evaluated_round": [config.rounds]},
     )
-    return experiment.Outcome(metrics, xr.Dataset(), tuple(diverged), {})
+    return experiment.Outcome(metrics, xr.Dataset(), tuple(diverged), {}, tuple(infinite))
 
 
 @pytest.fixture
@@ -122,6 +123,18 @@ def test_unwritable_folder(fake, capsys):
     code, _, err = call(capsys, "run", "tiny.toml", "--out", "tiny.toml/x")
     assert (code, fake) == (2, [])
     assert "expected a folder to write in, got 'tiny.toml/x'" in err
+
+
+def test_infinite_losses(fake, capsys, monkeypatch):
+    """As for runs that diverged: one sentence, and no success."""
+    found = [InfiniteLoss({"algorithm": "fedavg", "seed": 0}, 3, "test_loss", (1, 2)), InfiniteLoss({}, None, "m", ())]
+    monkeypatch.setattr(experiment, "run", lambda config, **others: outcome(config, infinite=found))
+    code, _, err = call(capsys, "run", "tiny.toml", "--out", "x", "--quiet")
+    told = "the test_loss of clients 1, 2 is infinite after round 3 (algorithm fedavg, seed 0), and so in 1 more"
+    assert (code, err) == (1, f"fljax: {told}; all is saved in x\n")
+    code, out, _ = call(capsys, "run", "tiny.toml", "--out", "y", "--json")
+    expected = {"run": {"algorithm": "fedavg", "seed": 0}, "round": 3, "metric": "test_loss", "clients": [1, 2]}
+    assert json.loads(out)["infinite"][0] == expected
 
 
 def test_diverged(fake, capsys, monkeypatch):

@@ -87,8 +87,10 @@ def fedem(
       its own. Info: ``mixture`` [row, cluster], zeros in an empty row, and ``weight`` [row].
 
     Raises:
-      ValueError: if ``clusters`` or ``clients_per_round`` is not positive, or ``deploy_steps`` is negative.
+      ValueError: if ``clusters`` or ``clients_per_round`` is not positive, ``deploy_steps`` is negative, or the
+        task has no classes.
     """
+    training.check_classes(task, "fedem")
     check_clusters(clusters)
     if deploy_steps < 0:
         raise ValueError(f"expected deploy_steps to be zero or more, got {deploy_steps}")

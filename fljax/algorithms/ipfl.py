@@ -137,12 +137,13 @@ def ipfl(
       (the last round of a run is never settled); ``exploration`` [cluster].
 
     Raises:
-      ValueError: if a name is not valid or a number out of range; when it is built into a run, if the server has no
-        rows for the profiler.
+      ValueError: if a name is not valid, a number is out of range or the task has no score; when it is built into a
+        run, if the server has no rows for the profiler.
     """
     if code_mode:
         bid, random_slots = CODE_MODE["bid"], CODE_MODE["random_slots"]
         fill_empty, ranked, importance_split = (CODE_MODE[key] for key in ("fill_empty", "ranked", "importance_split"))
+    training.check_score(task, "ipfl")
     _check(bid, importance_split, random_slots, clients_per_cluster)
     for name, value in {"exploration": exploration, "least_exploration": least_exploration}.items():
         check_share(name, value)

@@ -43,8 +43,9 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
       by client: ``score``.
 
     Raises:
-      ValueError: when it is built into a run, if the server has no such rows.
+      ValueError: if the task has no score; when it is built into a run, if the server has no such rows.
     """
+    training.check_score(task, "rank")
 
     def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
         if rank_on not in held:

@@ -38,6 +38,8 @@ COLUMNS = {
     "average_accuracy": "average",
     "unseen_average_accuracy": "average unseen",
 }
+# Shown instead where the task has no accuracy.
+LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
 
 
 def run(
@@ -77,7 +79,9 @@ def run(
         diverged = [dict(zip(("algorithm", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]
         summary = [row._asdict() for row in rows]
-        print_json({"directory": str(folder), "summary": summary, "diverged": diverged, "report": written})
+        infinite = [each._asdict() for each in outcome.infinite]
+        found = {"directory": str(folder), "summary": summary, "diverged": diverged, "infinite": infinite}
+        print_json(found | {"report": written})
     elif not quiet:
         console(110).print(_table(rows, len(chosen.seeds)))
         if chosen.published is not None:
@@ -94,6 +98,10 @@ def run(
         others = len(outcome.diverged) - 1
         more = f", and {others} more" if others else ""
         return fail(f"{label} diverged with seed {seed} in round {round_}{more}; all is saved in {folder}", 1)
+    if outcome.infinite:
+        others = len(outcome.infinite) - 1
+        more = f", and so in {others} more" if others else ""
+        return fail(f"{outcome.infinite[0]}{more}; all is saved in {folder}", 1)
     return 0
 
 
@@ -101,15 +109,19 @@ def _table(rows: Sequence[Row], seeds: int) -> Table:
     from fljax.report import pivot
     from fljax.report.tables import cell
 
-    lines = pivot(rows, list(COLUMNS))
-    shown = [place for place in range(len(COLUMNS)) if any(line[place] for line in lines.values())]
+    accuracies = any(row.metric == "average_accuracy" for row in rows)
+    columns = COLUMNS if accuracies else COLUMNS | LOSSES
+    lines = pivot(rows, list(columns))
+    shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     last = f"after round {rows[0].round}, " if rows else ""
-    about = "IPR: share of clients that prefer the deployed model; accuracies are shares of 1"
+    about = "IPR: share of clients that prefer the deployed model" + (
+        "; accuracies are shares of 1" if accuracies else ""
+    )
     table = Table(title=f"Test results {last}{spread}", caption=about)
     table.add_column("algorithm")
     for place in shown:
-        table.add_column(list(COLUMNS.values())[place], justify="right")
+        table.add_column(list(columns.values())[place], justify="right")
     for label, line in lines.items():
         table.add_row(label, *[cell(line[place]) for place in shown])
     return table

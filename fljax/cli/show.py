@@ -96,7 +96,8 @@ def prepare(
 
     found = data.load(name, folder=folder)
     shape = " x ".join(str(length) for length in found.x.shape[1:])
-    print(f"{name}: {len(found.y)} examples of {shape}, {found.classes} classes")
+    classes = "" if found.classes is None else f", {found.classes} classes"
+    print(f"{name}: {len(found.y)} examples of {shape}{classes}")
 
 
 def status(as_json: Json = False) -> None:

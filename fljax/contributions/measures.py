@@ -148,10 +148,11 @@ def measure(
         default "standalone_accuracy") and ``free_riders`` (ids), which contribute ``level`` (by default 0) or, with
         ``induced_rate``, what ``contribution_at`` says (with ``kappa`` and ``ceiling``). What else stands in the table
         goes to the measure.
-      facts: everything that a measure may ask for; its arrays are ``[seeds, N]``.
+      facts: everything that a measure may ask for; its arrays are ``[seeds, N]``. Without ``standalone_accuracy`` where
+        the task has no score.
 
     Raises:
-      ValueError: if there is no such measure, or if it returns another shape.
+      ValueError: if there is no such measure, if it asks for a fact that is not known, or if it returns another shape.
     """
     seeds, population = np.shape(facts["size"])
     table: dict[str, Any] = dict(chosen) if isinstance(chosen, Mapping) else {}
@@ -161,6 +162,12 @@ def measure(
         name = chosen if isinstance(chosen, str) else table.pop("name", "standalone_accuracy")
         function = resolve(name, CONTRIBUTIONS, "contribution")
         asked = inspect.signature(function).parameters
+        lacking = [each for each in FACTS if each in asked and each not in facts and each not in table]
+        if lacking:
+            raise ValueError(
+                f"expected a task with a score for the contribution {name!r}, which asks for {lacking[0]}, got one "
+                "without; size, participation_rate and a list of numbers need none"
+            )
         found = jnp.asarray(function(**({key: value for key, value in facts.items() if key in asked} | table)))
     else:
         name, found = "list", jnp.asarray(chosen, jnp.result_type(float))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fljax.data.assignment import Partition
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.federation import federate, federations, from_arrays
+from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.partition import PARTITIONERS
 from fljax.data.sources import SOURCES, load, status
 from fljax.data.tables import census, pad, stack
@@ -25,6 +25,7 @@ __all__ = [
     "from_arrays",
     "load",
     "pad",
+    "place",
     "stack",
     "status",
 ]

@@ -59,8 +59,22 @@ def begin(
 
 
 def count_classes(labels: np.ndarray, classes: int | None) -> int:
-    """Returns ``classes``, or the largest label plus one where it is None."""
+    """Returns ``classes``, or the largest label plus one where it is None.
+
+    Raises:
+      ValueError: labels are no classes.
+    """
+    check_class_labels(labels)
     return int(labels.max()) + 1 if classes is None else check_count("classes", classes)
+
+
+def check_class_labels(labels: np.ndarray) -> None:
+    """Raises a ValueError unless labels are whole numbers ``[n]``, one class for each row."""
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            "expected one whole-number label for each row, since this partition deals by classes, got labels of "
+            f"{labels.dtype} with shape {labels.shape}; iid, quantity, noise and natural take any labels"
+        )
 
 
 def relative_order(clients: int, unseen: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fljax.data.arrays import check_classes, check_finite, fits, number_owners, stored_features, stored_labels, whole
+
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, Shaped
 
 
 class Dataset(NamedTuple):
@@ -15,8 +17,8 @@ class Dataset(NamedTuple):
 
     Attributes:
       x: uint8 images ``[n, height, width, channels]``, float32 features ``[n, d]``, or int32 tokens ``[n, length]``.
-      y: labels 0..classes-1.
-      classes: number of labels.
+      y: labels ``[n]`` in 0..classes-1, or what else a task learns, ``[n, ...]`` of any type.
+      classes: number of labels; None where labels are no classes.
       train_size: the first ``train_size`` rows are upstream's training part and the rest its test part; n
         where upstream has no test part.
       mean: mean of the training part's features, for standardising; of images after division by 255.
@@ -26,8 +28,8 @@ class Dataset(NamedTuple):
     """
 
     x: np.ndarray
-    y: Int[np.ndarray, " n"]
-    classes: int
+    y: Shaped[np.ndarray, "n ..."]
+    classes: int | None
     train_size: int
     mean: float | Float[np.ndarray, " d"] = 0.0
     std: float | Float[np.ndarray, " d"] = 1.0
@@ -46,52 +48,60 @@ def dataset(
 ) -> Dataset:
     """Makes a Dataset from arrays: checks them and casts them to the types that fljax stores.
 
-    uint8 stays uint8 (``mean`` and ``std`` are then measured); every other feature becomes float32 and is
-    taken to be on a good scale already (mean 0, std 1). With a ``vocabulary`` the features are tokens and become int32.
+    uint8 stays uint8 (``mean`` and ``std`` are then measured), other whole numbers become int32, and floats float32.
+    Features that are no images are taken to be on a good scale already (mean 0, std 1).
 
     Args:
       x: features, ``[n, ...]``.
-      y: whole-number labels ``[n]`` from 0.
-      owner: whom each row belongs to, ``[n]`` whole numbers.
-      classes: number of labels; the largest label plus one if not given.
+      y: labels. Whole numbers ``[n]`` are classes, counted from 0. Floats, and several numbers for each row
+        ``[n, ...]``, are what a task of one's own makes of them: regression, several labels, next tokens.
+      owner: whom each row belongs to, ``[n]`` whole numbers. Where one does not fit 32 bits, owners are numbered in
+        their order.
+      classes: number of classes; the largest label plus one if not given.
       train_size: length of upstream's training part; all n rows if not given.
       vocabulary: number of different tokens; ``x`` is then ``[n, length]`` whole numbers in 0..vocabulary-1, where 0
         fills up texts at their end.
 
     Raises:
-      ValueError: lengths differ, there are no rows, or labels or tokens are out of range.
+      ValueError: lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
     x, y = np.asarray(x), np.asarray(y)
-    if y.ndim != 1 or y.size == 0 or x.ndim < 1 or len(x) != len(y):
-        raise ValueError(
-            f"expected features [n, ...] and labels [n] of at least 1 row, got shapes {x.shape} and {y.shape}"
+    check_rows(x, y)
+    if owner is not None:
+        owner = np.asarray(owner)
+        if owner.shape != y.shape[:1]:
+            raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
+        owner = (
+            whole("owners", owner)
+            if not np.issubdtype(owner.dtype, np.integer) or fits(owner)
+            else number_owners(owner)
         )
-    y = _whole("labels", y)
-    classes = int(y.max()) + 1 if classes is None else classes
-    if y.min() < 0 or y.max() >= classes:
-        raise ValueError(f"expected labels in 0..{classes - 1}, got labels in {y.min()}..{y.max()}")
+    check_finite("features", x, owner)
+    check_finite("labels", y, owner)
+    classes = 2 if classes is None and y.dtype == bool and y.ndim == 1 else classes
+    y = stored_labels(y)
+    classes = check_classes(y, classes)
     size = len(y) if train_size is None else train_size
     if not 1 <= size <= len(y):
         raise ValueError(f"expected train_size in 1..{len(y)}, got {train_size}")
-    if owner is not None:
-        owner = _whole("owners", np.asarray(owner))
-        if owner.shape != y.shape:
-            raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
     if vocabulary is not None:
-        tokens = _whole("tokens", x)
+        tokens = whole("tokens", x)
         if tokens.ndim != 2 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise ValueError(f"expected tokens [n, length] in 0..{vocabulary - 1}, got others in an array {x.shape}")
         return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary)
     if x.dtype != np.uint8:
-        return Dataset(x.astype(np.float32), y, classes, size, owner=owner)
+        return Dataset(stored_features(x), y, classes, size, owner=owner)
     mean, std = _moments(x[:size])
     return Dataset(x, y, classes, size, mean, std, owner)
 
 
-def _whole(name: str, values: np.ndarray) -> np.ndarray:
-    if not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"expected {name} to be whole numbers, got an array of {values.dtype}")
-    return values.astype(np.int32)
+def check_rows(x: Any, y: Any) -> None:
+    """Raises a ValueError unless there are as many features as labels, and at least one."""
+    if np.ndim(y) < 1 or np.ndim(x) < 1 or np.size(y) == 0 or np.size(x) == 0 or len(x) != len(y):
+        raise ValueError(
+            "expected features [n, ...] and labels [n] or [n, ...] of at least 1 row, got shapes "
+            f"{np.shape(x)} and {np.shape(y)}"
+        )
 
 
 def _moments(images: np.ndarray) -> tuple[float, float]:

@@ -6,11 +6,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.data.arrays import (
+    check_classes,
+    check_finite,
+    check_numbers,
+    check_wide,
+    number_owners,
+    stored_labels,
+)
 from fljax.data.assignment import Partition
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.dataset import Dataset, check_rows, dataset
 from fljax.data.names import check_count, check_fraction, check_keywords, choose, keywords
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import client_table, row_table
@@ -19,6 +28,8 @@ from fljax.types import Examples, Federation
 
 _ASKED = ("clients", "unseen", "seed")
 _OFFERED = ("classes", "owner", "test_fraction")
+# Kinds of whole numbers.
+_ALIKE = {"i": "u", "u": "i"}
 
 
 def federate(
@@ -40,8 +51,8 @@ def federate(
     server's own rows, ``held["validation"]``, are set aside before the rows are dealt.
 
     Args:
-      dataset: what to deal. Where several federations are made of one data set, put ``x`` on the device first
-        (``dataset._replace(x=jnp.asarray(dataset.x))``) and all of them share that copy.
+      dataset: what to deal. Where several federations are made of one data set, put it on the device first
+        (``fljax.data.place``) and all of them share that copy.
       partition: a name in PARTITIONERS, or a function
         ``(labels, *, clients, unseen, seed, ...) -> Partition``. One that also takes ``classes``, ``owner``
         or ``test_fraction`` gets the data set's, and ``1 - train_fraction``. It may return a plain list of
@@ -62,7 +73,8 @@ def federate(
       A Federation whose index tables are padded with 0.
 
     Raises:
-      ValueError: an argument is out of range, the partition does not know a keyword, or it cannot be done.
+      ValueError: an argument is out of range, the partition does not know a keyword, it cannot be done, or examples are
+        not finite or labels no classes of the data set.
     """
     check_count("unseen", unseen, 0)
     check_count("seed", seed, 0)
@@ -71,6 +83,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
+    dataset = place(dataset)
     clients = _count_clients(dataset, partition, clients, unseen)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
     pool, held = np.arange(dataset.train_size), {}
@@ -93,16 +106,16 @@ def federate(
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
-    x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y, jnp.int32)
+    x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y)
     if len(made.rotated):
         x, y = _with_rotated(x, y, pool[made.rotated])
     # Rows count within the pool; copies follow the data set's own rows.
-    place = np.concatenate([pool, n + np.arange(len(made.rotated))])
-    held |= {name: place[rows] for name, rows in made.held.items()}
+    numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
+    held |= {name: numbers[rows] for name, rows in made.held.items()}
     parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
     tables = []
     for group in (range(clients), range(clients, clients + unseen)):
-        trains, valids, tests = ([place[parts[i][part]] for i in group] for part in range(3))
+        trains, valids, tests = ([numbers[parts[i][part]] for i in group] for part in range(3))
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
@@ -112,6 +125,26 @@ def federate(
     return Federation(Examples(x, y), tables[0], tables[1], server)
 
 
+def place(dataset: Dataset) -> Dataset:
+    """Checks a data set and puts its examples on the device, once for all federations that are made of it.
+
+    Raises:
+      ValueError: lengths differ, features or labels are not finite or lose bits, or labels are no classes of it.
+    """
+    check_rows(dataset.x, dataset.y)
+    owner = dataset.owner
+    if owner is not None and np.shape(owner) != (len(dataset.y),):
+        raise ValueError(f"expected one owner for each of the {len(dataset.y)} rows, got shape {np.shape(owner)}")
+    check_numbers("features", dataset.x)
+    check_finite("features", dataset.x, owner)
+    check_finite("labels", dataset.y, owner)
+    check_wide("features", dataset.x)
+    y = dataset.y if isinstance(dataset.y, jax.Array) else stored_labels(np.asarray(dataset.y))
+    if dataset.classes is not None:
+        check_classes(y, dataset.classes)
+    return dataset._replace(x=jnp.asarray(dataset.x), y=jnp.asarray(y))
+
+
 def from_arrays(
     x: Any,
     y: Any,
@@ -119,36 +152,46 @@ def from_arrays(
     *,
     test_data: tuple[Any, Any] | None = None,
     classes: int | None = None,
+    vocabulary: int | None = None,
     **options: Any,
 ) -> Federation:
     """Makes a federation of one's own arrays: every owner becomes a client.
 
     Args:
-      x: features ``[n, ...]``; uint8 stays as it is, everything else becomes float32.
-      y: whole-number labels ``[n]`` from 0.
+      x: features ``[n, ...]``; uint8 stays as it is, other whole numbers (tokens) become int32, and floats float32.
+      y: labels. Whole numbers ``[n]`` are classes, counted from 0; floats, and several numbers for each row
+        ``[n, ...]``, are for tasks without classes (``fljax.models.task_from_module(..., loss=...)``).
       owners: whom each row belongs to, ``[n]``: whole numbers or anything that can be sorted, e.g. names.
         Clients are numbered in their sorted order; negative numbers are nobody's.
       test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
-      classes: number of labels; the largest label plus one if not given.
+      classes: number of classes; the largest label plus one if not given.
+      vocabulary: number of different tokens, for ``x [n, length]``, so that tokens are checked; None: not checked.
       **options: as for ``federate``, e.g. ``unseen``, ``train_fraction``, ``test="global"``.
 
     Raises:
-      ValueError: lengths differ, labels are out of range, or as for ``federate``.
+      ValueError: lengths differ, labels are out of range, floats are not finite (clients are named), or as for
+        ``federate``.
     """
     x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
-    if not np.issubdtype(owners.dtype, np.integer):
-        owners = np.unique(owners, return_inverse=True)[1].reshape(owners.shape)
-    owners = owners.astype(np.int64)
-    if owners.shape != y.shape:
+    check_rows(x, y)
+    if owners.shape != y.shape[:1]:
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
+    check_finite("features", x, owners)
+    check_finite("labels", y, owners)
+    owners = number_owners(owners)
     size = len(y)
     if test_data is not None:
         test_x, test_y = (np.asarray(each) for each in test_data)
         if test_x.shape[1:] != x.shape[1:] or test_x.dtype != x.dtype:
             raise ValueError(f"expected test features like {x.dtype} {x.shape}, got {test_x.dtype} {test_x.shape}")
+        check_rows(test_x, test_y)
+        check_finite("test features", test_x)
+        check_finite("test labels", test_y)
+        if test_y.shape[1:] != y.shape[1:] or test_y.dtype.kind not in (y.dtype.kind, *_ALIKE.get(y.dtype.kind, "")):
+            raise ValueError(f"expected test labels like {y.dtype} {y.shape}, got {test_y.dtype} {test_y.shape}")
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
-    made = dataset(x, y, owner=owners, classes=classes, train_size=size)
+    made = dataset(x, y, owner=owners, classes=classes, train_size=size, vocabulary=vocabulary)
     return federate(made, options.pop("partition", "natural"), **options)
 
 
@@ -234,5 +277,5 @@ def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int
       seeds: a seed for each federation.
       **options: as for ``federate``.
     """
-    placed = dataset._replace(x=jnp.asarray(dataset.x), y=jnp.asarray(dataset.y, jnp.int32))
+    placed = place(dataset)
     return [federate(placed, partition, seed=seed, **options) for seed in seeds]

@@ -14,6 +14,7 @@ import numpy as np
 from fljax.data.assignment import (
     Partition,
     begin,
+    check_class_labels,
     count_classes,
     cut,
     relative_order,
@@ -53,6 +54,7 @@ def iid(
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     order = rng.permutation(len(labels))
     if stratified:
+        check_class_labels(labels)
         order = order[np.argsort(labels[order], kind="stable")]
         return Partition(tuple(order[start::everybody] for start in range(everybody)))
     return Partition(tuple(np.array_split(order, everybody)))
@@ -120,7 +122,8 @@ def dirichlet(
     """
     check_positive("beta", beta)
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
-    totals = np.bincount(labels, minlength=count_classes(labels, classes))
+    count = count_classes(labels, classes)
+    totals = np.bincount(labels, minlength=count)
     counts = np.zeros((len(totals), everybody), int)
     for _ in range(_DRAWS):
         counts[:] = 0

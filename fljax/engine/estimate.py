@@ -13,6 +13,7 @@ from fljax import trees
 from fljax.engine import program
 from fljax.engine.execution import Execution, Lanes, resolve
 from fljax.engine.keys import seeds_of
+from fljax.engine.labels import check_labels, task_of
 from fljax.engine.memory import peak_bytes
 from fljax.engine.program import Plan, Shapes
 from fljax.engine.round import State, by_id, initial_state, one_round
@@ -67,6 +68,7 @@ def estimate(
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     spec, inputs = program.split(algorithm_or_plan, by_id(federation))
+    check_labels(task_of(spec, inputs), federation)
     shapes = program.measure(spec, inputs, len(seeds))
     lanes = resolve(execution or Execution(), shapes.sizes)
     traced = list(program.trace_all(spec, lanes, capacity, inputs, jnp.asarray(seeds, jnp.uint32)))

@@ -113,13 +113,13 @@ def evaluate(
             return there
         return there & algorithm.counted(state.server, _seat(round, client, known))
 
-    def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Array]:
+    def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Any]:
         rows = getattr(local_data(federation, client), part)
         return local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
 
     def score(client: ClientData, model: PyTree, part: str, known: bool, prefix: str = "") -> dict[str, Array]:
         loss, accuracy = local.judged(*scores(client, model, part), counts(client, part, known))
-        return {f"{prefix}{part}_loss": loss, f"{prefix}{part}_accuracy": accuracy}
+        return _named(f"{prefix}{part}", loss, accuracy)
 
     def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
         own, shared = models
@@ -151,7 +151,7 @@ def evaluate(
             if clients is not None:
                 counted = jax.vmap(lambda client, known=not of: counts(client, "test", known))(clients)
                 values = local.judged(loss, accuracy, counted)
-                found |= dict(zip((f"{of}{prefix}test_loss", f"{of}{prefix}test_accuracy"), values, strict=True))
+                found |= _named(f"{of}{prefix}test", *values)
     if same:
         for name in [name for name in found if "test_" in name]:
             prefix, _, rest = name.rpartition("test_")
@@ -160,14 +160,20 @@ def evaluate(
         model, rows = algorithm.served(state.server), held_data(federation)["test"]
         loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
         values = local.judged(loss, accuracy, rows.rows.size > 0)
-        found |= dict(zip(("server_test_loss", "server_test_accuracy"), values, strict=True))
+        found |= _named("server_test", *values)
     if algorithm.clusters is not None and (sources := distributions(federation)):
         models = algorithm.clusters(state.server)
         scores_of = lambda rows: local.evaluate_each(algorithm.task, models, rows, algorithm.predict)  # noqa: E731
         each = [scores_of(held_data(federation)[name]) for name in sources]
-        loss, accuracy = (jnp.stack(values, axis=-1) for values in zip(*each, strict=True))
-        found |= {"cluster_loss": loss, "cluster_accuracy": accuracy}
+        loss, accuracy = jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *each)
+        found |= _named("cluster", loss, accuracy)
     return found
+
+
+def _named(prefix: str, loss: Array, accuracy: Array | None) -> dict[str, Array]:
+    """The scores by name; a task without a score has no accuracy."""
+    found = {f"{prefix}_loss": loss}
+    return found if accuracy is None else found | {f"{prefix}_accuracy": accuracy}
 
 
 def distributions(federation: Federation) -> list[str]:

@@ -16,6 +16,7 @@ from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
 from fljax.engine.keys import seeds_of
+from fljax.engine.labels import check_labels, task_of
 from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State, by_id
@@ -91,8 +92,8 @@ def simulate(
       last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
-      ValueError: if counts are out of range, if the federation, ``by_seed`` or ``reference`` has another number of
-        seeds, or if ``initial`` does not fit the algorithm and the seeds.
+      ValueError: if counts are out of range, if the task has no class for a label, if the federation, ``by_seed`` or
+        ``reference`` has another number of seeds, or if ``initial`` does not fit the algorithm and the seeds.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -135,6 +136,7 @@ def run_plans(
     execution = execution or Execution()
     clock = _Clock()
     runs = seeds * len(plans)
+    check_labels(task_of(spec, inputs), federation)
     shapes = program.measure(spec, inputs, len(runs))
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
@@ -280,4 +282,5 @@ def _result(
     metrics = results.with_contribution_correlation(metrics, table)
 
     deployed = DeployedModels((spec, inputs), state, len(seeds), lanes.devices)
-    return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state))
+    infinite = results.infinite_losses(metrics)
+    return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)

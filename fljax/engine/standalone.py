@@ -14,6 +14,7 @@ from fljax import trees
 from fljax.engine import jit
 from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
+from fljax.engine.labels import check_labels
 from fljax.engine.lanes import map_lanes, on_devices, replicated
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import (
@@ -67,7 +68,12 @@ def standalone(
       execution: how clients and seeds map to the device.
 
     Returns:
-      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies.
+      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies (None
+      where the task has no score).
+
+    Raises:
+      ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
+        number per sample.
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
@@ -99,6 +105,7 @@ def standalone_sweep(
     """
     seeds = seeds_of(seeds)
     check_seeds(seeds, federation)
+    check_labels(task, federation)
     federation = by_id(federation)
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
     places: list[tuple[Spec, int]] = []
@@ -197,10 +204,10 @@ def _population(
     seed: Array,
     lanes: Lanes,
     keep_models: bool,
-) -> tuple[Array, Array, Array, PyTree | None]:
-    """Training loss, test loss, test accuracy, models of a population, in its order."""
+) -> tuple[Array, Array, Array | None, PyTree | None]:
+    """Training loss, test loss, test accuracy (or None), models of a population, in its order."""
 
-    def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array, PyTree | None]:
+    def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
         client, purpose = row
         own = local_data(data, client)
         own_key = client_key(round_key(seed, purpose), client.id)

@@ -12,9 +12,12 @@ from fljax.local.batches import draw_distinct as draw_distinct
 from fljax.local.batches import fetch as fetch
 from fljax.local.batches import shuffled as shuffled
 from fljax.local.evaluation import AT_ONCE as AT_ONCE
+from fljax.local.evaluation import check_classes as check_classes
+from fljax.local.evaluation import check_score as check_score
 from fljax.local.evaluation import evaluate as evaluate
 from fljax.local.evaluation import evaluate_each as evaluate_each
 from fljax.local.evaluation import judged as judged
+from fljax.local.evaluation import per_sample as per_sample
 from fljax.local.settings import Local as Local
 from fljax.local.settings import named_optimizer as named_optimizer
 from fljax.local.settings import optimizer as optimizer

@@ -30,7 +30,7 @@ class Batches(NamedTuple):
 
 def fetch(
     task: Task, subset: Subset, position: Int[Array, " b"], key: Key[Array, ""] | None = None
-) -> tuple[Array, Int[Array, " b"]]:
+) -> tuple[Array, Array]:
     """Reads and prepares rows of a subset: ``(x, y)``.
 
     Args:

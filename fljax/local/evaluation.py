@@ -1,9 +1,9 @@
-"""Judging one client: loss and accuracy over all rows of a subset."""
+"""Judging one client: loss and accuracy over all rows of a subset; what a task must have to be judged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,11 @@ def evaluate(
     *,
     key: Key[Array, ""] | None = None,
     ragged: bool = False,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean loss and accuracy over ALL rows of a subset: one inference pass.
+) -> tuple[Float[Array, ""], Any]:
+    """Mean loss and mean score over ALL rows of a subset: one inference pass.
 
     Args:
-      task: gives ``prepare`` and ``loss``.
+      task: gives ``prepare``, ``loss`` and ``score``.
       predict: ``x -> logits`` on prepared ``x``.
       subset: the rows; padding is masked.
       key: of the noise of the features, if the subset has noise; None: clean features.
@@ -39,32 +39,66 @@ def evaluate(
         The result has no derivative then.
 
     Returns:
-      ``(loss, accuracy)``; both NaN for a subset without rows.
+      ``(loss, accuracy)``; both NaN for a subset without rows. The accuracy of a task without a score is None.
+
+    Raises:
+      ValueError: if the task's loss or score is not one number per sample.
     """
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
 
-    def sums(position: Array) -> tuple[Array, Array]:
+    def sums(position: Array) -> tuple[Array, Array | None]:
         x, y = fetch(task, subset, position, key)
         logits = predict(x)
-        correct = (jnp.argmax(logits, axis=-1) == y).astype(logits.dtype)
         add = lambda values: jnp.sum(jnp.where(position < size, values, 0))  # noqa: E731
-        return add(task.loss(logits, y)), add(correct)
+        loss = per_sample(task.loss(logits, y), len(position), "loss")
+        if task.score is None:
+            return add(loss), None
+        return add(loss), add(per_sample(task.score(logits, y), len(position), "score").astype(loss.dtype))
 
     parts = -(-capacity // AT_ONCE)
     if parts <= 1:
-        loss, correct = sums(jnp.arange(capacity))
+        loss, score = sums(jnp.arange(capacity))
     else:
         each = -(-capacity // parts)
         places = jnp.arange(parts * each).reshape(parts, each)
         if ragged:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
             more = lambda part, total: jax.tree.map(jnp.add, total, sums(places[part]))  # noqa: E731
-            loss, correct = jax.lax.fori_loop(0, -(-size // each), more, nothing)
+            loss, score = jax.lax.fori_loop(0, -(-size // each), more, nothing)
         else:
-            loss, correct = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
+            loss, score = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
     count = size.astype(loss.dtype)
     count = jnp.where(count > 0, count, jnp.nan)
-    return loss / count, correct / count
+    return loss / count, None if score is None else score / count
+
+
+def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
+    """``values``, which must be one number for each of ``count`` samples.
+
+    Raises:
+      ValueError: if they have another shape, which broadcasting would otherwise hide.
+    """
+    if jnp.shape(values) != (count,):
+        raise ValueError(
+            f"expected the {name} of the task to be one number per sample, of shape [{count}] for {count} samples, got "
+            f"shape {list(jnp.shape(values))}"
+        )
+    return values
+
+
+def check_score(task: Task, user: str) -> None:
+    """Raises a ValueError unless the task has a score, which ``user`` needs."""
+    if task.score is None:
+        raise ValueError(
+            f"expected a task with a score for {user}, which compares accuracies, got one without; "
+            "task_from_module(..., score=...) gives it one"
+        )
+
+
+def check_classes(task: Task, user: str) -> None:
+    """Raises a ValueError unless the task knows its number of classes, which ``user`` needs."""
+    if task.classes is None:
+        raise ValueError(f"expected a task of classes for {user}, got one with classes = None")
 
 
 def evaluate_each(
@@ -74,7 +108,7 @@ def evaluate_each(
     predict: Callable[..., Array] | None = None,
     *,
     ragged: bool = False,
-) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
+) -> tuple[Float[Array, " K"], Any]:
     """``evaluate`` of several models, whose leaves are ``[K, ...]``, on the same rows.
 
     ``predict`` is ``(model, x) -> logits``; None: the task's logits.
@@ -83,19 +117,19 @@ def evaluate_each(
     time.
     """
 
-    def one(model: PyTree) -> tuple[Array, Array]:
+    def one(model: PyTree) -> tuple[Array, Any]:
         return evaluate(task, lambda x: (predict or task.logits)(model, x), subset, ragged=ragged)
 
     return jax.lax.map(one, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
 
 
 def judged(
-    loss: Float[Array, ""], accuracy: Float[Array, ""], counts: Bool[Array, ""]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """A client's scores as metrics want them.
+    loss: Float[Array, ""], accuracy: Float[Array, ""] | None, counts: Bool[Array, ""]
+) -> tuple[Float[Array, ""], Any]:
+    """A client's scores as metrics want them; no accuracy stays None.
 
     NaN means that a client does not count; a loss that is NaN for another reason is that of a diverged model, which is
     as bad as can be: infinite.
     """
     loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
-    return jnp.where(counts, loss, jnp.nan), jnp.where(counts, accuracy, jnp.nan)
+    return jnp.where(counts, loss, jnp.nan), None if accuracy is None else jnp.where(counts, accuracy, jnp.nan)

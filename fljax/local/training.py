@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.local.batches import Batches, draw, fetch
-from fljax.local.evaluation import AT_ONCE
+from fljax.local.evaluation import AT_ONCE, per_sample
 from fljax.local.settings import Local, optimizer
 from fljax.types import Subset, Task
 
@@ -53,12 +53,19 @@ def value_and_gradient(
     *,
     loss: Loss | None = None,
 ) -> tuple[Float[Array, ""], PyTree]:
-    """Masked mean loss of one batch and its gradient, with augmentation, noise and dropout drawn from ``key``."""
+    """Masked mean loss of one batch and its gradient, with augmentation, noise and dropout drawn from ``key``.
+
+    Raises:
+      ValueError: if the loss is not one number per sample.
+    """
     loss = task_loss(task) if loss is None else loss
     x, y = fetch(task, subset, position, jax.random.fold_in(key, 1))
     if task.augment is not None:
         x = task.augment(jax.random.fold_in(key, 2), x)
-    mean = lambda p: masked_mean(loss(p, x, y, position, key), mask)  # noqa: E731
+
+    def mean(p: PyTree) -> Array:
+        return masked_mean(per_sample(loss(p, x, y, position, key), len(position), "loss"), mask)
+
     return jax.value_and_grad(mean)(params)
 
 

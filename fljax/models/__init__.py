@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fljax.models.convolution import convolution, max_pool
+from fljax.models.losses import correct, cross_entropy, squared_error
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
-from fljax.models.task import cross_entropy, task_from_module
+from fljax.models.task import task_from_module
 from fljax.models.text import bilstm, text_cnn
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "cnn_b",
     "cnn_c",
     "convolution",
+    "correct",
     "cross_entropy",
     "logistic_regression",
     "max_pool",
     "mlp",
     "resnet18",
+    "squared_error",
     "standardise",
     "task_from_module",
     "text_cnn",

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
-from flax import nnx
+from flax import errors, nnx
 
 from fljax import trees
 from fljax.models.checks import check_parameters
+from fljax.models.dropout import check_linen, check_nnx, flags
+from fljax.models.losses import correct, cross_entropy
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.types import Task
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, Key, PyTree
+    from jaxtyping import Array, Key, PyTree
 
 
 def task_from_module(
@@ -27,16 +29,22 @@ def task_from_module(
     example_x: Any,
     *,
     classes: int | None = None,
+    loss: Callable[[Array, Array], Array] | None = None,
+    score: Callable[[Array, Array], Array] | None = None,
+    example_y: Any = None,
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[[Key[Array, ""], Array], Array] | None = None,
     head: Callable[[str], bool] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
-    """Make a classification task from one's own flax module: ``task_from_module(Net(), x_train[:1])``.
+    """Makes a task from one's own flax module: ``task_from_module(Net(), x_train[:1])`` classifies.
 
-    A module with dropout is told whether it trains by a keyword of ``__call__``: ``train`` (True in training
-    mode) or ``deterministic`` (the opposite); nnx modules may instead rely on ``train()`` and ``eval()``. The
+    With a ``loss`` it learns anything else: ``loss=models.squared_error`` makes a regression.
+
+    A module with dropout is told whether it trains by a keyword of ``__call__``: ``train``, ``training`` or
+    ``is_training`` (True in training mode), ``deterministic`` or ``inference`` (the opposite), and a few more
+    (``fljax.models.dropout``); nnx modules may instead rely on ``train()`` and ``eval()``. The
     random key of a training step reaches linen modules as the stream ``"dropout"``, nnx modules as new keys
     in all of their streams. A module that has a method ``features(x)`` (what its last layer reads) gets
     ``Task.features``.
@@ -45,7 +53,15 @@ def task_from_module(
       module: a ``flax.linen.Module`` instance, or for ``flax.nnx`` what makes the module from random streams:
         its class, or ``lambda rngs: Net(32, rngs=rngs)``.
       example_x: a batch of stored examples, ``[b, ...]``; only its shape and dtype are read.
-      classes: number of classes, to check the width of the logits; None: not checked.
+      classes: number of classes, to check the width of the logits; None: not checked. With a ``loss`` it says that the
+        task has classes after all.
+      loss: ``(logits, y) -> [b]``, one number per sample. The module may then return anything ``[b, ...]``, and the
+        task has no accuracy unless a ``score`` is given, and no classes unless ``classes`` are. None: the cross-entropy
+        with integer labels.
+      score: ``(logits, y) -> [b]``, how right each sample is, from 0 to 1; the accuracy is its mean. None: without a
+        ``loss`` whether the largest logit is that of the label, otherwise no accuracy.
+      example_y: a batch of labels, ``[b, ...]``, with which the shapes of loss and score are checked; only its shape
+        and dtype are read. None: they are checked when training starts.
       prepare: stored examples to what the module reads, e.g. ``standardise(mean, std)``. None: ``uint8``
         pixels are divided by 255, floats cast to ``dtype``, other integers kept (tokens).
       augment: ``(key, x) -> x`` on a prepared training batch.
@@ -57,18 +73,21 @@ def task_from_module(
         the loss keep ``dtype``. None: ``dtype``.
 
     Returns:
-      A Task whose loss is the cross-entropy with integer labels. Equal hashable arguments return the same
-      Task, so that programs compiled for one serve the other.
+      A Task. Equal hashable arguments return the same Task, so that programs compiled for one serve the other.
 
     Raises:
-      ValueError: if the module keeps state other than parameters (BatchNorm), is not a flax module, gives
-        logits of another shape than ``[b, classes]``, or no parameter is in the head.
+      ValueError: if the module keeps state other than parameters (BatchNorm), is not a flax module, has dropout that
+        stays off in training, gives logits of another shape than ``[b, classes]``, or no parameter is in the head; or
+        if loss or score is not one number per sample.
     """
     arguments = (
         module,
         (1, *example_x.shape[1:]),
         jnp.dtype(example_x.dtype),
         classes,
+        loss,
+        score,
+        None if example_y is None else (tuple(example_y.shape[1:]), jax.dtypes.canonicalize_dtype(example_y.dtype)),
         prepare,
         augment,
         head,
@@ -80,11 +99,6 @@ def task_from_module(
     except TypeError:
         return _build.__wrapped__(*arguments)
     return _build(*arguments)
-
-
-def cross_entropy(logits: Float[Array, "b classes"], y: Int[Array, " b"]) -> Float[Array, " b"]:
-    """Softmax cross-entropy with integer labels, per sample, in nats."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
 
 class _Functions(NamedTuple):
@@ -101,6 +115,9 @@ def _build(
     shape: tuple[int, ...],
     stored: Any,
     classes: int | None,
+    loss: Callable | None,
+    score: Callable | None,
+    labels: tuple[tuple[int, ...], Any] | None,
     prepare: Callable | None,
     augment: Callable | None,
     head: Callable[[str], bool] | None,
@@ -118,7 +135,7 @@ def _build(
             f"anew, got an instance of {type(module).__name__}"
         )
     elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        functions = _nnx_functions(module)
+        functions = _nnx_functions(module, x)
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
@@ -137,9 +154,16 @@ def _build(
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
     check_parameters(params)
-    out = jax.eval_shape(logits, params, x)
-    if len(out.shape) != 2 or classes not in (None, out.shape[1]):
-        raise ValueError(f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1")
+    with _random_in_training_only(module):
+        out = jax.eval_shape(logits, params, x)
+    if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
+        advice = "" if loss is not None or len(out.shape) == 2 else "; other shapes need a loss of their own"
+        raise ValueError(
+            f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1{advice}"
+        )
+    if loss is None:
+        loss, score, classes = cross_entropy, score or correct, out.shape[1]
+    _check_judges(jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)), loss, score, labels)
     z = None if functions.features is None else jax.eval_shape(features, params, x).shape[1]
     is_head = None if head is None else _head_mask(head)
     if is_head is not None and not any(jax.tree.leaves(is_head(params))):
@@ -147,26 +171,39 @@ def _build(
     return Task(
         init=init,
         logits=logits,
-        loss=cross_entropy,
+        loss=loss,
         features=None if functions.features is None else features,
         prepare=prepare,
         augment=augment,
         is_head=is_head,
-        classes=out.shape[1],
+        classes=classes,
         width=z,
+        score=score,
     )
 
 
+def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tuple[tuple[int, ...], Any] | None) -> None:
+    """Raises a ValueError unless a batch of two gives two logits, and of known labels two losses and two scores."""
+    if not hasattr(out, "shape") or out.shape[:1] != (2,):
+        got = list(out.shape) if hasattr(out, "shape") else type(out).__name__
+        raise ValueError(f"expected the module to return an array [b, ...], got {got} for b = 2")
+    if labels is None:
+        return
+    y = jax.ShapeDtypeStruct((2, *labels[0]), labels[1])
+    for name, judge in (("loss", loss), ("score", score)):
+        found = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
+        if found != (2,):
+            raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
+
+
 def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
-    mode = _mode(module)
+    mode = flags(module)
 
     def variables(key: Key[Array, ""]) -> dict:
         # Parameters are drawn in the module's own dtype, and only then cast: here the two may meet.
         with jax.numpy_dtype_promotion("standard"):
             drawn = module.init({"params": key}, jnp.zeros(x.shape, x.dtype), **mode(False))
         return dict(nn.meta.unbox(drawn))
-
-    _refuse_state(set(jax.eval_shape(variables, jax.random.key(0))) - {"params"}, type(module).__name__)
 
     def init(key: Key[Array, ""]) -> PyTree:
         return variables(key).get("params", {})
@@ -178,10 +215,19 @@ def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
     def features(params: PyTree, x: Array) -> Any:
         return module.apply({"params": params}, x, method="features")
 
+    def trained(variables: dict) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return logits(variables.get("params", {}), jnp.zeros(x.shape, x.dtype), jax.random.key(0))
+
+    with _random_in_training_only(module):
+        drawn = check_linen(
+            module, lambda: jax.eval_shape(variables, jax.random.key(0)), functools.partial(jax.eval_shape, trained)
+        )
+    _refuse_state(set(drawn) - {"params"}, type(module).__name__)
     return _Functions(init, logits, features if _has_features(module) else None)
 
 
-def _nnx_functions(constructor: Callable[..., Any]) -> _Functions:
+def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> _Functions:
     named = "rngs" in inspect.signature(constructor).parameters
 
     def construct(rngs: nnx.Rngs) -> Any:
@@ -193,7 +239,7 @@ def _nnx_functions(constructor: Callable[..., Any]) -> _Functions:
     _, params, streams, state = nnx.split(model, nnx.Param, nnx.RngState, ...)
     kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
     _refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
-    mode = _mode(model)
+    mode = flags(model)
     model.train()
     training = nnx.graphdef(model)
     model.eval()
@@ -224,22 +270,33 @@ def _nnx_functions(constructor: Callable[..., Any]) -> _Functions:
     def features(params: PyTree, x: Array) -> Any:
         return merged(params, None).features(x)
 
+    def fresh() -> Any:
+        return merged(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params), jax.random.key(0))
+
+    def trains(model: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return model(jnp.zeros(x.shape, x.dtype), **mode(True))
+
+    check_nnx(model, trains, fresh)
     return _Functions(init, logits, features if _has_features(model) else None)
-
-
-def _mode(module: Any) -> Callable[[bool], dict[str, Any]]:
-    """How the module is told that it trains."""
-    parameters = inspect.signature(type(module).__call__).parameters
-    if "train" in parameters:
-        return lambda training: {"train": training}
-    if "deterministic" in parameters:
-        return lambda training: {"deterministic": not training}
-    return lambda training: {}
 
 
 def _has_features(module: Any) -> bool:
     """A method, not a number: ``features`` is also the usual name of a layer's width."""
     return inspect.isfunction(getattr(type(module), "features", None))
+
+
+@contextlib.contextmanager
+def _random_in_training_only(module: Any) -> Iterator[None]:
+    """Says in one sentence that a linen module draws random numbers where it is given none."""
+    try:
+        yield
+    except errors.InvalidRngError as error:
+        missing = str(error).split(" (http")[0]
+        raise ValueError(
+            f"expected {type(module).__name__} to draw random numbers in training only, from the stream 'dropout', got "
+            f"{missing}; a keyword of __call__ such as train or deterministic tells it whether it trains"
+        ) from None
 
 
 def _refuse_state(kinds: set[str], name: str) -> None:

@@ -42,18 +42,21 @@ def check_split(split: str) -> None:
 
 def deployed_scores(
     inner: Algorithm, split: str, key: Any, seat: Any, down: Any, client: Any, data: Any
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Loss and accuracy of what one client would deploy, on the rows of a split; without any, on its training rows."""
+) -> tuple[Float[Array, ""], Any]:
+    """Loss and accuracy of what one client would deploy, on the rows of a split; without any, on its training rows.
+
+    The accuracy is None where the task has no score.
+    """
     deployed = inner.deploy(key, seat, down, client, data)
 
-    def scores(rows: Subset) -> tuple[Array, Array]:
+    def scores(rows: Subset) -> tuple[Array, Any]:
         return training.evaluate(inner.task, lambda x: inner.predict(deployed, x), rows, key=key)
 
     found = scores(getattr(data, split))
     if split == "train":
         return found
     some, known = getattr(data, split).rows.size > 0, scores(data.train)
-    return jnp.where(some, found[0], known[0]), jnp.where(some, found[1], known[1])
+    return jax.tree.map(lambda own, other: jnp.where(some, own, other), found, known)
 
 
 def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:

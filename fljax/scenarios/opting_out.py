@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.scenarios.common import Entry, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Census
@@ -59,10 +60,11 @@ def opting_out(
       The algorithm. Info: ``gain`` [client], as of the last time that clients were asked, and ``opted_out`` [client].
 
     Raises:
-      ValueError: if ``split`` is no valid name, ``every`` is not positive, or ``baseline`` has another length than the
-        population.
+      ValueError: if ``split`` is no valid name, ``every`` is not positive, ``baseline`` has another length than the
+        population, or the task has no score.
     """
     check_split(split)
+    training.check_score(inner.task, "opting_out")
     if every < 1:
         raise ValueError(f"expected every to be positive, got {every}")
     rho = jnp.asarray(baseline)

@@ -16,6 +16,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
+from fljax.models import correct
 from fljax.trees import take
 from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task
 from tests.oracles import numpy_round
@@ -30,6 +31,8 @@ TASK = Task(
     init=lambda key: {"w": jnp.asarray(START, jnp.result_type(float)), "b": jnp.zeros(4)},
     logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
     loss=optax.softmax_cross_entropy_with_integer_labels,
+    classes=4,
+    score=correct,
 )
 
 

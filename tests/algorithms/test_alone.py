@@ -15,6 +15,7 @@ from fljax.algorithms import fedavg, standalone
 from fljax.engine import simulate
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.local import Local
+from fljax.models import correct
 from fljax.scenarios import finetuned
 from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Subset, Task
 
@@ -24,6 +25,7 @@ TASK = Task(
     init=lambda key: {"w": 0.3 * jax.random.normal(key, (3, 4)), "b": jnp.zeros(4)},
     logits=lambda params, x, key=None: x @ params["w"] + params["b"][None, :],
     loss=optax.softmax_cross_entropy_with_integer_labels,
+    score=correct,
 )
 RUN = functools.partial(simulate, seeds=[SEED])
 

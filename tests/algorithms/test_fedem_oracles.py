@@ -77,7 +77,7 @@ def log_likelihood(centres, mixture, sizes):
 
 def gaussian(steps, rate):
     def build(values):
-        task = quadratic.quadratic(values["start"])
+        task = quadratic.quadratic(values["start"])._replace(classes=2)
         return starting(fedem(task, Local(rate, 8, steps=steps)), values["centres"])
 
     return build
@@ -139,7 +139,7 @@ def test_the_model_of_a_cluster_is_a_component():
 
 def test_strangers_and_latecomers_find_their_mixture(x64):
     """E-steps alone raise the likelihood of a mixture; none leave it as it is."""
-    data, task = points(), quadratic.quadratic(jnp.zeros(2))
+    data, task = points(), quadratic.quadratic(jnp.zeros(2))._replace(classes=2)
     likelihood = []
     for steps in (0, 1, 5, 200):
         algorithm = starting(

@@ -350,6 +350,7 @@ def two_layers(head=HEAD):
         features=features,
         classes=CLASSES,
         width=WIDTH,
+        score=TASK.score,
     )
 
 

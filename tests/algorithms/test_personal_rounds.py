@@ -20,6 +20,7 @@ from fljax.algorithms.fedala import WEIGHTS
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
 from fljax.local import Local
+from fljax.models import correct
 from fljax.trees import take
 from fljax.types import Examples, Rows, Seat, Subset, Task
 from tests.algorithms.rounds_tools import (
@@ -298,6 +299,7 @@ PROTO_TASK = Task(
     features=two_layers,
     classes=CLASSES,
     width=WIDTH,
+    score=correct,
 )
 
 

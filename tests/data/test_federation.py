@@ -188,8 +188,8 @@ def test_from_arrays_takes_names_as_owners():
     np.testing.assert_array_equal(made.held["test"].index, [12, 13, 14])
     with pytest.raises(ValueError, match="one owner for each"):
         from_arrays(x, y, [0, 1])
-    with pytest.raises(ValueError, match="whole numbers"):
-        from_arrays(x, y / 2, [0] * 12)
+    with pytest.raises(ValueError, match="whole-number labels for 2 classes"):
+        from_arrays(x, y / 2, [0] * 12, classes=2)
     with pytest.raises(ValueError, match="test features"):
         from_arrays(x, y, [0] * 12, test_data=(x[:3, None], y[:3]))
 

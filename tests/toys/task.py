@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fljax.models import correct
 from fljax.types import Task
 
 FEATURES, CLASSES = 4, 3
@@ -47,4 +48,5 @@ def logistic_regression(dtype: Any = jnp.float32) -> Task:
         is_head=lambda params: Linear(False, True),
         classes=CLASSES,
         width=CLASSES,
+        score=correct,
     )

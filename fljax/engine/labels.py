@@ -1,0 +1,87 @@
+"""Labels of a federation against the classes of a task, before anything is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fljax.engine.program import Inputs, Spec, first_run
+from fljax.types import Federation, Task
+
+
+def check_labels(task: Task, federation: Federation) -> None:
+    """Raises a ValueError unless the task has a class for every label that a client or the server owns.
+
+    Labels of rows that nobody owns are not looked at, nor those of a task that does not know its number of classes.
+
+    Args:
+      task: gives ``classes``.
+      federation: one, or several stacked.
+    """
+    y = federation.examples.y
+    _check_width(y)
+    if task.classes is None:
+        return
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(
+            f"expected whole-number labels [n] for a task of {task.classes} classes, got {y.dtype} of shape "
+            f"{list(y.shape)}; other labels need a task with a loss of its own and classes = None"
+        )
+    labels = np.asarray(y)
+    wrong = (labels < 0) | (labels >= task.classes)
+    if not wrong.any():
+        return
+    found = [
+        (f"{kind}client {_ids(clients)[place]}", labels[row])
+        for kind, clients in (("", federation.clients), ("unseen ", federation.unseen))
+        if clients is not None
+        for rows in (clients.train, clients.valid, clients.test)
+        for place, row in _owned(rows, wrong)
+    ]
+    found += [
+        (f"the server's rows {name!r}", labels[row])
+        for name, rows in federation.held.items()
+        for _, row in _owned(rows, wrong)
+    ]
+    if found:
+        whose, label = found[0]
+        raise ValueError(
+            f"expected labels in 0..{task.classes - 1}, since the model has {task.classes} classes, got label {label} "
+            f"of {whose}"
+        )
+
+
+def task_of(spec: Spec, inputs: Inputs) -> Task:
+    """The task of a plan's algorithm; what it computes with may be tracers, but its classes are known."""
+    found: list[Task] = []
+
+    def build(traced: list[Any], by_seed: Any) -> None:
+        found.append(spec.algorithm(traced, by_seed).task)
+
+    jax.eval_shape(build, *first_run(spec, inputs)[:2])
+    return found[0]
+
+
+def _ids(clients: Any) -> np.ndarray:
+    return np.asarray(clients.id).reshape(-1)
+
+
+def _owned(rows: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
+    """(Place of the owner, row) of the first wrong row of a table; nothing if none is owned."""
+    index = np.asarray(rows.index).reshape(-1, np.shape(rows.index)[-1])
+    real = np.arange(index.shape[1]) < np.asarray(rows.size).reshape(-1, 1)
+    bad = np.argwhere(wrong[np.where(real, index, 0)] & real)
+    return [(int(bad[0, 0]), int(index[tuple(bad[0])]))] if len(bad) else []
+
+
+def _check_width(y: Any) -> None:
+    """64-bit labels on the host would lose bits on the device."""
+    narrow = jax.dtypes.canonicalize_dtype(y.dtype)
+    if not np.issubdtype(y.dtype, np.integer) or narrow == y.dtype:
+        return
+    limits = np.iinfo(narrow)
+    low, high = int(y.min()), int(y.max())
+    if low < limits.min or high > limits.max:
+        raise ValueError(f"expected labels that fit 32 bits, got labels in {low}..{high}")

@@ -1,0 +1,273 @@
+"""The data front door: what users hand in is stored as it is, or refused in one sentence."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place
+
+N = 12
+X = np.arange(N, dtype=np.float32)[:, None]
+Y = np.arange(N) % 3
+OWNERS = np.repeat(np.arange(4), 3)
+
+
+def owned(federation):
+    """The rows of each client, whatever they are for."""
+    found = []
+    for place_ in range(federation.clients.id.shape[0]):
+        parts = (federation.clients.train, federation.clients.valid, federation.clients.test)
+        rows = [np.asarray(each.index)[place_, : int(each.size[place_])] for each in parts]
+        found.append(sorted(np.concatenate(rows).tolist()))
+    return found
+
+
+# --- What is kept -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.int16, np.uint16, np.uint32])
+def test_tokens_stay_whole_numbers(kind):
+    tokens = np.arange(2 * N).reshape(N, 2).astype(kind)
+    stored = from_arrays(tokens, Y, OWNERS).examples.x
+    assert stored.dtype == jnp.int32
+    np.testing.assert_array_equal(stored, tokens)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused():
+    tokens = np.arange(2 * N).reshape(N, 2)
+    assert from_arrays(tokens, Y, OWNERS, vocabulary=2 * N).examples.x.dtype == jnp.int32
+    with pytest.raises(ValueError, match=r"expected tokens \[n, length\] in 0..4, got others"):
+        from_arrays(tokens, Y, OWNERS, vocabulary=5)
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 3), (N, 2, 2)])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, bool])
+def test_labels_keep_their_shape(shape, kind):
+    y = (np.arange(np.prod(shape)).reshape(shape) % 2).astype(kind)
+    made = from_arrays(X, y, OWNERS)
+    assert made.examples.y.dtype == (jnp.float32 if np.issubdtype(kind, np.floating) else jnp.int32)
+    np.testing.assert_array_equal(made.examples.y, y)
+    assert owned(made) == [list(range(start, start + 3)) for start in range(0, N, 3)]
+
+
+@pytest.mark.parametrize("partition", ["iid", "quantity", "noise", "natural"])
+def test_partitions_that_do_not_look_at_labels_take_any(partition):
+    found = dataset(X, np.linspace(-1, 1, 2 * N).reshape(N, 2), owner=OWNERS)
+    assert found.classes is None
+    options = {"minimum": 1} if partition == "quantity" else {}
+    made = federate(found, partition, clients=4, **options)
+    assert sorted(row for rows in owned(made) for row in rows) == list(range(N))
+
+
+@pytest.mark.parametrize(
+    ("partition", "options"),
+    [
+        ("dirichlet", {}),
+        ("classes_per_client", {}),
+        ("cluster_labels", {"groups": 2}),
+        ("mixture", {}),
+        ("block_mixture", {}),
+        ("class_clusters", {}),
+        ("iid", {"stratified": True}),
+    ],
+)
+@pytest.mark.parametrize("y", [np.linspace(0, 1, N), np.ones((N, 2), int)])
+def test_partitions_by_class_say_that_they_need_classes(partition, options, y):
+    with pytest.raises(
+        ValueError, match=r"expected one whole-number label for each row, .*iid, quantity, noise and nat"
+    ):
+        federate(dataset(X, y), partition, clients=2, minimum=1, **options)
+
+
+# --- Owners and labels of 64 bits ---------------------------------------------------------------------------
+
+
+def wide_owners():
+    return np.array([1, 2**32 + 1, 3_000_000_000, -(2**40)], np.int64)[np.arange(N) % 4]
+
+
+def made_by(way, owners):
+    if way == "from_arrays":
+        return from_arrays(X, Y, owners)
+    if way == "dataset":
+        return federate(dataset(X, Y, owner=owners), "natural")
+    return federate(Dataset(X, Y, 3, N, owner=owners), "natural")
+
+
+@pytest.mark.parametrize("way", ["from_arrays", "dataset", "Dataset"])
+def test_owners_of_64_bits_are_not_merged_and_do_not_vanish(way):
+    """Owner 2**32 + 1 is not owner 1, and only negative numbers are nobody's."""
+    assert owned(made_by(way, wide_owners())) == [[0, 4, 8], [2, 6, 10], [1, 5, 9]]
+
+
+def test_owners_of_unsigned_numbers_and_floats():
+    assert owned(from_arrays(X, Y, np.array([2**63 + 5, 7], np.uint64)[np.arange(N) % 2])) == [
+        list(range(1, N, 2)),
+        list(range(0, N, 2)),
+    ]
+    floats = np.array([2.5, -1.0, 0.5])[np.arange(N) % 3]
+    assert owned(from_arrays(X, Y, floats)) == [list(range(2, N, 3)), list(range(0, N, 3))]
+
+
+@pytest.mark.parametrize("way", ["from_arrays", "dataset", "Dataset"])
+@pytest.mark.parametrize("label", [2**32 + 1, -(2**32)])
+def test_labels_of_64_bits_are_refused(way, label):
+    y = np.where(np.arange(N) == 5, label, Y)
+    make = {
+        "from_arrays": lambda: from_arrays(X, y, OWNERS),
+        "dataset": lambda: dataset(X, y),
+        "Dataset": lambda: federate(Dataset(X, y, 3, N), clients=2),
+    }[way]
+    with pytest.raises(ValueError, match=rf"expected labels that fit 32 bits, got numbers in .*{label}"):
+        make()
+
+
+def test_features_of_64_bits_are_refused():
+    tokens = np.full((N, 2), 2**32 + 1)
+    for make in (
+        lambda: from_arrays(tokens, Y, OWNERS),
+        lambda: dataset(tokens, Y),
+        lambda: federate(Dataset(tokens, Y, 3, N), clients=2),
+    ):
+        with pytest.raises(ValueError, match=r"expected features that fit 32 bits, got numbers in 4294967297"):
+            make()
+
+
+# --- Labels out of range ------------------------------------------------------------------------------------
+
+
+def test_labels_that_do_not_begin_at_0_are_refused_with_advice():
+    with pytest.raises(ValueError, match=r"got labels in 1..3; subtract 1 from them, or give classes=4 where"):
+        from_arrays(X, Y + 1, OWNERS)
+    np.testing.assert_array_equal(from_arrays(X, Y + 1, OWNERS, classes=4).examples.y, Y + 1)
+    assert dataset(X, Y + 1, classes=4).classes == 4
+    assert dataset(X, np.ones(N, bool)).classes == 2
+
+
+def test_labels_beyond_the_classes_are_refused():
+    with pytest.raises(ValueError, match=r"expected labels in 0..1, got labels in 0..2"):
+        from_arrays(X, Y, OWNERS, classes=2)
+    with pytest.raises(ValueError, match=r"expected labels in 0..1, got labels in 0..2"):
+        federate(Dataset(X, Y, 2, N), clients=2)
+    with pytest.raises(ValueError, match=r"expected whole-number labels for 3 classes, got an array of float32"):
+        from_arrays(X, Y / 2, OWNERS, classes=3)
+    with pytest.raises(ValueError, match=r"expected labels to be numbers, got an array of <U"):
+        from_arrays(X, np.array(["a", "b"])[Y % 2], OWNERS)
+
+
+def test_test_data_must_be_like_the_rest():
+    y = np.linspace(0, 1, N)
+    made = from_arrays(X, y, OWNERS, test_data=(X[:2], y[:2]))
+    np.testing.assert_allclose(made.examples.y[N:], y[:2], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"expected test labels like int64 \(12,\), got float64 \(12,\)"):
+        from_arrays(X, Y, OWNERS, test_data=(X, y))
+    with pytest.raises(ValueError, match=r"expected finite test features .* in 1 row$"):
+        from_arrays(X, Y, OWNERS, test_data=(np.array([[np.nan]], np.float32), Y[:1]))
+
+
+# --- NaN and infinity ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_values_that_are_not_finite_name_their_clients(value):
+    x = X.astype(np.float64)
+    x[[3, 4, 11]] = value
+    names = np.array(["anna", "bob", "carla", "dora"])[OWNERS]
+    message = r"expected finite features .* in 3 rows: 2 rows of client {}, 1 row of client {}$"
+    with pytest.raises(ValueError, match=message.format("bob", "dora")):
+        from_arrays(x, Y, names)
+    with pytest.raises(ValueError, match=message.format(1, 3)):
+        dataset(x, Y, owner=OWNERS)
+    with pytest.raises(ValueError, match=message.format(1, 3)):
+        federate(Dataset(x, Y, 3, N, owner=OWNERS), "natural")
+    with pytest.raises(ValueError, match=r"expected finite features .* in 3 rows$"):
+        federations(Dataset(x, Y, 3, N), seeds=[0, 1], clients=2)
+    with pytest.raises(ValueError, match=r"expected finite labels .* in 1 row: 1 row of client anna$"):
+        from_arrays(X, np.where(np.arange(N) == 1, value, 0.5), names)
+
+
+def test_values_on_the_device_are_checked_as_well():
+    x = jnp.asarray(X).at[4].set(jnp.nan)
+    with pytest.raises(ValueError, match=r"expected finite features .* in 1 row: 1 row of client 1$"):
+        federate(Dataset(x, Y, 3, N, owner=OWNERS), "natural")  # type: ignore[arg-type]
+    found = place(Dataset(jnp.asarray(X), Y, 3, N))  # type: ignore[arg-type]
+    assert place(found).x is found.x
+
+
+def test_owners_must_be_there_for_each_row():
+    with pytest.raises(ValueError, match=r"expected an owner for each row, got NaN in 2 rows; -1 says"):
+        from_arrays(X, Y, np.where(np.arange(N) < 2, np.nan, 1.0))
+    with pytest.raises(ValueError, match=r"expected owners that can be sorted"):
+        from_arrays(X, Y, np.array([*["a"] * 6, *[None] * 6], object))
+    for owners in (OWNERS[:, None], OWNERS[:-1]):
+        with pytest.raises(ValueError, match=r"expected one owner for each of the 12 rows, got shape"):
+            from_arrays(X, Y, owners)
+        with pytest.raises(ValueError, match=r"expected one owner for each of the 12 rows, got shape"):
+            dataset(X, Y, owner=owners)
+
+
+def test_sources_pass_the_front_door():
+    assert place(load("blobs", samples=20)).x.shape == (20, 4)
+
+
+# --- Whatever comes -----------------------------------------------------------------------------------------
+
+KINDS = ["uint8", "int16", "int64", "uint64", "float16", "float32", "float64", "bool", "U3", "complex64"]
+NUMBERS = st.sampled_from([0, 1, 2, 7, -1, 200, 2**31, 2**32 + 1, 1e30, 1e300, 0.5, float("nan"), float("inf")])
+
+
+@st.composite
+def arrays(draw, shapes):
+    values = np.full((6, *draw(st.sampled_from(shapes))), draw(st.sampled_from([0, 1])), object)
+    for place_ in draw(st.lists(st.integers(0, 5), max_size=2)):
+        values[place_] = draw(NUMBERS)
+    kind = draw(st.sampled_from(KINDS))
+    with np.errstate(all="ignore"):
+        return values.astype("float64").astype(kind) if kind != "U3" else values.astype(kind)
+
+
+def same_or_refused(make, x, y):
+    """What is made equals what came in, up to single precision; otherwise one sentence says why not."""
+    try:
+        made = make()
+    except ValueError as error:
+        made, told = None, str(error)
+    if made is None:
+        assert told.startswith("expected ")
+        assert "\n" not in told
+        return
+    assert made.examples.x.shape == x.shape
+    assert made.examples.y.shape == y.shape
+    np.testing.assert_allclose(np.asarray(made.examples.x, np.float64), x.astype(np.float64), rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(np.asarray(made.examples.y, np.float64), y.astype(np.float64), rtol=1e-6, atol=1e-37)
+    assert sorted(row for rows in owned(made) for row in rows) == list(range(6))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+@settings(max_examples=60, deadline=None)
+@given(x=arrays([(2,), (), (2, 2)]), y=arrays([(), (1,), (2,)]), classes=st.sampled_from([None, 2, 9]))
+def test_from_arrays_keeps_or_refuses(x, y, classes):
+    same_or_refused(lambda: from_arrays(x, y, list("abcabc"), classes=classes), x, y)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+@settings(max_examples=60, deadline=None)
+@given(
+    x=arrays([(2,), (), (2, 2)]),
+    y=arrays([(), (1,), (2,)]),
+    classes=st.sampled_from([None, 2, 9]),
+    by_hand=st.booleans(),
+    partition=st.sampled_from(["iid", "natural"]),
+)
+def test_dataset_and_federate_keep_or_refuse(x, y, classes, by_hand, partition):
+    owner = np.array([5, 2**40, 5, 2**40, 9, 9])
+
+    def make():
+        found = Dataset(x, y, classes, 6, owner=owner) if by_hand else dataset(x, y, owner=owner, classes=classes)
+        return federate(found, partition, clients=3)
+
+    same_or_refused(make, x, y)
