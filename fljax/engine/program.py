@@ -15,7 +15,7 @@ from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
-from fljax.engine.memory import made_bytes, steps_differ
+from fljax.engine.memory import attempt, made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
 from fljax.local import AT_ONCE
 from fljax.types import Algorithm, Federation, Seat
@@ -375,8 +375,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         # Also where little or nothing is sent to it, a client trains a whole model.
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
-        lane=made_bytes(closed.jaxpr),
-        samples=samples(federation) if steps_differ(closed.jaxpr) else None,
+        lane=attempt(made_bytes, closed.jaxpr) or 0,
+        samples=samples(federation) if attempt(steps_differ, closed.jaxpr) else None,
     )
     bytes_of = trees.bytes_of
     return Shapes(kept[-1], sizes, bytes_of(model), bytes_of(down), bytes_of(up), bytes_of(ballot) // population)
