@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -296,7 +295,7 @@ def trace_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Ar
     yield evaluate.trace(spec, lanes, inputs, state, zero)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "known"))
+@jit.program(static_argnames=("spec", "known"))
 def deployed(
     spec: Spec,
     inputs: Inputs,

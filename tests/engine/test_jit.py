@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pathlib
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ import pytest
 from fljax.engine import jit
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import on_devices
+from tests.toys.quick import QUICK
 
 ONE, TWO = Lanes(1, 1, 1, 1), Lanes(1, 1, 1, 2)
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
@@ -35,7 +38,8 @@ def test_a_call_takes_the_program_that_was_traced() -> None:
     x = jnp.linspace(0, 1, 5)
     for lanes in (ONE, TWO):
         np.testing.assert_allclose(pointwise(None, lanes, x), np.tanh(x) * np.sin(x), rtol=1e-6)
-    assert pointwise.on(ONE) is not pointwise.on(TWO)
+    assert pointwise.jitted(None, ONE, x) is pointwise.jitted(spec=None, lanes=ONE, x=x + 1)
+    assert pointwise.jitted(None, ONE, x) is not pointwise.jitted(None, TWO, x)
 
 
 def test_options_are_kept() -> None:
@@ -43,6 +47,61 @@ def test_options_are_kept() -> None:
     quick = jit.program(static_argnames=("spec", "lanes"), compiler_options=options)(lambda spec, lanes, x: x + 1)
     assert [int(quick(None, lanes, 1)) for lanes in (ONE, TWO)] == [2, 2]
     assert options == {"xla_backend_optimization_level": 0}
+
+
+def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
+    """A program kept in ``store``, and the shapes that it was traced for."""
+    seen: list[Any] = []
+
+    def grown(spec: Any, lanes: Lanes, x: jax.Array) -> jax.Array:
+        seen.append((spec, x.shape))
+        return jnp.tanh(x) @ jnp.cos(x).T + len(x)
+
+    return jit.Program(grown, static_argnames=("spec", "lanes"), compiler_options=QUICK, store=store), seen
+
+
+def test_programs_that_were_used_last_are_kept() -> None:
+    store = jit.Store(4)
+    grown, seen = _counted(store)
+    for spec in "abcd" * 2:  # four fit
+        grown(spec, ONE, jnp.ones((2, 2)))
+    assert seen == [(spec, (2, 2)) for spec in "abcd"]
+    grown("a", ONE, jnp.ones((2, 2)))  # so that b is the oldest
+    grown("a", ONE, jnp.ones((3, 2)))
+    assert seen[4:] == [("a", (3, 2))]
+    assert len(store) == 4
+    for spec in "acd":
+        grown(spec, ONE, jnp.ones((2, 2)))
+    assert seen[5:] == []
+    grown("b", ONE, jnp.ones((2, 2)))
+    assert seen[5:] == [("b", (2, 2))]
+
+
+def test_a_traced_program_is_compiled_once() -> None:
+    grown, seen = _counted(jit.Store(4))
+    x = jnp.ones((2, 2))
+    grown.trace("a", ONE, jax.ShapeDtypeStruct(x.shape, x.dtype)).lower().compile()
+    grown("a", ONE, x)
+    assert len(seen) == 1
+
+
+def test_what_is_no_longer_kept_holds_no_memory_maps() -> None:
+    maps = pathlib.Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("memory maps are counted where /proc tells them")
+
+    def growth(store: jit.Store) -> int:
+        grown, seen = _counted(store)
+        gc.collect()
+        before = len(maps.read_text().splitlines())
+        for rows in range(1, 11):
+            grown(None, ONE, np.ones((rows, 3), np.float32))
+        assert len(seen) == 10
+        return len(maps.read_text().splitlines()) - before
+
+    kept = jit.Store(100)
+    assert growth(kept) > 2 * growth(jit.Store(2))
+    assert len(kept) == 10
 
 
 @jit.program(static_argnames=("spec", "lanes"))
