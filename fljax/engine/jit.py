@@ -120,5 +120,14 @@ def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
     return functools.partial(Program, **options)
 
 
+def check_enabled() -> None:
+    """Raises a ValueError where JAX is told to run operations one by one: a run is a loop that only a compiler runs."""
+    if jax.config.jax_disable_jit:
+        raise ValueError(
+            "expected jax_disable_jit to be off, got on: runs are compiled programs; jax.debug.print and "
+            "jax.debug.breakpoint look inside them"
+        )
+
+
 def _describe(leaf: Any) -> tuple[Any, Any]:
     return np.shape(leaf), getattr(leaf, "dtype", type(leaf))

@@ -12,6 +12,7 @@ import numpy as np
 from fljax import trees
 from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
+from fljax.engine.declared import as_declared, shared
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
 from fljax.engine.memory import attempt, made_bytes, steps_differ
@@ -29,7 +30,8 @@ class Plan(NamedTuple):
     Attributes:
       build: ``build(**arguments, **by_seed) -> Algorithm``.
       arguments: floats and arrays among their leaves are arguments of the program (traced); ints, strings, bools and
-        functions shape it (static). ``Task`` and ``Local`` may stand here as they are.
+        functions shape it (static). A whole number counts as a float where the builder's parameter is annotated as
+        one. ``Task`` and ``Local`` may stand here as they are.
       by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed sees its own row.
     """
 
@@ -108,8 +110,9 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     """Parts a plan into what is static and what is traced; the federation is stored by id from here on.
 
     Raises:
-      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan, or JAX is told not to compile.
     """
+    jit.check_enabled()
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = evaluation.same_tests(federation)
@@ -118,14 +121,14 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
-        plan = Plan(_Fixed(plan))
+        plan = Plan(_Fixed(Algorithm(*map(shared, plan))))
     if not isinstance(plan, Plan):
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
-    leaves, structure = jax.tree.flatten(dict(plan.arguments))
+    leaves, structure = jax.tree.flatten(shared(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
     static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
-    return Spec(plan.build, structure, static), traced, dict(plan.by_seed)
+    return Spec(shared(plan.build), structure, static), traced, dict(plan.by_seed)
 
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
