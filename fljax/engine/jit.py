@@ -16,6 +16,9 @@ from fljax.engine.execution import Lanes
 
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+# Products that XLA fuses into YNNPACK's kernels leave helper tasks in queues of threads that lead devices: the heap
+# grows with every local step. Earlier releases of XLA have neither the kernels nor the option.
+UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # How many programs a process keeps; a run has three. Each takes about 100 of the 65,530 memory maps that Linux grants
 # a process, and large networks take several times as many.
 PROGRAMS = 64
@@ -64,7 +67,8 @@ class Program:
     queues a piece for every thread, and while each thread leads a device nobody takes the pieces out: after some
     thousand loops the queues are full, and from then on jaxlib 0.10 gets large matrix products wrong. (A ResNet18 on
     two devices was right for six local steps.) With a device to every core nothing is lost by not splitting; with
-    fewer devices than cores, loops use as many cores as there are devices.
+    fewer devices than cores, loops use as many cores as there are devices. YNNPACK's kernels share their work in the
+    same way, so that there they are left out as well, where XLA can do without them.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Program:
     def options(self, lanes: Lanes | None) -> dict[str, Any]:
         """Those of the compiler, for as many devices as ``lanes`` has."""
         apart = lanes is not None and lanes.devices > 1 and jax.default_backend() == "cpu"
-        return self._options | UNSPLIT if apart else self._options
+        if not apart:
+            return self._options
+        return self._options | UNSPLIT | (UNFUSED if is_accepted(tuple(UNFUSED.items())) else {})
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)
@@ -118,6 +124,16 @@ class Program:
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
     """A decorator that makes a ``Program``; ``options`` are those of ``Program``."""
     return functools.partial(Program, **options)
+
+
+@functools.cache
+def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether the installed XLA knows these compiler options: it is asked to compile something small with them."""
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=dict(options)).lower(np.float32(0)).compile()
+    except Exception:
+        return False
+    return True
 
 
 def check_enabled() -> None:

@@ -54,6 +54,17 @@ def test_options_are_kept() -> None:
     assert options == {"xla_backend_optimization_level": 0}
 
 
+def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jit.is_accepted((("xla_backend_optimization_level", 1),))
+    assert not jit.is_accepted((("xla_no_such_option", 1),))
+    known = jit.is_accepted(tuple(jit.UNFUSED.items()))
+    assert pointwise.options(TWO) == jit.UNSPLIT | (jit.UNFUSED if known else {})
+    assert pointwise.options(ONE) == pointwise.options(None) == {}
+    for name in ("yes", "no"):
+        monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
+        assert (pointwise.options(TWO) != jit.UNSPLIT) == (name == "yes")
+
+
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
     """A program kept in ``store``, and the shapes that it was traced for."""
     seen: list[Any] = []
