@@ -150,6 +150,11 @@ class Worker:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return f"died: {plain(lines[-1]) if lines else 'without a word'}"
 
+    def resident(self) -> int:
+        """Bytes of memory that the process itself has at present."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
     def halt(self) -> None:
         """Stops the process and its children where they stand."""
         self._signal(signal.SIGSTOP)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -18,6 +20,7 @@ from fljax.engine import (
     Execution,
     Memory,
     Plan,
+    as_declared,
     estimate,
     progress_of,
     rehearse,
@@ -202,18 +205,22 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         )
     dataset = datasets[next(iter(datasets))]
     builder = resolve(config.model.name, models.MODELS, "model")
-    known: dict[str, Any] = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    if dataset.vocabulary is not None:
-        known = {"vocabulary": dataset.vocabulary}
-        if not _takes(builder, "vocabulary"):
-            texts = {name: each for name, each in models.MODELS.items() if _takes(each, "vocabulary")}
-            raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
+    if known and not _takes(builder, "vocabulary"):
+        texts = {name: each for name, each in models.MODELS.items() if _takes(each, "vocabulary")}
+        raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    if not known and "vocabulary" in _required(builder):
+        asked = f"{config.model.name}, which asks for a vocabulary"
+        raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
     if dataset.classes is None and builder in models.MODELS.values():
         raise ValueError(
             f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
             "are no classes; a model of one's own, module:function, may have another loss"
         )
-    task = builder(dataset.x.shape[1:], dataset.classes, **known, **config.model.options)
+    if not known and _takes(builder, "prepare"):
+        known = {"prepare": models.standardise(dataset.mean, dataset.std)}
+    must = _offered(_required(builder), {"prepare": None, "dtype": jnp.float32})
+    task = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
     return data.stack(federations), task
 
 
@@ -236,7 +243,10 @@ def check(
       ValueError: what the builder or the round says.
     """
     half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
-    alone, local = Reference(half, half, None if task.score is None else half), build_local(config)
+    unseen = np.full((len(config.seeds), config.data.unseen), 0.5, np.float32) if config.data.unseen else None
+    accuracies = (None, None) if task.score is None else (half, unseen)
+    alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
+    local = build_local(config)
     first, known = config.algorithms[0], {"test": half}
     if np.any(np.asarray(federation.clients.valid.size) > 0):
         known["valid"] = half
@@ -307,7 +317,7 @@ def build_plan(
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
     options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
     measure = fixed.pop("contribution", "standalone_accuracy")
-    known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None}
+    known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None, "reference": reference}
     started = fixed.pop("clustering", None)
     wrapping = tuple(zip(wrappers, options, strict=True))
     given = ((build, fixed), *wrapping)
@@ -320,6 +330,9 @@ def build_plan(
         by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
     if started is not None and started.name != "random":
         by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
+    else:
+        fixed |= _offered(_required(build), {"clustering": None})
+    fixed, options = as_declared(build, fixed), tuple(itertools.starmap(as_declared, wrapping))
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
 
 
@@ -330,10 +343,16 @@ def required(plan: Plan, reference: Reference) -> Reference:
     return results.requiring(reference, own)
 
 
-def _offered(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what is offered, that which the function has parameters for."""
-    names = inspect.signature(function).parameters
+def _offered(function: Callable[..., Any] | Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of ``offered`` that the function has parameters for; its parameters may be given instead."""
+    names = function if isinstance(function, Mapping) else inspect.signature(function).parameters
     return {name: value for name, value in offered.items() if name in names}
+
+
+def _required(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Parameters that cannot be left out."""
+    parameters = inspect.signature(function).parameters
+    return {name: each for name, each in parameters.items() if each.default is each.empty}
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

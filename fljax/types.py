@@ -1,13 +1,16 @@
 """The words of fljax: data, tasks, and the protocol that every algorithm speaks.
 
 Floor 0: imports JAX only. Functions marked ONE are written for one client; the engine maps them over clients.
-Everything here is a NamedTuple, hence a pytree, and may cross ``jit``, ``vmap`` and ``lax.scan``.
+Everything here is a pytree and may cross ``jit``, ``vmap`` and ``lax.scan``. ``Seat.known`` is static there, and so are
+``Task`` and ``Algorithm`` as a whole: they have no leaves, and those that compare equal share a program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -134,6 +137,20 @@ class Seat(NamedTuple):
     known: bool = True
 
 
+def _flatten_seat(seat: Seat) -> tuple[tuple[Any, Any, Any], bool]:
+    return (seat.round, seat.id, seat.slot), seat.known
+
+
+def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, bool]:
+    return tuple((jax.tree_util.GetAttrKey(name), getattr(seat, name)) for name in ("round", "id", "slot")), seat.known
+
+
+# "known" is no leaf: where it is False, it stays a Python bool under jit and vmap.
+jax.tree_util.register_pytree_with_keys(
+    Seat, _flatten_seat_with_keys, lambda known, leaves: Seat(*leaves, known), _flatten_seat
+)
+
+
 class Cohort(NamedTuple):
     """Who trains in a round: a fixed number of rows S, each one (client, slot).
 
@@ -215,3 +232,8 @@ class Algorithm(NamedTuple):
     clusters: Callable[[Any], Any] | None = None
     counted: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+# Functions and numbers of classes: nothing that could be traced.
+jax.tree_util.register_static(Task)
+jax.tree_util.register_static(Algorithm)

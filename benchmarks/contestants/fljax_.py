@@ -8,7 +8,7 @@ from typing import Any
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto")
+options = arguments(clients="auto", devices="auto", fused=False)
 
 import fljax  # noqa: E402
 
@@ -17,6 +17,11 @@ if options.devices != "1":
 
 import jax  # noqa: E402
 import parts  # noqa: E402
+
+from fljax.engine import jit  # noqa: E402
+
+if options.fused:  # as before XLA was told to leave YNNPACK's kernels out on several devices
+    jit.UNFUSED = {}
 
 work = read(options.workload)
 meta = work.meta

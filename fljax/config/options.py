@@ -53,7 +53,7 @@ class Hands(NamedTuple):
 
 _OF_ALGORITHM = {"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}
 ALGORITHM = Hands(0, frozenset(_OF_ALGORITHM))
-SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution", "baseline"}))
+SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution", "reference", "baseline"}))
 DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
 PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
 MEASURE = Hands(0, frozenset({"size", "population", "standalone_accuracy", "standalone_loss"}))
@@ -235,7 +235,7 @@ def _options(
             parameter.KEYWORD_ONLY,
         ):
             continue
-        if name in overridable:
+        if name in overridable and name in hands.named:
             annotation, default = overridable[name], None
         elif name in hands.named:
             continue

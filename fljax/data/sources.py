@@ -49,7 +49,8 @@ def load(
     source = name if callable(name) else choose("dataset", name, SOURCES)
     label = name if isinstance(name, str) else getattr(name, "__name__", "given")
     valid = keywords(source)
-    if folder is not None:
+    asked = (valid or {}).get("folder")
+    if folder is not None or (asked is not None and asked.default is asked.empty):
         options["folder"] = folder
     if cache is not None and (valid is None or "cache" in valid):
         options["cache"] = cache

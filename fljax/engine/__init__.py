@@ -5,6 +5,7 @@ from fljax.engine.callbacks import print_progress as print_progress
 from fljax.engine.callbacks import progress_of as progress_of
 from fljax.engine.callbacks import stop_when as stop_when
 from fljax.engine.cores import use_cores as use_cores
+from fljax.engine.declared import as_declared as as_declared
 from fljax.engine.estimate import Memory as Memory
 from fljax.engine.estimate import estimate as estimate
 from fljax.engine.estimate import in_words as in_words

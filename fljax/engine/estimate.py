@@ -14,7 +14,7 @@ from fljax.engine import program
 from fljax.engine.execution import Execution, Lanes, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.memory import peak_bytes
+from fljax.engine.memory import attempt, peak_bytes
 from fljax.engine.program import Plan, Shapes
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation
@@ -25,6 +25,7 @@ class Memory(NamedTuple):
 
     Attributes:
       peak: the most that a program of the run (start, rounds, evaluation) holds at once, all of the following included.
+        None where there is no estimate, because this release of JAX writes its programs in an unknown form.
       data: examples and index tables.
       server: what the server holds between rounds, of all runs.
       clients: what clients keep between rounds, with their last ballots, of all runs.
@@ -33,7 +34,7 @@ class Memory(NamedTuple):
       devices: how many hold as much each.
     """
 
-    peak: int
+    peak: int | None
     data: int
     server: int
     clients: int
@@ -95,23 +96,26 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
 
 def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lanes: Lanes) -> Memory:
     """Of the three programs of a run, as ``trace_all`` gives them."""
-    start, rounds, evaluation = traced
-    state: State = start.out_info
-    # The state is the only argument that may be used again, and the last but the numbers of rounds.
-    after = len(rounds.jaxpr.jaxpr.invars) - 2
-    donated = frozenset(range(after - len(jax.tree.leaves(state)), after))
-    peak = max(
-        peak_bytes(start.jaxpr.jaxpr),
-        peak_bytes(rounds.jaxpr.jaxpr, donated),
-        peak_bytes(evaluation.jaxpr.jaxpr),
-    )
+    state: State = traced[0].out_info
+    peak = attempt(_peak, traced, len(jax.tree.leaves(state)))
     server = trees.bytes_of(state.server)
     kept = trees.bytes_of((state.clients, state.ballots))
     return Memory(peak, trees.bytes_of(federation), server, kept, shapes.model, shapes.sizes.seeds, lanes.devices)
 
 
-def size(count: float) -> str:
-    """Bytes in words: 0, 177 KiB, 9.1 MiB, 2.3 GiB."""
+def _peak(traced: Sequence[Any], state: int) -> int:
+    """Of the program that holds most; the state of a run has ``state`` leaves."""
+    start, rounds, evaluation = (each.jaxpr.jaxpr for each in traced)
+    # The state is the only argument that may be used again, and the last but the numbers of rounds.
+    after = len(rounds.invars) - 2
+    donated = frozenset(range(after - state, after))
+    return max(peak_bytes(start), peak_bytes(rounds, donated), peak_bytes(evaluation))
+
+
+def size(count: float | None) -> str:
+    """Bytes in words: 0, 177 KiB, 9.1 MiB, 2.3 GiB; "unknown" for None."""
+    if count is None:
+        return "unknown"
     power = 0 if count < 1024 else 1 if count < 2**20 else 2 if count < 2**30 else 3
     number = count / 1024**power
     digits = 1 if number < 10 and power > 1 else 0
@@ -119,13 +123,14 @@ def size(count: float) -> str:
 
 
 def in_words(memory: Memory) -> str:
-    """One line: what is held at once, and of which."""
+    """One line: what is held at once, and of which; or that there is no estimate."""
     each = memory.server // memory.runs // max(memory.model, 1)
     runs = f"{memory.runs} x " if memory.runs > 1 else ""
     models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
     where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
+    found = "no estimate with this version of JAX" if memory.peak is None else f"about {size(memory.peak)} at once"
     return (
-        f"about {size(memory.peak)} at once{where}: server {size(memory.server)}{models}, "
+        f"{found}{where}: server {size(memory.server)}{models}, "
         f"clients {size(memory.clients)}, data {size(memory.data)}"
     )
 
@@ -133,8 +138,10 @@ def in_words(memory: Memory) -> str:
 def shortage(memory: Memory) -> str | None:
     """A sentence where a run needs more than there is: of a CPU the machine's memory, else what the devices have free.
 
-    None where there is enough, or where nobody tells.
+    None where there is enough, or where nobody tells, or where there is no estimate.
     """
+    if memory.peak is None:
+        return None
     if jax.default_backend() == "cpu":
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None

@@ -4,15 +4,20 @@ The count follows lifetimes: an array lives from the operation that makes it to 
 without writing it down is not counted: operations on single entries that others read (it fuses them, and where they are
 cheap and read one large array it computes them anew for each reader), and loops and updates of a buffer whose old value
 nobody reads again (it writes in place). Nor is what nobody reads.
+
+How a jaxpr is written down is private to JAX and changes between releases. Numbers of operands are therefore derived
+from shapes, and who asks for an estimate does so through ``attempt``: without an estimate a run goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 # Operations that XLA computes inside the one that reads them. Products, gathers, sorts and loops are not.
 _FUSED_NAMES = (
@@ -36,6 +41,17 @@ _IN_PLACE = _LOOPS | {"dynamic_update_slice", "scatter", "scatter-add", "optimiz
 _CALLS = frozenset(
     {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint", "shard_map"}
 )
+
+
+def attempt(read: Callable[..., T], *arguments: Any) -> T | None:
+    """What ``read(*arguments)`` finds in a jaxpr; None where this release of JAX writes jaxprs in an unknown form.
+
+    Whatever goes wrong is caught: an estimate must never stop a run.
+    """
+    try:
+        return read(*arguments)
+    except Exception:
+        return None
 
 
 def peak_bytes(jaxpr: Any, donated: frozenset[int] = frozenset()) -> int:
@@ -143,20 +159,26 @@ def _reused(eqn: Any, read: list[Any], dying: list[Any], fresh: list[Any]) -> in
 
 
 def _carried(eqn: Any) -> tuple[int, int]:
-    """Of the arguments of a loop: where what it carries begins, and how many these are."""
+    """Of the arguments of a loop: where what it carries begins, and how many these are.
+
+    Found from shapes: what a scan reads or writes one turn after another has an axis more outside than inside.
+    """
+    carried, sliced = len(eqn.outvars), 0
     if eqn.primitive.name == "scan":
-        return eqn.params["num_consts"], eqn.params["num_carry"]
-    first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
-    return first, len(eqn.invars) - first
+        (body,) = _inner(eqn)
+        carried -= sum(len(v.aval.shape) > len(w.aval.shape) for v, w in zip(eqn.outvars, body.outvars, strict=True))
+        sliced = sum(len(v.aval.shape) > len(w.aval.shape) for v, w in zip(eqn.invars, body.invars, strict=True))
+    return len(eqn.invars) - sliced - carried, carried
 
 
 def _peak_within(eqn: Any, inner: Any) -> int:
     """What a turn of a loop, or a branch, holds beside what its operation reads and makes."""
-    name, params = eqn.primitive.name, eqn.params
-    if name not in _LOOPS or (name == "while" and inner is params["cond_jaxpr"].jaxpr):
+    name, condition = eqn.primitive.name, eqn.params.get("cond_jaxpr")
+    if name not in _LOOPS or inner is getattr(condition, "jaxpr", condition):
         return _peak(inner, set())
-    carried = _carried(eqn)[1]
-    first = params["num_consts"] if name == "scan" else params["body_nconsts"]
+    first, carried = _carried(eqn)
+    if name == "while":  # what only its condition reads is no argument of its body
+        first = len(inner.invars) - carried
     own = inner.invars[first:]  # with slices of what is read one after another, which every turn makes anew
     # What is carried counts outside already; it may be overwritten by what becomes of it.
     return _peak(inner, set(own)) - sum(map(_bytes, own[:carried]))
@@ -179,7 +201,7 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
     for eqn in jaxpr.eqns:
         inner = list(_inner(eqn))
         # One turn of a loop is no loop: what it reads and makes are views of what the loop does.
-        once = eqn.primitive.name == "scan" and eqn.params["length"] == 1
+        once = eqn.primitive.name == "scan" and eqn.params.get("length") == 1
         if (once or eqn.primitive.name in _CALLS) and len(inner) == 1 and len(inner[0].invars) == len(eqn.invars):
             body = inner[0]
             mine = {v: look(atom) for v, atom in zip(body.invars, eqn.invars, strict=True)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,9 +12,10 @@ import numpy as np
 from fljax import trees
 from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
+from fljax.engine.declared import as_declared, shared
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
-from fljax.engine.memory import made_bytes, steps_differ
+from fljax.engine.memory import attempt, made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
 from fljax.local import AT_ONCE
 from fljax.types import Algorithm, Federation, Seat
@@ -30,7 +30,8 @@ class Plan(NamedTuple):
     Attributes:
       build: ``build(**arguments, **by_seed) -> Algorithm``.
       arguments: floats and arrays among their leaves are arguments of the program (traced); ints, strings, bools and
-        functions shape it (static). ``Task`` and ``Local`` may stand here as they are.
+        functions shape it (static). A whole number counts as a float where the builder's parameter is annotated as
+        one. ``Task`` and ``Local`` may stand here as they are.
       by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed sees its own row.
     """
 
@@ -112,8 +113,9 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     """Parts a plan into what is static and what is traced; the federation is stored by id from here on.
 
     Raises:
-      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan, or JAX is told not to compile.
     """
+    jit.check_enabled()
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = evaluation.same_tests(federation)
@@ -122,14 +124,14 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
-        plan = Plan(_Fixed(plan))
+        plan = Plan(_Fixed(Algorithm(*map(shared, plan))))
     if not isinstance(plan, Plan):
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
-    leaves, structure = jax.tree.flatten(dict(plan.arguments))
+    leaves, structure = jax.tree.flatten(shared(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
     static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
-    return Spec(plan.build, structure, static), traced, dict(plan.by_seed)
+    return Spec(shared(plan.build), structure, static), traced, dict(plan.by_seed)
 
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
@@ -299,7 +301,7 @@ def trace_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Ar
     yield evaluate.trace(spec, lanes, inputs, state, zero)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "known"))
+@jit.program(static_argnames=("spec", "known"))
 def deployed(
     spec: Spec,
     inputs: Inputs,
@@ -378,8 +380,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         # Also where little or nothing is sent to it, a client trains a whole model.
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
-        lane=made_bytes(closed.jaxpr),
-        samples=samples(federation) if steps_differ(closed.jaxpr) else None,
+        lane=attempt(made_bytes, closed.jaxpr) or 0,
+        samples=samples(federation) if attempt(steps_differ, closed.jaxpr) else None,
     )
     bytes_of = trees.bytes_of
     return Shapes(kept[-1], sizes, bytes_of(model), bytes_of(down), bytes_of(up), bytes_of(ballot) // population)

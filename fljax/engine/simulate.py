@@ -267,7 +267,7 @@ def _result(
     state: State,
     reference: Reference | None,
     seconds: dict[str, float],
-    memory: int,
+    memory: int | None,
 ) -> Result:
     metrics = results.metrics_dataset(seeds, evaluations, reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
@@ -275,7 +275,8 @@ def _result(
         metrics[f"seconds_{purpose}"] = ((), spent)
     for name, number in lanes._asdict().items():
         metrics[f"execution_{name}"] = ((), number)
-    metrics["execution_memory"] = ((), float(memory), {"units": "bytes", "long_name": "estimate, of each device"})
+    told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
+    metrics["execution_memory"] = ((), float("nan" if memory is None else memory), told)
     dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
     wire = (shapes.down, shapes.up, shapes.ballot)
     table = results.records_dataset(seeds, first, records, dimensions, wire, inputs.federation.clients.id.shape[-1])

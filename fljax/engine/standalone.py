@@ -16,7 +16,7 @@ from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.lanes import map_lanes, on_devices, replicated
-from fljax.engine.memory import made_bytes
+from fljax.engine.memory import attempt, made_bytes
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -163,7 +163,7 @@ def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
 
     traced, by_seed, data = first_run(spec, inputs)
     single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), data.clients)
-    return made_bytes(jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr)
+    return attempt(made_bytes, jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr) or 0
 
 
 @jit.program(static_argnames=("spec", "lanes", "keep_models"))

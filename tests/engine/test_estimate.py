@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import types
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,12 +16,14 @@ from fljax import engine, trees
 from fljax.algorithms import lg_fedavg, scaffold, standalone
 from fljax.data import stack
 from fljax.engine import Execution, Memory, estimate, in_words, program, sentences, shortage, simulate, size
+from fljax.engine.memory import made_bytes, peak_bytes
 from fljax.engine.round import by_id
 from fljax.local import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
 
+engine_estimate = importlib.import_module("fljax.engine.estimate")  # the package gives the function by that name
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 MODEL = 15 * 4
 
@@ -51,6 +55,71 @@ def test_what_clients_keep_counts() -> None:
 def test_nothing_is_compiled_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
     estimate(scaffold(TASK, LOCAL), tiny_federation(), rounds=1)
+
+
+class _Bare:
+    """A jaxpr whose operations do not say how many of their operands are constants and how many are carried."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.invars, self.outvars, self.constvars = jaxpr.invars, jaxpr.outvars, jaxpr.constvars
+        self.eqns = [_bare_equation(eqn) for eqn in jaxpr.eqns]
+
+
+def _bare_equation(eqn: Any) -> Any:
+    def bare(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(map(bare, value))
+        inner = getattr(value, "jaxpr", value)
+        return _Bare(inner) if hasattr(inner, "eqns") else value
+
+    params = {name: bare(value) for name, value in eqn.params.items() if not name.startswith("num_")}
+    params = {name: value for name, value in params.items() if not name.endswith("_nconsts")}
+    fields = {name: getattr(eqn, name) for name in ("primitive", "invars", "outvars", "effects")}
+    return types.SimpleNamespace(params=params, **fields)
+
+
+def test_an_estimate_needs_no_numbers_of_operands() -> None:
+    """JAX 0.12 dropped ``num_consts`` and ``num_carry`` of a scan."""
+
+    def loops(x: Any, count: Any) -> Any:
+        kernel = jnp.sin(x @ x)
+        total, each = jax.lax.scan(lambda c, row: (c + row @ kernel, c), x[0], jnp.cos(x))
+        grown = jax.lax.fori_loop(0, count, lambda i, c: c @ kernel + total[None], x)
+        return each, jax.lax.while_loop(lambda c: jnp.sum(c @ x) < count, lambda c: c @ kernel, grown)
+
+    whole = jax.make_jaxpr(loops)(jnp.ones((64, 64)), 3).jaxpr
+    assert peak_bytes(_Bare(whole)) == peak_bytes(whole)
+    assert made_bytes(_Bare(whole)) == made_bytes(whole) > 3 * 64 * 64 * 4
+
+
+def _refuse(*_: Any) -> Any:
+    raise KeyError("num_consts")
+
+
+def test_a_run_goes_on_without_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Memory] = []
+    given: Any = {"rounds": 1, "execution": Execution(devices=1)}
+    expected = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
+    monkeypatch.setattr(engine_estimate, "peak_bytes", _refuse)
+    for name in ("made_bytes", "steps_differ"):
+        monkeypatch.setattr(program, name, _refuse)
+    result = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
+    np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
+    assert np.isnan(result.metrics["execution_memory"])
+    assert told[1] == told[0]._replace(peak=None) == estimate(scaffold(TASK, LOCAL), tiny_federation(), **given)
+    (words,) = sentences(told[1])
+    assert words.startswith(
+        "no estimate with this version of JAX: server 124 bytes (2 models of 60 bytes), clients 300"
+    )
+    assert shortage(told[1]) is None
+    assert size(told[1].peak) == "unknown"
+
+
+def test_standalone_models_need_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    solo = importlib.import_module("fljax.engine.standalone")
+    monkeypatch.setattr(solo, "made_bytes", _refuse)
+    spec, inputs = program.split(program.Plan(solo._Solo, {"task": TASK, "local": LOCAL}), tiny_federation())
+    assert solo._lane_bytes(spec, inputs) == 0
 
 
 def test_words() -> None:

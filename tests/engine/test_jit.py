@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pathlib
 from typing import Any
 
 import jax
@@ -10,9 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fljax import engine
+from fljax.algorithms import fedavg
 from fljax.engine import jit
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import on_devices
+from fljax.local import Local
+from tests.toys.federation import tiny_federation
+from tests.toys.quick import QUICK
+from tests.toys.task import logistic_regression
 
 ONE, TWO = Lanes(1, 1, 1, 1), Lanes(1, 1, 1, 2)
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
@@ -35,7 +43,8 @@ def test_a_call_takes_the_program_that_was_traced() -> None:
     x = jnp.linspace(0, 1, 5)
     for lanes in (ONE, TWO):
         np.testing.assert_allclose(pointwise(None, lanes, x), np.tanh(x) * np.sin(x), rtol=1e-6)
-    assert pointwise.on(ONE) is not pointwise.on(TWO)
+    assert pointwise.jitted(None, ONE, x) is pointwise.jitted(spec=None, lanes=ONE, x=x + 1)
+    assert pointwise.jitted(None, ONE, x) is not pointwise.jitted(None, TWO, x)
 
 
 def test_options_are_kept() -> None:
@@ -43,6 +52,72 @@ def test_options_are_kept() -> None:
     quick = jit.program(static_argnames=("spec", "lanes"), compiler_options=options)(lambda spec, lanes, x: x + 1)
     assert [int(quick(None, lanes, 1)) for lanes in (ONE, TWO)] == [2, 2]
     assert options == {"xla_backend_optimization_level": 0}
+
+
+def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jit.is_accepted((("xla_backend_optimization_level", 1),))
+    assert not jit.is_accepted((("xla_no_such_option", 1),))
+    known = jit.is_accepted(tuple(jit.UNFUSED.items()))
+    assert pointwise.options(TWO) == jit.UNSPLIT | (jit.UNFUSED if known else {})
+    assert pointwise.options(ONE) == pointwise.options(None) == {}
+    for name in ("yes", "no"):
+        monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
+        assert (pointwise.options(TWO) != jit.UNSPLIT) == (name == "yes")
+
+
+def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
+    """A program kept in ``store``, and the shapes that it was traced for."""
+    seen: list[Any] = []
+
+    def grown(spec: Any, lanes: Lanes, x: jax.Array) -> jax.Array:
+        seen.append((spec, x.shape))
+        return jnp.tanh(x) @ jnp.cos(x).T + len(x)
+
+    return jit.Program(grown, static_argnames=("spec", "lanes"), compiler_options=QUICK, store=store), seen
+
+
+def test_programs_that_were_used_last_are_kept() -> None:
+    store = jit.Store(4)
+    grown, seen = _counted(store)
+    for spec in "abcd" * 2:  # four fit
+        grown(spec, ONE, jnp.ones((2, 2)))
+    assert seen == [(spec, (2, 2)) for spec in "abcd"]
+    grown("a", ONE, jnp.ones((2, 2)))  # so that b is the oldest
+    grown("a", ONE, jnp.ones((3, 2)))
+    assert seen[4:] == [("a", (3, 2))]
+    assert len(store) == 4
+    for spec in "acd":
+        grown(spec, ONE, jnp.ones((2, 2)))
+    assert seen[5:] == []
+    grown("b", ONE, jnp.ones((2, 2)))
+    assert seen[5:] == [("b", (2, 2))]
+
+
+def test_a_traced_program_is_compiled_once() -> None:
+    grown, seen = _counted(jit.Store(4))
+    x = jnp.ones((2, 2))
+    grown.trace("a", ONE, jax.ShapeDtypeStruct(x.shape, x.dtype)).lower().compile()
+    grown("a", ONE, x)
+    assert len(seen) == 1
+
+
+def test_what_is_no_longer_kept_holds_no_memory_maps() -> None:
+    maps = pathlib.Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("memory maps are counted where /proc tells them")
+
+    def growth(store: jit.Store) -> int:
+        grown, seen = _counted(store)
+        gc.collect()
+        before = len(maps.read_text().splitlines())
+        for rows in range(1, 11):
+            grown(None, ONE, np.ones((rows, 3), np.float32))
+        assert len(seen) == 10
+        return len(maps.read_text().splitlines()) - before
+
+    kept = jit.Store(100)
+    assert growth(kept) > 2 * growth(jit.Store(2))
+    assert len(kept) == 10
 
 
 @jit.program(static_argnames=("spec", "lanes"))
@@ -73,3 +148,15 @@ def test_a_long_program_on_all_devices_computes_what_a_short_one_does() -> None:
     patches = jnp.asarray(random.normal(size=(576, 8192)), jnp.float32)
     short, long = (np.asarray(many_products(None, TWO, kernel, patches, jnp.int32(count))) for count in (1, 200))
     assert np.array_equal(short, long)
+
+
+def test_without_jit_a_sentence_says_so() -> None:
+    task, local = logistic_regression(), Local(0.2, batch_size=2, steps=2)
+    with jax.disable_jit(), pytest.raises(ValueError, match="expected jax_disable_jit to be off, got on"):
+        engine.simulate(fedavg(task, local), tiny_federation(), rounds=1)
+    jax.config.update("jax_disable_jit", True)
+    try:
+        with pytest.raises(ValueError, match="expected jax_disable_jit to be off"):
+            engine.standalone(task, tiny_federation(), local)
+    finally:
+        jax.config.update("jax_disable_jit", False)

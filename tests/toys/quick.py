@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from fljax.engine import program
+from fljax.engine import jit, program
 
 
 def _quick_options() -> dict[str, Any] | None:
@@ -42,8 +42,8 @@ def quick_programs() -> Iterator[None]:
         for name, arguments in static.items():
             function = getattr(program, name).__wrapped__
             donated = ("state",) if name == "run_rounds" else ()
-            jitted = jax.jit(function, static_argnames=arguments, donate_argnames=donated, compiler_options=QUICK)
-            patch.setattr(program, name, jitted)
-        options: Any = {"static_argnames": ("spec", "lanes", "keep_models"), "compiler_options": QUICK}
-        patch.setattr(standalone, "_run", jax.jit(standalone._run.__wrapped__, **options))
+            options: Any = {"static_argnames": arguments, "donate_argnames": donated, "compiler_options": QUICK}
+            patch.setattr(program, name, jit.Program(function, **options))
+        options = {"static_argnames": ("spec", "lanes", "keep_models"), "compiler_options": QUICK}
+        patch.setattr(standalone, "_run", jit.Program(standalone._run.__wrapped__, **options))
         yield

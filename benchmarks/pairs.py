@@ -1,0 +1,133 @@
+"""Before and after a compiler option, in interleaved pairs: ``python benchmarks/pairs.py``.
+
+On several CPU devices fljax compiles without YNNPACK's fused kernels, because with them the heap grows with every local
+step. This measures what that costs and saves: each workload runs in two processes, with the kernels and without them,
+which take turns (one is halted while the other runs). Of every pair of turns the ratio of the two times is kept. The
+table gives the median ratio with a 95 % interval (bootstrap over pairs), and by how much the resident memory of both
+processes grew over all turns, which have as many rounds in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from measuring import Entrant, enter, export
+from throughput import RESULTS, hardware
+from workers import OWN, Contestant, WorkerError
+from workloads import WORKLOADS, Workload
+
+_STEP: dict[str, Any] = {"clients": 2, "cohort": 2, "samples": 8, "distinct": 16, "batch": 8}
+CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3")} | {
+    "ResNet18": WORKLOADS["W4"]._replace(
+        name="ResNet18", title="ResNet18 with GroupNorm on 32x32x3, 2 of 2 clients, 1 step of 8", **_STEP
+    )
+}
+_OPTIONS = ("--clients", "auto", "--devices", "all")
+WITH = Contestant("with fused kernels", "fljax", OWN, "fljax_.py", ((*_OPTIONS, "--fused"),), tuple(CHOSEN))
+WITHOUT = Contestant("without", "fljax", OWN, "fljax_.py", (_OPTIONS,), tuple(CHOSEN))
+
+
+def main() -> None:
+    """Measures workload after workload, and writes the table after each."""
+    parser = argparse.ArgumentParser(description="fljax with and without YNNPACK's fused kernels, in pairs.")
+    parser.add_argument("--workloads", default=",".join(CHOSEN), help="comma-separated")
+    parser.add_argument("--pairs", type=int, default=40, help="of turns, for each workload")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of one turn")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{datetime.date.today()}-fused-kernels.md")
+    options = parser.parse_args()
+    names = options.workloads.split(",")
+    unknown = [name for name in names if name not in CHOSEN]
+    if unknown:
+        raise SystemExit(f"expected a known workload, got {unknown[0]!r}; valid names are {', '.join(CHOSEN)}")
+    machine, rows, versions = hardware(), list[str](), dict[str, str]()
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="fljax-pairs-") as scratch:
+            try:
+                row, found = measure(CHOSEN[name], options.pairs, options.seconds, Path(scratch))
+                versions |= found
+            except WorkerError as reason:
+                row = f"| {name} | skipped: {reason} | | | | | | |"
+        rows.append(row)
+        print(row, flush=True)
+        write(options.out, rows, versions, machine, options)
+    print(f"saved: {options.out.name} in {options.out.parent.name}/")
+
+
+def measure(workload: Workload, pairs: int, seconds: float, scratch: Path) -> tuple[str, dict[str, str]]:
+    """One row of the table, and the versions of packages."""
+    file = export(workload, scratch)
+    entrants: list[Entrant] = []
+    versions: dict[str, str] = {}
+    try:
+        for contestant in (WITH, WITHOUT):
+            found, versions = enter(contestant, sys.executable, workload, file, scratch, seconds, print)
+            entrants.append(found)
+        rounds = min(each.rounds for each in entrants)
+        before = [each.worker.resident() for each in entrants]
+        spent = turns(entrants, rounds, pairs)
+        grown = [(each.worker.resident() - had) / 2**20 for each, had in zip(entrants, before, strict=True)]
+    finally:
+        for each in entrants:
+            each.worker.close()
+    ratios = [without / having for having, without in spent]
+    low, high = interval(ratios)
+    times = [statistics.median(column) / rounds * 1e3 for column in zip(*spent, strict=True)]
+    cells = [workload.name, workload.title, f"{times[0]:.1f}", f"{times[1]:.1f}"]
+    cells += [f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"]
+    steps = workload.client_steps * rounds * pairs
+    cells += [f"{grown[0]:+.0f}", f"{grown[1]:+.0f}", f"{steps:,}"]
+    return "| " + " | ".join(cells) + " |", versions
+
+
+def turns(entrants: list[Entrant], rounds: int, pairs: int) -> list[tuple[float, float]]:
+    """Seconds of both in each pair; who begins is drawn."""
+    order, spent = random.Random(0), []
+    for _ in range(pairs):
+        found = [0.0, 0.0]
+        for place in order.sample((0, 1), 2):
+            worker = entrants[place].worker
+            worker.resume()
+            found[place] = worker.ask("rounds", count=rounds)["seconds"]
+            worker.halt()
+        spent.append((found[0], found[1]))
+    return spent
+
+
+def interval(ratios: list[float], draws: int = 4000) -> tuple[float, float]:
+    """Of the median, with 95 % confidence: percentiles over samples of the pairs with replacement."""
+    source = random.Random(1)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return medians[round(0.025 * draws)], medians[round(0.975 * draws) - 1]
+
+
+def write(out: Path, rows: list[str], versions: dict[str, str], machine: dict[str, Any], options: Any) -> None:
+    """The results so far, as Markdown."""
+    lines = [
+        f"# fljax with and without YNNPACK's fused kernels, {datetime.date.today()}",
+        "",
+        f"`python benchmarks/pairs.py --workloads {options.workloads} --pairs {options.pairs} "
+        f"--seconds {options.seconds:g}` on {machine['cpu']}, {machine['cores']} cores.",
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
+        "",
+        "Each workload ran on all cores as devices in two processes that took turns. Times are medians of a round. The",
+        "ratio is the median over pairs of turns of time without by time with the kernels (above 1: leaving them out",
+        "costs time), with a 95 % bootstrap interval. Growth is that of resident memory over all turns together.",
+        "",
+        "| | workload | ms with | ms without | ratio | growth with, MiB | growth without, MiB | client-steps each |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What makes equal plans share a program: numbers have the type that is declared, equal partials are one function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+import re
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from fljax.types import Task
+
+_FLOAT = re.compile(r"(?<![\w.])(float\b|Float\[)")
+_INTEGER = re.compile(r"(?<![\w.])(int\b|Int\[)")
+_PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+
+def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a builder, with whole numbers as floats where its parameters are annotated as floats.
+
+    A float is traced and an int is static, so that ``threshold=1`` and ``threshold=1.0`` would be two programs.
+    Fields of NamedTuples among the arguments, such as ``Local``, follow their own annotations.
+    """
+    try:
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # not every callable tells its parameters
+        parameters = {}
+    annotations = {name: each.annotation for name, each in parameters.items()}
+    return {name: _converted(value, annotations.get(name)) for name, value in arguments.items()}
+
+
+def _converted(value: Any, annotation: Any) -> Any:
+    if isinstance(value, Task):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        own = _annotations(type(value))
+        pairs = zip(value._fields, value, strict=True)
+        return type(value)(*(_converted(each, own.get(name)) for name, each in pairs))
+    if isinstance(value, Mapping):
+        return {name: _converted(each, annotation) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_converted(each, annotation) for each in value)
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return float(value) if whole and _is_float(annotation) else value
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    """Of the constructor of a NamedTuple, whatever else is written on its class."""
+    return {name: each.annotation for name, each in inspect.signature(kind).parameters.items()}
+
+
+def _is_float(annotation: Any) -> bool:
+    """Whether a float is among what an annotation allows, and no whole number."""
+    text = annotation if isinstance(annotation, str) else repr(annotation)
+    return bool(_FLOAT.search(text)) and not _INTEGER.search(text)
+
+
+def shared(tree: Any) -> Any:
+    """``tree`` with each ``functools.partial`` replaced by the first that was equal to it, also inside tasks.
+
+    Python compares partials by identity, and so do compiled programs.
+    """
+    if isinstance(tree, Task):
+        return Task(*map(_first, tree))
+    return jax.tree.map(
+        lambda each: shared(each) if isinstance(each, Task) else _first(each),
+        tree,
+        is_leaf=lambda each: isinstance(each, Task),
+    )
+
+
+def _first(function: Any) -> Any:
+    if type(function) is not functools.partial:
+        return function
+    keywords = tuple(sorted(function.keywords.items()))
+    try:
+        return _PARTIALS.setdefault(_typed((_first(function.func), function.args, keywords)), function)
+    except TypeError:  # an argument that cannot be hashed, such as an array, is only equal to itself
+        return function
+
+
+def _typed(value: Any) -> Any:
+    """A key in which 1, 1.0 and True differ."""
+    inner = tuple(map(_typed, value)) if isinstance(value, tuple) else _first(value)
+    return type(value), inner

@@ -1,0 +1,116 @@
+"""Which plans share a program: by the declared types of numbers, and by what partials call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.algorithms import fedavg, incfl
+from fljax.engine import Plan, as_declared, groups, program
+from fljax.experiment import Composed
+from fljax.local import Local
+from fljax.types import Seat, Task
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
+
+
+def plan(local: Local = LOCAL, build: Any = incfl, **arguments: Any) -> Plan:
+    return Plan(build, {"task": TASK, "local": local, **arguments})
+
+
+def loss(scale: Any, logits: Any, y: Any) -> Any:
+    return scale * TASK.loss(logits, y)
+
+
+def test_a_number_that_is_declared_float_is_one_program() -> None:
+    plans = [plan(threshold=each) for each in (1, 1.0, 2, np.int64(3), np.float32(0.5))]
+    assert groups(plans[:4]) == [[0, 1, 2, 3]]
+    spec, inputs = program.split(plans[0], tiny_federation())
+    assert spec == program.split(plans[2], tiny_federation())[0]
+    assert any(isinstance(each, float) and each == 1.0 for each in inputs.traced)
+    rates = [
+        plan(LOCAL._replace(learning_rate=rate, weight_decay=decay)) for rate, decay in ((1, 0), (2, 1), (0.5, 0.1))
+    ]
+    assert groups(rates) == [[0, 1, 2]]
+
+
+def test_whole_numbers_stay_static() -> None:
+    assert groups([plan(build=fedavg, clients_per_round=each) for each in (2, 3)]) == [[0], [1]]
+    assert groups([plan(LOCAL._replace(steps=each)) for each in (2, 3)]) == [[0], [1]]
+
+
+class Pair(NamedTuple):
+    rate: "float | jax.Array | None" = None  # noqa: UP037 - annotations are read as they are written
+    count: int = 1
+
+
+def test_annotations_decide() -> None:
+    def build(rate: float, either: int | float, flag: float, levels: Any, many: list[float], pair: Pair) -> None: ...
+
+    given = {"rate": 1, "either": 1, "flag": True, "levels": 1, "many": [1, 2.5], "pair": Pair(3, 2), "more": 1}
+    found = as_declared(build, given)
+    assert found == given
+    kinds = {name: type(found[name]) for name in ("rate", "either", "flag", "levels", "more")}
+    assert kinds == {"rate": float, "either": int, "flag": bool, "levels": int, "more": int}
+    assert [type(each) for each in found["many"]] == [float, float]
+    assert [type(each) for each in found["pair"]] == [float, int]
+    assert as_declared(functools.partial(build, either=2), {"rate": 1}) == {"rate": 1.0}
+
+
+def test_equal_partials_share_a_program() -> None:
+    half = lambda scale=0.5: functools.partial(loss, scale)  # noqa: E731
+    tasks = [TASK._replace(loss=each) for each in (half(), half(), half(0.25), functools.partial(loss, scale=0.5))]
+    assert groups([Plan(fedavg, {"task": task, "local": LOCAL}) for task in tasks]) == [[0, 1], [2], [3]]
+    builders = [functools.partial(fedavg, clients_per_round=each) for each in (2, 2, 3, 2.0)]
+    assert groups([plan(build=each) for each in builders]) == [[0, 1], [2], [3]]
+    composed = [Plan(Composed(each), {"arguments": {"task": TASK, "local": LOCAL}, "options": ()}) for each in builders]
+    assert groups(composed) == [[0, 1], [2], [3]]
+    array = np.zeros(2)  # cannot be hashed
+    assert groups([plan(build=functools.partial(fedavg, clients_per_round=array)) for _ in "ab"]) == [[0], [1]]
+    algorithm = fedavg(TASK, LOCAL)
+    assert groups([algorithm._replace(predict=half()) for _ in "ab"]) == [[0, 1]]
+
+
+def test_a_seat_crosses_and_stays_static() -> None:
+    def use(seat: Seat) -> Any:
+        return seat.id + 1 if seat.known else -seat.round
+
+    one = jnp.int32(1)
+    for known, expected in ((True, 2), (False, -1)):
+        seat = Seat(one, one, one, known)
+        assert len(jax.tree.leaves(seat)) == 3
+        assert int(jax.jit(use)(seat)) == expected
+        rows = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), seat)
+        np.testing.assert_array_equal(jax.vmap(use)(rows), [expected] * 2)
+        _, found = jax.lax.scan(lambda carry, row: (carry, use(row)), seat, rows)
+        np.testing.assert_array_equal(found, [expected] * 2)
+        assert jax.jit(lambda seat: seat)(seat) == seat
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(Seat(one, one, one))[0]]
+    assert paths == [".round", ".id", ".slot"]
+
+
+def test_tasks_and_algorithms_cross_without_leaves() -> None:
+    algorithm = fedavg(TASK, LOCAL)
+    for value in (TASK, algorithm):
+        assert jax.tree.leaves(value) == []
+        assert jax.jit(lambda value: value)(value) is value
+    run = lambda task, x: task.logits(task.init(jax.random.key(0)), x)  # noqa: E731
+    x = jnp.ones((2, 4))
+    traces: list[Task] = []
+
+    def counted(task: Task, x: Any) -> Any:
+        traces.append(task)
+        return run(task, x)
+
+    jitted = jax.jit(counted)
+    np.testing.assert_allclose(jitted(TASK, x), run(TASK, x), rtol=1e-6)
+    jitted(Task(*TASK), x)
+    assert len(traces) == 1
+    found = jax.vmap(run, in_axes=(None, 0))(TASK, jnp.stack([x, x]))
+    assert found.shape[0] == 2
