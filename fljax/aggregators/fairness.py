@@ -120,7 +120,7 @@ def mw_weights(
     weights = floating(weights)
     dtype, least = weights.dtype, max(LEAST_WEIGHT, float(jnp.finfo(weights.dtype).tiny))
     weights = wide(weights)
-    grown = jnp.where(unsatisfied, weights * jnp.asarray(factor, weights.dtype), weights)
+    grown = jnp.where(jnp.asarray(unsatisfied), weights * jnp.asarray(factor, weights.dtype), weights)
     # By the largest first: a factor that is large makes their sum overflow in time.
     grown = grown / jnp.maximum(jnp.max(grown), least)
     grown = jnp.where(weights > 0, jnp.maximum(grown, least), 0)
