@@ -118,7 +118,8 @@ def affordable(
       priority: ``[N, C]``.
       wanted: ``[N, C]``.
       tokens: ``[N]``.
-      price: above 0. Beside whole tokens one that is no whole number is rounded up; a traced one below 0 counts as 0.
+      price: above 0. Beside whole tokens one that is no whole number is rounded up. A traced one counts as 0 below 0,
+        and as the most that the dtype of whole tokens holds above that.
       key: of the round: which of a client's clusters comes first where priorities tie; None: the lowest c.
 
     Raises:

@@ -13,6 +13,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fljax import aggregators as ag
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 S, N, C = 4, 4, 2
 CLIENTS = PartitionSpec("clients")
 

@@ -18,6 +18,8 @@ from fljax.aggregators.settlement import _product_over
 from fljax.aggregators.tokens import lots
 from tests.precision import enable_x64
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 N, C = 5, 2
 MOST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
@@ -32,7 +34,8 @@ def test_nobody_bids_without_money():
     tokens = jnp.asarray([0, 10**9 - 1, 10**9, 2 * 10**9, 2**31 - 1])
     assert count_affordable(tokens, 10**9) == [0, 0, 1, 2, 2]
     assert count_affordable(tokens, jnp.asarray(10**9)) == [0, 0, 1, 2, 2]
-    assert count_affordable(tokens, jnp.float32(3e9)) == [0, 0, 0, 0, 0]
+    # A traced price beyond the dtype counts as the most that it holds.
+    assert count_affordable(tokens, jnp.float32(3e9)) == [0, 0, 0, 0, 1]
     assert count_affordable(jnp.asarray([0, 1, 2, 3]), 0.5) == [0, 1, 2, 3]  # beside whole tokens it is rounded up
     assert count_affordable(jnp.asarray([0.0, 1.0, 1.4, 1.5]), 0.5) == [0, 2, 2, 3]
     with enable_x64(True):
@@ -119,7 +122,7 @@ def supply(draw, kind, fraction):
     st.sampled_from([0.0, 1e-9, 1e-3, 0.1, 1.0]),
     st.sampled_from(["members", "all"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ranked):
     """Supplies up to the most that a dtype holds, prices up to all of it, members who may not be able to pay."""
     draw, whole = np.random.default_rng(seed), kind != "float32"
@@ -191,7 +194,7 @@ def test_without_a_key_ties_go_to_the_lower_id():
     assert 0 < np.mean([bids[:, 0] for bids in first]) < 1
 
 
-POPULATION, ROUNDS, SLOTS = 100, 150, 10
+POPULATION, ROUNDS, SLOTS = 100, 120, 10
 
 
 @functools.partial(jax.jit, static_argnames="lottery")
@@ -203,7 +206,9 @@ def profits(lottery):
         key = jax.random.fold_in(jax.random.key(7), round)
         noise = jax.random.normal(jax.random.fold_in(key, 10), (POPULATION, 1))
         contribution = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 11), 0.5, noise.shape), noise, 0)
-        plan = schedule(key, jnp.ones((POPULATION, 1), bool), contribution, participation, jnp.full(1, 0.2), slots=SLOTS)
+        plan = schedule(
+            key, jnp.ones((POPULATION, 1), bool), contribution, participation, jnp.full(1, 0.2), slots=SLOTS
+        )
         members = jnp.zeros((POPULATION, 1), bool).at[plan.id[0], 0].set(plan.present[0])
         members = jnp.where(lottery, members, jnp.ones_like(members))
         ledger = settle_tokens(
