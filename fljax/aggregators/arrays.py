@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -54,9 +54,11 @@ if _ON_A_MESH is None:  # its place in JAX 0.6
     import jax.experimental.shard as _ON_A_MESH
 
 
-def on_any_mesh(
-    function: Function | None = None, *, result: Callable[..., PyTree] | None = None
-) -> Function | Callable[[Function], Function]:
+@overload
+def on_any_mesh(function: Function) -> Function: ...
+@overload
+def on_any_mesh(*, result: Callable[..., PyTree]) -> Callable[[Function], Function]: ...
+def on_any_mesh(function: Any = None, *, result: Callable[..., PyTree] | None = None) -> Any:
     """Makes ``function`` accept arguments that are sharded in any way over a mesh with explicit axes.
 
     There, JAX refuses operations whose result could be sharded in several ways. The wrapped function is compiled as on
@@ -68,8 +70,11 @@ def on_any_mesh(
         all results are replicated.
     """
     if function is None:
-        return functools.partial(on_any_mesh, result=result)
+        return lambda function: _on_any_mesh(function, result)
+    return _on_any_mesh(function, None)
 
+
+def _on_any_mesh(function: Callable[..., Any], result: Callable[..., PyTree] | None) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         mesh = _explicit_mesh((args, kwargs))
@@ -89,7 +94,7 @@ def on_any_mesh(
         )
         return _ON_A_MESH.auto_axes(call, out_sharding=placed)(arrays)
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
 def axes_of(x: Any) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ class Schedule(NamedTuple):
     present: Bool[Array, "C K"]
 
 
-def lots(key: Key[Array, ""], shape: tuple[int, int]) -> Array:
+def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """``[N, C]`` random numbers that order what ties, the smallest first; row k depends on the key and k alone."""
     draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:])  # noqa: E731
     return jax.vmap(draw)(jnp.arange(shape[0]))

@@ -45,9 +45,10 @@ def models():
     return {"w": jnp.ones((C, 3, 2)), "b": jnp.ones(C, jnp.bfloat16)}
 
 
-def of_rows(x, axis_name=None):
+def of_rows(x, axis_name=None) -> Any:
     """Every aggregator of a cohort's rows; ``"mine"``: those whose results are rows or columns of it."""
-    key, split = jax.random.key(1), {"axis_name": axis_name}
+    key = jax.random.key(1)
+    split: Any = {"axis_name": axis_name}
     there, some = {"present": x["present"]}, {"present": x["present"], "ids": x["ids"]}
     unit = jax.tree.map(lambda leaf: jnp.where(jnp.isnan(leaf), 0, leaf), ag.cgsv_normalised(x["updates"], length=0.5))
     rates = ag.iafl_rates(jnp.asarray([0.9, 0.2, 0.6, 0.4]))
