@@ -21,11 +21,11 @@ from fljax.aggregators.rewards import iafl_reference as iafl_reference
 from fljax.aggregators.rewards import iafl_rewards as iafl_rewards
 from fljax.aggregators.rewards import iafl_subsets as iafl_subsets
 from fljax.aggregators.rewards import rank_rewards as rank_rewards
-from fljax.aggregators.tokens import Ledger as Ledger
+from fljax.aggregators.settlement import Ledger as Ledger
+from fljax.aggregators.settlement import cluster_utility as cluster_utility
+from fljax.aggregators.settlement import settle_tokens as settle_tokens
 from fljax.aggregators.tokens import Schedule as Schedule
 from fljax.aggregators.tokens import affordable as affordable
 from fljax.aggregators.tokens import bid_preferences as bid_preferences
-from fljax.aggregators.tokens import cluster_utility as cluster_utility
 from fljax.aggregators.tokens import exploration_share as exploration_share
 from fljax.aggregators.tokens import schedule as schedule
-from fljax.aggregators.tokens import settle_tokens as settle_tokens

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from fljax.aggregators.arrays import AxisName, floating, sum_over, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -26,35 +27,49 @@ def importance_weights(accuracy: Float[Array, "*batch C"]) -> Float[Array, "*bat
       accuracy: ``[N, C]`` (or ``[C]`` of one client): share of the client's own rows that each model gets right.
 
     Returns:
-      As ``accuracy``; rows sum to 1, and are uniform where all accuracies are zero.
+      As ``accuracy``, in its dtype (whole numbers become floats); rows sum to 1, and are uniform where all accuracies
+      are zero.
 
     Source: IP-FL, equations (7) and (8).
     """
-    total = jnp.sum(accuracy, axis=-1, keepdims=True)
-    even = jnp.full_like(accuracy, 1 / accuracy.shape[-1])
-    return jnp.where(total > 0, accuracy / jnp.where(total > 0, total, 1), even)
+    accuracy = floating(accuracy)
+    shares = wide(accuracy)
+    total = jnp.sum(shares, axis=-1, keepdims=True)
+    even = jnp.full_like(shares, 1 / shares.shape[-1])
+    return jnp.where(total > 0, shares / jnp.where(total > 0, total, 1), even).astype(accuracy.dtype)
 
 
-def member_weights(membership: Bool[Array, "S C"], sizes: Float[Array, " S"]) -> Float[Array, "C S"]:
+def member_weights(
+    membership: Bool[Array, "S C"], sizes: Float[Array, " S"], *, axis_name: AxisName | None = None
+) -> Float[Array, "C S"]:
     """``alpha_cs = |D_s| / sum_j |D_j|`` over the members j of cluster c; a row of zeros for an empty cluster.
 
     Args:
       membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
       sizes: ``[S]`` numbers of samples.
+      axis_name: a mapped axis over which the S rows are split: every device or lane holds ``[S/d, C]`` and ``[S/d]``,
+        and gets ``[C, S/d]``, its own columns of the whole result. None: not split.
+
+    Returns:
+      ``[C, S]`` in the dtype of ``sizes``, at least float32.
     """
-    dtype = jnp.result_type(sizes, float)
-    mass = membership.T.astype(dtype) * jnp.where(jnp.any(membership, axis=1), sizes, 0).astype(dtype)[None, :]
-    total = jnp.sum(mass, axis=1, keepdims=True)
+    membership, sizes = jnp.asarray(membership), wide(sizes)
+    mass = membership.T.astype(sizes.dtype) * jnp.where(jnp.any(membership, axis=1), sizes, 0)[None, :]
+    total = sum_over(jnp.sum(mass, axis=1, keepdims=True), axis_name)
     return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1), 0)
 
 
-def cluster_means(updates: PyTree, membership: Bool[Array, "S C"], sizes: Float[Array, " S"]) -> PyTree:
+def cluster_means(
+    updates: PyTree, membership: Bool[Array, "S C"], sizes: Float[Array, " S"], *, axis_name: AxisName | None = None
+) -> PyTree:
     """``sum_s alpha_cs Delta_s``: the increment of every cluster's model, weighed by samples.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``, new minus old.
       membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
       sizes: ``[S]`` numbers of samples.
+      axis_name: a mapped axis over which the S rows of all three are split; every device or lane gets the whole result.
+        None: not split.
 
     Returns:
       A pytree whose leaves are ``[C, ...]``; zero for an empty cluster. The update of a row without cluster is never
@@ -62,7 +77,7 @@ def cluster_means(updates: PyTree, membership: Bool[Array, "S C"], sizes: Float[
 
     Source: IP-FL, Algorithm 1.
     """
-    return mix(member_weights(membership, sizes), updates)
+    return mix(member_weights(membership, sizes, axis_name=axis_name), updates, axis_name=axis_name)
 
 
 def shapley_first_order(
@@ -72,6 +87,7 @@ def shapley_first_order(
     *,
     normalised: bool = True,
     models: PyTree | None = None,
+    axis_name: AxisName | None = None,
 ) -> Float[Array, "C S"]:
     """``phi_cs = -alpha_cs <grad L(w_c), w_s - w_c>``: the Shapley value of an update, to first order in the loss.
 
@@ -86,9 +102,11 @@ def shapley_first_order(
       normalised: subtract the weighted mean of the updates, since ``w_s - w_c = Delta_s - sum_j alpha_cj Delta_j``;
         then every row sums to 0. Otherwise ``-alpha_cs <grad L(w_c), w_s>``, as the paper has it for brevity.
       models: a pytree whose leaves are ``[C, ...]``, the models BEFORE aggregation; needed where not normalised.
+      axis_name: a mapped axis over which the S rows of ``updates`` and the columns of ``weights`` are split; every
+        device or lane holds all of ``gradients`` and ``models``, and gets its own columns. None: not split.
 
     Returns:
-      ``[C, S]``. An update whose weights are all zero is never read.
+      ``[C, S]`` in the dtype of ``weights``, at least float32. An update whose weights are all zero is never read.
 
     Raises:
       ValueError: if ``models`` are missing where they are needed.
@@ -97,20 +115,21 @@ def shapley_first_order(
     """
     if not normalised and models is None:
         raise ValueError("expected models, those before aggregation, for values that are not normalised, got None")
+    weights = wide(weights)
     used = jnp.any(weights != 0, axis=0)
 
     def product(gradient: Array, other: Array) -> Array:
         rows, columns = gradient.reshape(gradient.shape[0], -1), other.reshape(other.shape[0], -1)
         columns = jnp.where(used[:, None], columns, 0)
-        return jnp.matmul(rows, columns.T, precision=jax.lax.Precision.HIGHEST).astype(weights.dtype)
+        return jnp.matmul(wide(rows), wide(columns).T, precision=jax.lax.Precision.HIGHEST).astype(weights.dtype)
 
     slope = sum(jax.tree.leaves(jax.tree.map(product, gradients, updates)), jnp.zeros_like(weights))
     if normalised:
-        total = jnp.sum(weights, axis=1, keepdims=True)
-        mean = jnp.sum(weights * slope, axis=1, keepdims=True) / jnp.where(total > 0, total, 1)
+        total = sum_over(jnp.sum(weights, axis=1, keepdims=True), axis_name)
+        mean = sum_over(jnp.sum(weights * slope, axis=1, keepdims=True), axis_name) / jnp.where(total > 0, total, 1)
         return -weights * (slope - mean)
     own = [
-        jnp.sum((gradient * model).reshape(gradient.shape[0], -1), axis=1)
+        jnp.sum((wide(gradient) * wide(model)).reshape(gradient.shape[0], -1), axis=1)
         for gradient, model in zip(jax.tree.leaves(gradients), jax.tree.leaves(models), strict=True)
     ]
     return -weights * (slope + sum(own, jnp.zeros(weights.shape[0], weights.dtype)).astype(weights.dtype)[:, None])

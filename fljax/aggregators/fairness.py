@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def qffl_update(
     q: float | Array,
     learning_rate: float | Array,
     present: Bool[Array, " S"] | None = None,
+    axis_name: AxisName | None = None,
 ) -> PyTree:
     """The server's increment of q-FedAvg: ``-sum_k D_k / sum_k h_k``; ADD it to the model.
 
@@ -40,27 +42,33 @@ def qffl_update(
       q: fairness; 0 is the plain mean of the updates.
       learning_rate: of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L.
       present: ``[S]`` clients that count; None: all. Absent ones are never read.
+      axis_name: a mapped axis over which the S rows of all arrays are split; every device or lane gets the whole
+        result. None: not split.
 
     Returns:
-      A pytree whose leaves are ``[...]``; zero where nobody is present.
+      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero where nobody is present.
     """
-    loss = jnp.asarray(loss)
-    present = jnp.ones(loss.shape, bool) if present is None else present
+    loss = wide(loss)
+    present = jnp.ones(loss.shape, bool) if present is None else jnp.asarray(present)
+    q, learning_rate = jnp.asarray(q, loss.dtype), jnp.asarray(learning_rate, loss.dtype)
     logarithm = jnp.log(jnp.clip(jnp.where(present, loss, 1), LEAST_LOSS, jnp.finfo(loss.dtype).max))
-    largest = jnp.max(jnp.where(present, q * logarithm, -jnp.inf))
-    below = jnp.where(present, q * logarithm - jnp.where(jnp.any(present), largest, 0), -jnp.inf)
+    # The result does not depend on what all powers are divided by, nor does its derivative.
+    largest = max_over(jnp.max(jnp.where(present, q * logarithm, -jnp.inf)), axis_name)
+    below = jnp.where(present, q * logarithm - jnp.where(largest > -jnp.inf, largest, 0), -jnp.inf)
     power = jnp.exp(below)  # an absent client's would overflow beside small losses, and its gradient be NaN
 
     def squares(leaf: Array) -> Array:
-        rows = jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0)
-        return jnp.sum(jnp.square(rows / jnp.asarray(learning_rate, rows.dtype)), axis=1).astype(loss.dtype)
+        rows = wide(jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0))
+        return jnp.sum(jnp.square(rows / learning_rate.astype(rows.dtype)), axis=1).astype(loss.dtype)
 
     norm = sum(map(squares, jax.tree.leaves(updates)), jnp.zeros_like(loss))
-    h = power * (q * jnp.exp(-logarithm) * norm + 1 / jnp.asarray(learning_rate, loss.dtype))
-    total = jnp.sum(h) * learning_rate
-    return weighted_sum(updates, jnp.where(total == 0, 0, power / jnp.where(total == 0, 1, total)))
+    h = power * (q * jnp.exp(-logarithm) * norm + 1 / learning_rate)
+    total = sum_over(jnp.sum(h), axis_name) * learning_rate
+    share = jnp.where(total == 0, 0, power / jnp.where(total == 0, 1, total))
+    return weighted_sum(updates, share, axis_name=axis_name)
 
 
+@on_any_mesh
 def simplex_projection(
     point: Float[Array, " N"], *, mass: float | Array = 1.0, mask: Bool[Array, " N"] | None = None
 ) -> Float[Array, " N"]:
@@ -75,12 +83,13 @@ def simplex_projection(
       mask: ``[N]`` entries that take part; None: all. The others are 0 in the result, and never read.
 
     Returns:
-      ``[N]`` in the dtype of ``point``; zeros where ``mask`` is empty.
+      ``[N]`` in the dtype of ``point`` (whole numbers become floats); zeros where ``mask`` is empty.
 
     Source: Duchi et al., "Efficient projections onto the l1-ball" (ICML 2008), Figure 1; AFL, section 4.
     """
-    point = jnp.asarray(point)
-    mask = jnp.ones(point.shape, bool) if mask is None else mask
+    dtype = floating(point).dtype
+    point = wide(point)
+    mask = jnp.ones(point.shape, bool) if mask is None else jnp.asarray(mask)
     mass = jnp.asarray(mass, point.dtype)
     # Moving all entries alike changes nothing: counted from the largest, the mass is not lost in rounding.
     largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, point, -jnp.inf)))
@@ -91,7 +100,7 @@ def simplex_projection(
     count = jnp.arange(1, point.shape[0] + 1, dtype=point.dtype)
     shift = (mass - jnp.cumsum(ordered)) / count
     last = jnp.sum(real & (ordered + shift > 0)) - 1
-    return jnp.where(mask, jnp.maximum(point + shift[jnp.maximum(last, 0)], 0), 0)
+    return jnp.where(mask, jnp.maximum(point + shift[jnp.maximum(last, 0)], 0), 0).astype(dtype)
 
 
 def mw_weights(
@@ -105,11 +114,15 @@ def mw_weights(
       factor: the paper's c.
 
     Returns:
-      ``[N]`` of sum 1; positive weights are not let below 1e-12 before they are normalised.
+      ``[N]`` of sum 1, in the dtype of ``weights``; positive weights are not let below 1e-12 before they are
+      normalised, nor below the smallest normal number of their dtype.
     """
-    grown = jnp.where(unsatisfied, weights * factor, weights)
+    weights = floating(weights)
+    dtype, least = weights.dtype, max(LEAST_WEIGHT, float(jnp.finfo(weights.dtype).tiny))
+    weights = wide(weights)
+    grown = jnp.where(jnp.asarray(unsatisfied), weights * jnp.asarray(factor, weights.dtype), weights)
     # By the largest first: a factor that is large makes their sum overflow in time.
-    grown = grown / jnp.maximum(jnp.max(grown), LEAST_WEIGHT)
-    grown = jnp.where(weights > 0, jnp.maximum(grown, LEAST_WEIGHT), 0)
+    grown = grown / jnp.maximum(jnp.max(grown), least)
+    grown = jnp.where(weights > 0, jnp.maximum(grown, least), 0)
     total = jnp.sum(grown)
-    return jnp.where(total > 0, grown / jnp.where(total > 0, total, 1), weights)
+    return jnp.where(total > 0, grown / jnp.where(total > 0, total, 1), weights).astype(dtype)

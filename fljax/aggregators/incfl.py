@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from fljax.aggregators.arrays import AxisName, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -37,20 +38,21 @@ def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Flo
     """Incentive weights ``q = surrogate'(gap)`` with ``gap = F_k(w) - rho_k`` (loss minus threshold).
 
     Args:
-      gap: ``[S]`` floating.
+      gap: ``[S]``, of any dtype.
       surrogate: "sigmoid" gives ``sigma(gap) (1 - sigma(gap))`` in [0, 1/4], even in gap and 0 for infinite gaps;
         "softplus" gives ``sigma(gap)``; "relu" gives 1 where gap > 0 and 0 elsewhere; "exp" gives
         ``exp(min(gap, 20))``.
 
     Returns:
-      ``[S]`` weights in the dtype of ``gap``. A gap of NaN gives NaN.
+      ``[S]`` weights in the dtype of ``gap``, or float32 where that is narrower: in float16 the weight of a gap of 12
+      has one correct digit, and "exp" overflows. A gap of NaN gives NaN.
 
     Raises:
       ValueError: if the surrogate is none of these.
     """
     if surrogate not in SURROGATES:
         raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
-    return SURROGATES[surrogate](jnp.asarray(gap))
+    return SURROGATES[surrogate](wide(gap))
 
 
 def incfl_update(
@@ -62,6 +64,7 @@ def incfl_update(
     normalise: str = "sum",
     server_lr: float | Array = 1.0,
     eps: float | Array = 1e-8,
+    axis_name: AxisName | None = None,
 ) -> PyTree:
     """The server's increment of INCFL: ``server_lr / (sum_k q_k + eps) * sum_k q_k updates_k``; ADD it to the model.
 
@@ -74,23 +77,26 @@ def incfl_update(
         participation does (INCFL, appendix D).
       server_lr: the paper's eta_g.
       eps: added to the sum of weights. Since that sum is at most S/4, an eps of order S shortens every step.
+      axis_name: a mapped axis (of ``shard_map`` or ``vmap``) over which the S rows are split; every device or lane
+        holds ``[S/d, ...]`` of the updates and ``[S/d]`` of the other arrays, and gets the whole result. None: not
+        split.
 
     Returns:
-      A pytree whose leaves are ``[...]``; zero where all weights are zero (also with eps = 0). A gap of
-      NaN of a client that is present gives NaN.
+      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero where all weights are zero (also with eps
+      = 0). A gap of NaN of a client that is present gives NaN.
 
     Raises:
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
     """
     if normalise not in NORMALISERS:
         raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
-    gap = jnp.asarray(gap)
-    present = jnp.ones(gap.shape, bool) if present is None else present
+    gap = wide(gap)
+    present = jnp.ones(gap.shape, bool) if present is None else jnp.asarray(present)
     # An absent client's weight must vanish although sigma'(0) = 1/4, and its gap may be NaN.
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
-    total = jnp.sum(weights) + eps
+    total = sum_over(jnp.sum(weights), axis_name) + jnp.asarray(eps, weights.dtype)
     # Divided before it is scaled: 1 / total overflows where all weights are tiny.
     share = jnp.where(total == 0, 0, weights / jnp.where(total == 0, 1, total))
     if normalise == "mean":
-        share = share * jnp.sum(present, dtype=share.dtype)
-    return weighted_sum(updates, server_lr * share)
+        share = share * sum_over(jnp.sum(present, dtype=share.dtype), axis_name)
+    return weighted_sum(updates, jnp.asarray(server_lr, share.dtype) * share, axis_name=axis_name)

@@ -6,19 +6,39 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from fljax.aggregators.arrays import AxisName, axes_of, on_any_mesh, sum_over, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
 
 
-def mix(matrix: Float[Array, "R S"], updates: PyTree) -> PyTree:
+def _placed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None = None) -> PyTree:
+    """Results are sharded as the rows of ``matrix`` and the other axes of ``updates`` are, each mesh axis once."""
+
+    def spec(leaf: Array) -> PartitionSpec:
+        taken: set[str] = set()
+        free = []
+        for axis in (axes_of(matrix)[0], *axes_of(leaf)[1:]):
+            names = set(axis) if isinstance(axis, tuple) else {axis} - {None}
+            free.append(None if names & taken else axis)
+            taken |= names
+        return PartitionSpec(*free)
+
+    return jax.tree.map(spec, updates)
+
+
+def mix(matrix: Float[Array, "R S"], updates: PyTree, *, axis_name: AxisName | None = None) -> PyTree:
     """R combinations of S updates: ``result[r] = sum_s matrix[r, s] * updates[s]``.
 
     R = 1 is FedAvg, R = C cluster models, R = N rewards of one model per client.
 
     Args:
-      matrix: ``[R, S]`` weights; it is cast to the dtype of each leaf.
+      matrix: ``[R, S]`` weights. Products are taken in the dtype of each leaf, in float32 where that is narrower.
       updates: a pytree whose leaves are ``[S, ...]``.
+      axis_name: a mapped axis (of ``shard_map`` or ``vmap``) over which the S updates and the columns of ``matrix`` are
+        split: every device or lane holds ``[R, S/d]`` and ``[S/d, ...]``, and gets the whole result. None: not split.
 
     Returns:
       A pytree whose leaves are ``[R, ...]``, in the dtypes of ``updates``. Products are taken at highest precision.
@@ -27,11 +47,11 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree) -> PyTree:
     Raises:
       ValueError: if a leaf has no leading axis of length S, or holds integers.
     """
+    matrix = jnp.asarray(matrix)
     if matrix.ndim != 2:
         raise ValueError(f"expected a matrix [R, S], got shape {matrix.shape}")
-    used = jnp.any(matrix != 0, axis=0)
-
-    def combine(leaf: Array) -> Array:
+    updates = jax.tree.map(jnp.asarray, updates)
+    for leaf in jax.tree.leaves(updates):
         if leaf.ndim == 0 or leaf.shape[0] != matrix.shape[1]:
             raise ValueError(
                 f"expected updates with a leading axis of {matrix.shape[1]} (columns of matrix), "
@@ -39,30 +59,42 @@ def mix(matrix: Float[Array, "R S"], updates: PyTree) -> PyTree:
             )
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ValueError(f"expected updates of floating dtype, got a leaf of dtype {leaf.dtype}")
+    return _mixed(matrix, updates, axis_name=axis_name)
+
+
+@on_any_mesh(result=_placed)
+def _mixed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None) -> PyTree:
+    used = jnp.any(matrix != 0, axis=0)
+
+    def combine(leaf: Array) -> Array:
         rows = leaf.reshape(leaf.shape[0], -1)
-        rows = jnp.where(used[:, None], rows, jnp.zeros((), rows.dtype))
+        rows = wide(jnp.where(used[:, None], rows, jnp.zeros((), rows.dtype)))
         mixed = jnp.matmul(matrix.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+        mixed = sum_over(mixed, axis_name).astype(leaf.dtype)
         return mixed.reshape(matrix.shape[0], *leaf.shape[1:])
 
     return jax.tree.map(combine, updates)
 
 
-def weighted_sum(updates: PyTree, weights: Float[Array, " S"]) -> PyTree:
+def weighted_sum(updates: PyTree, weights: Float[Array, " S"], *, axis_name: AxisName | None = None) -> PyTree:
     """``sum_s weights[s] * updates[s]``: ``mix`` with one row, without its leading axis."""
-    return jax.tree.map(lambda leaf: leaf[0], mix(weights[None, :], updates))
+    mixed = mix(jnp.asarray(weights)[None, :], updates, axis_name=axis_name)
+    return jax.tree.map(lambda leaf: leaf[0], mixed)
 
 
-def weighted_mean(updates: PyTree, weights: Float[Array, " S"]) -> PyTree:
+def weighted_mean(updates: PyTree, weights: Float[Array, " S"], *, axis_name: AxisName | None = None) -> PyTree:
     """``sum_s weights[s] * updates[s] / sum_s weights[s]``; the zero tree where no weight is left.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``.
-      weights: ``[S]``, non-negative; multiply by ``present`` first. Entries of weight 0 are never read.
+      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. Entries of weight 0 are never read.
+      axis_name: a mapped axis over which the S rows are split, as for ``mix``; None: not split.
 
     Returns:
       A pytree whose leaves are ``[...]``, in the dtypes of ``updates``.
     """
-    total = jnp.sum(weights)
+    weights = wide(weights)
+    total = sum_over(jnp.sum(weights), axis_name)
     # Asked as "is zero", so that a NaN among the weights shows in the result instead of emptying it.
     normalised = jnp.where(total == 0, jnp.zeros_like(weights), weights / jnp.where(total == 0, 1, total))
-    return weighted_sum(updates, normalised)
+    return weighted_sum(updates, normalised, axis_name=axis_name)

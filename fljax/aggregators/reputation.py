@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.rewards import ceiling_of
+from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, sum_over, wide
+from fljax.aggregators.rewards import ceiling_of, columns_of
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -32,9 +33,15 @@ def cgsv_normalised(updates: PyTree, *, length: float | Array) -> PyTree:
     """
     norm = _root(_product(updates, updates))
     factor = jnp.asarray(length, norm.dtype) / (norm + _NORM)
-    return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1)), updates)
+
+    def scaled(leaf: Array) -> Array:
+        rows = wide(leaf)  # beside a tiny update the factor is more than float16 holds
+        return (rows * factor.astype(rows.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))).astype(leaf.dtype)
+
+    return jax.tree.map(scaled, updates)
 
 
+@on_any_mesh
 def cgsv_reputation(
     reputation: Float[Array, " N"],
     updates: PyTree,
@@ -43,6 +50,7 @@ def cgsv_reputation(
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
     alpha: float | Array = 0.95,
+    axis_name: AxisName | None = None,
 ) -> Float[Array, " N"]:
     """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, divided by their sum.
 
@@ -50,24 +58,28 @@ def cgsv_reputation(
       reputation: ``[N]``, ``r_k`` by id; zeros in the beginning.
       updates: a pytree whose leaves are ``[S, ...]``: ``u_k``; the cosine does not see their length.
       total: a pytree whose leaves are ``[...]``: ``u = sum_k a_k u_k``.
-      ids: ``[S]`` client ids of the updates; None: 0..N-1.
+      ids: ``[S]`` client ids of the updates; None: 0..N-1, in this order.
       present: ``[S]``; None: all. Who is absent has a cosine of 0.
       alpha: how much of the old reputation remains.
+      axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and ``present`` are split; every device or
+        lane holds all of ``reputation`` and ``total``, and gets the whole result. None: not split.
 
     Returns:
-      ``[N]``, positive, of sum 1.
+      ``[N]``, positive, of sum 1, in the dtype of ``reputation``.
     """
-    ids = jnp.arange(reputation.shape[0]) if ids is None else ids
-    present = jnp.ones(ids.shape, bool) if present is None else present
+    dtype, reputation = floating(reputation).dtype, wide(reputation)
+    ids = columns_of(ids, jax.tree.leaves(updates)[0].shape[0], axis_name)
+    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
     updates = jax.tree.map(lambda leaf: jnp.where(present.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), updates)
     whole = jax.tree.map(lambda leaf: leaf[None], total)
     norms = _root(_product(updates, updates)) * _root(_product(whole, whole))
     cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
     # Rows of absent clients may hold any id: they are dropped.
     place = jnp.where(present, ids, reputation.shape[0])
-    aligned = jnp.zeros_like(reputation).at[place].set(cosine, mode="drop")
-    moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION).astype(reputation.dtype)
-    return moved / jnp.sum(moved)
+    aligned = sum_over(jnp.zeros_like(reputation).at[place].set(cosine, mode="drop"), axis_name)
+    alpha = jnp.asarray(alpha, reputation.dtype)
+    moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION)
+    return (moved / jnp.sum(moved)).astype(dtype)
 
 
 def cgsv_shares(reputation: Float[Array, " N"], *, beta: float | Array = 1.0) -> Float[Array, " N"]:
@@ -76,12 +88,17 @@ def cgsv_shares(reputation: Float[Array, " N"], *, beta: float | Array = 1.0) ->
     Args:
       reputation: ``[N]``, not negative.
       beta: altruism; towards 0 the shares are proportional to reputations, towards infinity all are 1.
+
+    Returns:
+      ``[N]`` in the dtype of ``reputation`` (whole numbers become floats).
     """
-    height = jnp.tanh(beta * reputation)
+    reputation = floating(reputation)
+    height = jnp.tanh(jnp.asarray(beta, wide(reputation).dtype) * wide(reputation))
     top = jnp.max(height)
-    return jnp.where(top > 0, height / jnp.where(top > 0, top, 1), 1)
+    return jnp.where(top > 0, height / jnp.where(top > 0, top, 1), 1).astype(reputation.dtype)
 
 
+@on_any_mesh
 def cgsv_rewards(
     total: PyTree, reputation: Float[Array, " N"], *, beta: float | Array = 1.0, quirk: bool = False
 ) -> PyTree:
@@ -97,7 +114,7 @@ def cgsv_rewards(
       A pytree whose leaves are ``[N, ...]``. Largest by absolute value, ties to the entry that comes first; with
       ``quirk`` all entries that tie with the last one kept are kept.
     """
-    share = cgsv_shares(reputation, beta=beta)
+    share = cgsv_shares(wide(reputation), beta=beta)
 
     def sparse(leaf: Array) -> Array:
         flat = leaf.reshape(-1)
@@ -120,7 +137,7 @@ def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     """Inner products of rows, over all leaves."""
 
     def of_leaf(x: Array, y: Array) -> Array:
-        return jnp.sum(x.reshape(x.shape[0], -1) * y.reshape(y.shape[0], -1), axis=1)
+        return jnp.sum(wide(x).reshape(x.shape[0], -1) * wide(y).reshape(y.shape[0], -1), axis=1)
 
     leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
     total: Any = sum(leaves[1:], leaves[0])

@@ -6,14 +6,18 @@ Algorithm 1 and Procedure 2; for ranks the re-implementation that the paper's co
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
+from fljax.aggregators.arrays import AxisName, gather_over, on_any_mesh, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 # Stands for the reference model where rows have the ids of clients.
@@ -54,12 +58,14 @@ def iafl_rates(
     return ratio ** (1 - jnp.asarray(kappa, contribution.dtype))
 
 
+@on_any_mesh
 def iafl_subsets(
     key: Key[Array, ""],
     rates: Float[Array, " N"],
     *,
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
+    axis_name: AxisName | None = None,
 ) -> Float[Array, "N S"]:
     """Whose updates each client's reward averages: a matrix for ``mix``.
 
@@ -71,22 +77,24 @@ def iafl_subsets(
       rates: ``[N]`` in [0, 1], by id.
       ids: ``[S]`` different client ids of the columns; None: 0..N-1.
       present: ``[S]`` columns that may be used; None: all.
+      axis_name: a mapped axis over which the S columns are split: every device or lane holds all of ``rates`` and
+        ``[S/d]`` of ``ids`` and ``present``, and gets ``[N, S/d]``, its own columns. None: not split.
 
     Returns:
-      ``[N, S]`` in the dtype of ``rates``; rows sum to 1, or are all 0 where nothing is left.
+      ``[N, S]`` in the dtype of ``rates``, at least float32; rows sum to 1, or are all 0 where nothing is left.
 
     Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that a client's own update is in
     every one of its rewards, so their mean over draws leans towards it.
     """
-    rates = jnp.asarray(rates)
+    rates = wide(rates)
     row = jnp.arange(rates.shape[0])
-    ids = row if ids is None else jnp.asarray(ids)
-    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    ids, present, mine = _columns(rates, ids, present, axis_name)
     own = (ids[None, :] == row[:, None]) & present[None, :]
     drawn = _drawn(key, row, ids, present[None, :] & ~own, _count(rates, jnp.sum(present)), rates.shape[0])
-    return _means(own | drawn, rates.dtype)
+    return mine(_means(own | drawn, rates.dtype))
 
 
+@on_any_mesh
 def iafl_reference(
     key: Key[Array, ""],
     rates: Float[Array, " N"],
@@ -94,6 +102,7 @@ def iafl_reference(
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
     rule: Literal["max", "median"] = "max",
+    axis_name: AxisName | None = None,
 ) -> Float[Array, "1 S"]:
     """Whose updates the reference model averages: a row for ``mix``.
 
@@ -106,6 +115,7 @@ def iafl_reference(
       ids: as for ``iafl_subsets``.
       present: as for ``iafl_subsets``.
       rule: ``gamma_ref`` is the "max" or the "median" of the rates.
+      axis_name: as for ``iafl_subsets``.
 
     Returns:
       ``[1, S]`` of sum 1, or zeros where nobody is present.
@@ -117,15 +127,14 @@ def iafl_reference(
     """
     if rule not in ("max", "median"):
         raise ValueError(f"expected a rule for the reference model, got {rule!r}; valid names are max, median")
-    rates = jnp.asarray(rates)
-    ids = jnp.arange(rates.shape[0]) if ids is None else jnp.asarray(ids)
-    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    rates = wide(rates)
+    ids, present, mine = _columns(rates, ids, present, axis_name)
     rate = jnp.max(rates) if rule == "max" else jnp.median(rates)
     joined = jnp.sum(present)
     # ceil(gamma' J) = 1 + ceil(gamma (J - 1)), where only the right side is computed without a rounding error.
     count = jnp.where(joined > 0, 1 + _count(rate[None], joined), 0)
     chosen = _drawn(key, jnp.full((1,), _REFERENCE), ids, present[None, :], count, rates.shape[0])
-    return _means(chosen, rates.dtype)
+    return mine(_means(chosen, rates.dtype))
 
 
 def iafl_rewards(
@@ -135,6 +144,7 @@ def iafl_rewards(
     *,
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
+    axis_name: AxisName | None = None,
 ) -> PyTree:
     """Every client's reward ``(1/|S_k|) sum_{j in S_k} updates_j``, as one matrix product; ADD it to client k's model.
 
@@ -144,15 +154,19 @@ def iafl_rewards(
       rates: ``[N]`` from ``iafl_rates``.
       ids: ``[S]`` client ids of the updates; None: 0..N-1.
       present: ``[S]``; None: all.
+      axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and ``present`` are split; every device or
+        lane holds all of ``rates``, and gets the whole result. None: not split.
 
     Returns:
       A pytree whose leaves are ``[N, ...]``; zero for a client to whom nothing is left.
 
     Source: IAFL, Procedure 2.
     """
-    return mix(iafl_subsets(key, rates, ids=ids, present=present), updates)
+    subsets = iafl_subsets(key, rates, ids=ids, present=present, axis_name=axis_name)
+    return mix(subsets, updates, axis_name=axis_name)
 
 
+@on_any_mesh
 def rank_rewards(
     updates: PyTree,
     score: Float[Array, " N"],
@@ -185,9 +199,10 @@ def rank_rewards(
         rows = leaf.reshape(leaf.shape[0], -1)
         if present is not None:
             rows = jnp.where(present[:, None], rows, 0)
+        rows = wide(rows)
         count = jnp.arange(1, rows.shape[0] + 1, dtype=rows.dtype)
         means = jnp.cumsum(rows[order], axis=0) / count[:, None]
-        return means[place].reshape(leaf.shape)
+        return means[place].reshape(leaf.shape).astype(leaf.dtype)
 
     return jax.tree.map(reward, updates)
 
@@ -195,6 +210,30 @@ def rank_rewards(
 def ceiling_of(value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
     """``ceil(value)`` that does not count a rounding error: 2.0000000002 gives 2."""
     return jnp.ceil(value - jnp.minimum(1e-6 * jnp.maximum(1, value), 0.5)).astype(jnp.int32)
+
+
+def columns_of(ids: Any, count: int, axis_name: AxisName | None) -> Int[Array, " S"]:
+    """Client ids of ``count`` rows: as given, else from 0 on in the order of the rows of all devices or lanes."""
+    if ids is not None:
+        return jnp.asarray(ids)
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
+    return first + jnp.arange(count)
+
+
+def _columns(
+    rates: Array, ids: Any, present: Any, axis_name: AxisName | None
+) -> tuple[Int[Array, " S"], Bool[Array, " S"], Callable[[Array], Array]]:
+    """Ids and presence of all columns, and what takes one's own columns out of a result."""
+    lanes = 1 if axis_name is None else jax.lax.psum(1, axis_name)
+    given = ids if ids is not None else present
+    count = rates.shape[0] // lanes if given is None else jnp.asarray(given).shape[0]
+    ids = columns_of(ids, count, axis_name)
+    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    if axis_name is None:
+        return ids, present, lambda result: result
+    first = jax.lax.axis_index(axis_name) * count
+    mine = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=count, axis=1)
+    return gather_over(ids, axis_name), gather_over(present, axis_name), mine
 
 
 def _count(rates: Float[Array, " R"], joined: Int[Array, ""]) -> Int[Array, " R"]:

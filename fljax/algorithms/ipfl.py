@@ -11,6 +11,7 @@ reproduced.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -56,6 +57,9 @@ class IpflUp(NamedTuple):
     update: PyTree
     size: Int[Array, ""]
 
+
+# Whole tokens are counted in int32.
+MOST_TOKENS = 2**31 - 1
 
 # What the authors' first-generation code does where the paper says something else, or nothing.
 CODE_MODE: dict[str, Any] = {
@@ -109,8 +113,9 @@ def ipfl(
       bid: "threshold": for clusters whose importance weight is at least ``least_importance``; "argmax": for the most
         accurate one; "random": for one at random, the paper's ablation without incentive.
       least_importance: None: 1 / C.
-      initial_tokens: of every client.
-      price: of taking part in a cluster for one round; a whole number for whole tokens.
+      initial_tokens: of every client; whole tokens are counted in 32 bits, which must hold the sum of all clients'.
+      price: of taking part in a cluster for one round; a whole number for whole tokens. Who bids, is selected or is
+        rewarded first where clients tie is drawn in every round.
       integer_tokens: whether tokens are whole; see ``settle_tokens`` for this and the next three.
       most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
       most_reimbursed: T_max, the largest share of a pool that is refunded.
@@ -167,8 +172,8 @@ def ipfl(
         return IpflBallot(judge(task, down, data)[1])
 
     def select(key: Any, round: Any, server: IpflServer, ballots: IpflBallot, available: Any) -> Any:
-        books, settled = market.settle(server.books, ballots.accuracy, available, trade)
-        bid_key, choice_key = (jax.random.fold_in(key, purpose) for purpose in range(2))
+        bid_key, choice_key, settle_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
+        books, settled = market.settle(settle_key, server.books, ballots.accuracy, available, trade)
         accuracy = ballots.accuracy
         bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, available, bidding, trade.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
@@ -234,10 +239,12 @@ def _check_tokens(price: Any, initial_tokens: Any, whole: bool) -> None:
     for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
         if not isinstance(value, int | float):
             continue
-        if value < 0 or (value == 0 and name == "price"):
+        if not 0 <= value < math.inf or (value == 0 and name == "price"):
             raise ValueError(f"expected {name} {least}, got {value}")
         if whole and value != int(value):
             raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {value}")
+        if whole and value > MOST_TOKENS:
+            raise ValueError(f"expected {name} of at most {MOST_TOKENS}, since tokens are whole, got {value}")
 
 
 ENTRY = Entry(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
+from fljax.aggregators.tokens import whole_in
 from fljax.types import Cohort, Rows, Subset, Task
 
 if TYPE_CHECKING:
@@ -78,9 +79,22 @@ class Exploring(NamedTuple):
 
 
 def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, integer: bool) -> Books:
-    """The books before round 0: the same number of tokens for everybody, empty pools."""
+    """The books before round 0: the same number of tokens for everybody, empty pools.
+
+    Raises:
+      ValueError: if the sum of all whole tokens does not fit their dtype. Where the number is traced, clients start
+        with as many as fit.
+    """
     population, real = sizes.shape[0], jnp.result_type(float)
     kind = jnp.int32 if integer else real
+    if integer:
+        most = jnp.iinfo(kind).max // max(population, 1)
+        if isinstance(tokens, int | float) and tokens > most:
+            raise ValueError(
+                f"expected at most {most} initial_tokens for each of {population} clients, whose sum {jnp.dtype(kind)} "
+                f"holds, got {tokens}"
+            )
+        tokens = whole_in(tokens, most, kind)
     return Books(
         tokens=jnp.broadcast_to(jnp.asarray(tokens, kind), (population,)),
         pools=jnp.zeros(clusters, kind),
@@ -93,11 +107,12 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, int
 
 
 def settle(
-    books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], trade: Trade
+    key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], trade: Trade
 ) -> tuple[Books, Info]:
     """Token manager: books the last round by what its members now think of the models that they made.
 
     Args:
+      key: of this round: who comes first where members tie.
       books: before settlement.
       accuracy: ``[N, C]`` of the new models on each client's validation rows.
       available: ``[N]``, whose accuracies are of this round; the others are not asked.
@@ -124,6 +139,7 @@ def settle(
         most_utility=trade.most_utility,
         most_reimbursed=trade.most_reimbursed,
         ranked=trade.ranked,
+        key=key,
     )
     flows = {name: jnp.sum(getattr(ledger, name), axis=1) for name in ("paid", "reimbursed", "rewarded")}
     utility = aggregators.cluster_utility(mean, books.best, most=trade.most_utility)
@@ -149,12 +165,18 @@ def place_bids(
     bidders is, while ``fill_empty`` says so.
     """
     drawn = jax.random.uniform(key, accuracy.shape)
+    tie_key = jax.random.fold_in(key, 0)
     if bidding.rule == "random":
         choice = jnp.arange(accuracy.shape[1])[None, :] == jnp.argmax(drawn, axis=1)[:, None]
         bids = aggregators.affordable(drawn, choice, books.tokens, price=price)
     else:
         bids = aggregators.bid_preferences(
-            accuracy, books.tokens, least_importance=bidding.least_importance, price=price, rule=bidding.rule
+            accuracy,
+            books.tokens,
+            least_importance=bidding.least_importance,
+            price=price,
+            rule=bidding.rule,
+            key=tie_key,
         )
     first = round == 0
     bids = bids & available[:, None] & ~first

@@ -98,10 +98,15 @@ def test_without_exploration_the_largest_contributions_win():
     contribution = np.array([0.1, 0.5, -0.2, 0.5, 0.4, 9])[:, None]
     everybody, seen = np.ones((6, 1), bool), np.ones((6, 1), int)
     assert chosen(0, everybody & (np.arange(6) < 5)[:, None], contribution, seen, [0.0], 3) == [{1, 3, 4}]
-    assert chosen(0, everybody, contribution, seen, [0.0], 2) == [{5, 1}]  # ties go to the lower id
-    # Who was never selected ranks behind, even behind a negative contribution; among them the lower id is first.
+    # Clients 1 and 3 tie: a lot of the round decides.
+    found = [chosen(seed, everybody, contribution, seen, [0.0], 2)[0] for seed in range(8)]
+    assert {5, 1} in found
+    assert {5, 3} in found
+    # Who was never selected ranks behind, even behind a negative contribution; among them a lot decides.
     seen[[1, 3, 5]] = 0
-    assert chosen(0, everybody, contribution, seen, [0.0], 4) == [{0, 4, 2, 1}]
+    found = [chosen(seed, everybody, contribution, seen, [0.0], 4)[0] for seed in range(20)]
+    assert all({0, 4, 2} < some for some in found)
+    assert set.union(*found) == set(range(6))
 
 
 def test_all_bidders_are_selected_where_they_fit():
@@ -316,7 +321,7 @@ def test_tokens_are_conserved_and_never_negative(seed, shape, price, integer, ra
         ledger = jax.tree.map(np.asarray, ledger)
         assert bid
         assert abs(ledger.tokens.sum() + ledger.pools.sum() - total) <= slack
-        assert min(ledger.tokens.min(), ledger.pools.min()) >= -slack
+        assert min(ledger.tokens.min(), ledger.pools.min()) >= 0
         moved = (ledger.reimbursed + ledger.rewarded - ledger.paid).sum(axis=1)
         np.testing.assert_allclose(ledger.tokens, tokens + moved, atol=slack)
         assert {leaf.dtype for leaf in (ledger.tokens, ledger.pools, ledger.rewarded)} == {np.dtype(kind)}

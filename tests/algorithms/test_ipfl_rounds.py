@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import local as training
+from fljax.aggregators.tokens import lots
 from fljax.algorithms import ipfl
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.keys import Purpose, client_key, round_key
@@ -71,6 +72,12 @@ def numbers(t, purpose):
     return np.asarray(jax.random.uniform(key, (POPULATION, CLUSTERS)))
 
 
+def lottery(t, purpose, *ties):
+    """Lots of the round for ties, by the same folds as the algorithm's."""
+    key = jax.random.fold_in(round_key(jnp.uint32(SEED), Purpose.SELECT, t), purpose)
+    return [np.asarray(lots(jax.random.fold_in(key, tie), (POPULATION, CLUSTERS))) for tie in ties]
+
+
 def model(tree, c):
     return {name: np.asarray(leaf[c], np.float64) for name, leaf in tree.items()}
 
@@ -97,9 +104,9 @@ def test_rounds(name, tolerance):
     seen = []
     for t in range(len(LOST)):
         accuracy = {k: oracle.accuracies(models, *rows) for k, rows in judged.items()}
-        books = oracle.settle(books, accuracy, rules)
-        found, at_random = oracle.candidates(books, accuracy, numbers(t, 0), t, rules)
-        chosen = oracle.schedule(books, found, at_random, numbers(t, 1), len(clients), rules)
+        books = oracle.settle(books, accuracy, *lottery(t, 2, 2, 3), rules)
+        found, at_random = oracle.candidates(books, accuracy, numbers(t, 0), *lottery(t, 0, 0), t, rules)
+        chosen = oracle.schedule(books, found, at_random, numbers(t, 1), *lottery(t, 1, 1), len(clients), rules)
         np.testing.assert_allclose(records["tokens"][t], books.tokens, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(records["pool"][t], books.pools, rtol=1e-5, atol=1e-5)
         bid = [np.flatnonzero(records["bid"][t][:, c]).tolist() for c in range(CLUSTERS)]

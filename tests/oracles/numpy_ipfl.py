@@ -1,6 +1,7 @@
 """Rounds of IP-FL on softmax regression, written out in NumPy with loops, without fljax.
 
-Random numbers are given: ``bid_draw`` and ``slot_draw`` are ``[N, C]``. Parameters are as in ``numpy_round``.
+Random numbers are given as ``[N, C]``: those of a draw, and lots, of which the smallest is first where values tie.
+Parameters are as in ``numpy_round``.
 
 Source: IP-FL, Algorithms 1 and 2, equations (7)-(13), appendix H.
 """
@@ -62,8 +63,10 @@ def down(amount: float, integer: bool) -> Any:
     return math.floor(amount + 1e-9) if integer else amount
 
 
-def settle(books: Books, accuracy: dict[int, np.ndarray], rules: Rules) -> Books:
-    """Equations (9)-(13) for the members of the last round."""
+def settle(
+    books: Books, accuracy: dict[int, np.ndarray], by_phi: np.ndarray, by_count: np.ndarray, rules: Rules
+) -> Books:
+    """Equations (9)-(13) for the members of the last round; ``by_phi`` and ``by_count`` are lots."""
     tokens, pools, best = books.tokens.copy(), books.pools.copy(), books.best.copy()
     for c, members in enumerate(books.members):
         for k in members:
@@ -80,39 +83,43 @@ def settle(books: Books, accuracy: dict[int, np.ndarray], rules: Rules) -> Books
                 pools[c] -= each
         best[c] = max(best[c], mean)
         n, pool = len(members), pools[c]
-        for place, k in enumerate(sorted(members, key=lambda k: (-books.phi[k, c], k))):
+        for place, k in enumerate(sorted(members, key=lambda k: (-books.phi[k, c], by_phi[k, c]))):
             given = down((n - place) * pool / (n * (n + 1)), rules.integer)
             tokens[k] += given
             pools[c] -= given
         ranked = members if rules.ranked == "members" else range(len(tokens))
         n, pool = len(ranked), pools[c]
-        for place, k in enumerate(sorted(ranked, key=lambda k: (-books.count[k, c], k))):
+        for place, k in enumerate(sorted(ranked, key=lambda k: (-books.count[k, c], by_count[k, c]))):
             given = down((n - place) * pool / (n * (n + 1) / 2), rules.integer)
             tokens[k] += given
             pools[c] -= given
     return books._replace(tokens=tokens, pools=pools, best=best, members=[[] for _ in books.members])
 
 
-def bids(books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, rules: Rules) -> list[list[int]]:
+def bids(
+    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, rules: Rules
+) -> list[list[int]]:
     """Who bids for each cluster: Algorithm 2, as far as tokens go."""
     clusters = len(books.pools)
     found: list[list[int]] = [[] for _ in range(clusters)]
     for k in sorted(accuracy):
         u = importance(accuracy[k])
         if rules.bid == "threshold":
-            wanted = [c for c in range(clusters) if u[c] >= 1 / clusters - 1e-6] or [int(np.argmax(u))]
+            wanted = [c for c in range(clusters) if u[c] >= 1 / clusters - 1e-6]
+        elif rules.bid == "argmax":
+            wanted = [min(range(clusters), key=lambda c: (-u[c], lot[k, c]))]
         else:
-            wanted = [int(np.argmax(u if rules.bid == "argmax" else draw[k]))]
-        for c in sorted(wanted, key=lambda c: (-u[c], c))[: int(books.tokens[k] // rules.price)]:
+            wanted = [int(np.argmax(draw[k]))]
+        for c in sorted(wanted, key=lambda c: (-u[c], lot[k, c]))[: int(books.tokens[k] // rules.price)]:
             found[c].append(k)
     return found
 
 
 def candidates(
-    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, t: int, rules: Rules
+    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, t: int, rules: Rules
 ) -> tuple[list[list[int]], list[bool]]:
     """Bidders, and in clusters without any those whom chance may ask and who can pay for it."""
-    found = bids(books, accuracy, draw, rules) if t > 0 else [[] for _ in books.pools]
+    found = bids(books, accuracy, draw, lot, rules) if t > 0 else [[] for _ in books.pools]
     at_random = [not who and (t == 0 or rules.fill is None or t < rules.fill) for who in found]
     for k in sorted(accuracy):
         left = int(books.tokens[k] // rules.price) - sum(k in who for who in found)
@@ -123,7 +130,13 @@ def candidates(
 
 
 def schedule(
-    books: Books, found: list[list[int]], at_random: list[bool], draw: np.ndarray, eligible: int, rules: Rules
+    books: Books,
+    found: list[list[int]],
+    at_random: list[bool],
+    draw: np.ndarray,
+    lot: np.ndarray,
+    eligible: int,
+    rules: Rules,
 ) -> list[list[int]]:
     """K_p by contribution, K_r at random."""
     chosen = []
@@ -132,7 +145,8 @@ def schedule(
         share = max(0.2, 0.9 * unexplored / eligible)
         random_slots = math.ceil(share * rules.slots - 1e-6) if rules.random_slots is None else rules.random_slots
         random_slots = rules.slots if at_random[c] else random_slots
-        merit = lambda k, c=c: (books.count[k, c] == 0, -books.phi[k, c] if books.count[k, c] else 0, k)  # noqa: E731
+        phi = np.where(books.count[:, c] > 0, books.phi[:, c], 0)
+        merit = lambda k, c=c, phi=phi: (books.count[k, c] == 0, -phi[k], lot[k, c])  # noqa: E731
         top = sorted(who, key=merit)[: rules.slots - random_slots]
         rest = sorted((k for k in who if k not in top), key=lambda k, c=c: -draw[k, c])
         chosen.append(top + rest[: rules.slots - len(top)])

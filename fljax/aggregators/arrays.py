@@ -1,0 +1,113 @@
+"""What all aggregators share: precision, sums over a mapped axis, meshes with explicit axes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
+
+# The name of a mapped axis, or several names, as ``jax.lax.psum`` takes them.
+AxisName = Hashable
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def floating(x: Any) -> Array:
+    """``x`` as an array of its own floating dtype; whole numbers and bools become the default one."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
+
+
+def wide(x: Any) -> Array:
+    """``x`` as a floating array of at least float32: float16 and bfloat16 are too narrow for sums and weights."""
+    x = floating(x)
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+def sum_over(x: Any, axis_name: AxisName | None) -> Any:
+    """The sum of ``x`` over a mapped axis; ``x`` itself where ``axis_name`` is None."""
+    return x if axis_name is None else jax.lax.psum(x, axis_name)
+
+
+def max_over(x: Array, axis_name: AxisName | None) -> Array:
+    """The maximum of ``x`` over a mapped axis, as a constant in differentiation."""
+    x = jax.lax.stop_gradient(x)
+    return x if axis_name is None else jax.lax.pmax(x, axis_name)
+
+
+def gather_over(x: Array, axis_name: AxisName) -> Array:
+    """The rows of ``x`` of all devices or lanes, one after the other along the first axis."""
+    return jax.lax.all_gather(x, axis_name, tiled=True)
+
+
+# --- Meshes of explicit axes --------------------------------------------------------------------------------
+
+_ON_A_MESH: Any = jax.sharding if hasattr(jax.sharding, "auto_axes") else None
+if _ON_A_MESH is None:  # its place in JAX 0.6
+    import jax.experimental.shard as _ON_A_MESH
+
+
+@overload
+def on_any_mesh(function: Function) -> Function: ...
+@overload
+def on_any_mesh(*, result: Callable[..., PyTree]) -> Callable[[Function], Function]: ...
+def on_any_mesh(function: Any = None, *, result: Callable[..., PyTree] | None = None) -> Any:
+    """Makes ``function`` accept arguments that are sharded in any way over a mesh with explicit axes.
+
+    There, JAX refuses operations whose result could be sharded in several ways. The wrapped function is compiled as on
+    a mesh of automatic axes, and its results are replicated. Arguments elsewhere make no difference.
+
+    Args:
+      function: what is wrapped.
+      result: from the arguments to a pytree of ``PartitionSpec``, one for each leaf of what ``function`` returns; None:
+        all results are replicated.
+    """
+    if function is None:
+        return lambda function: _on_any_mesh(function, result)
+    return _on_any_mesh(function, None)
+
+
+def _on_any_mesh(function: Callable[..., Any], result: Callable[..., PyTree] | None) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        mesh = _explicit_mesh((args, kwargs))
+        if mesh is None:
+            return function(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        arrays = [leaf if isinstance(leaf, jax.Array) else None for leaf in leaves]
+
+        def call(arrays: list[Array | None]) -> Any:
+            merged = [leaf if array is None else array for leaf, array in zip(leaves, arrays, strict=True)]
+            args, kwargs = jax.tree.unflatten(structure, merged)
+            return function(*args, **kwargs)
+
+        spec = PartitionSpec() if result is None else result(*args, **kwargs)
+        placed = jax.tree.map(
+            lambda each: NamedSharding(mesh, each), spec, is_leaf=lambda each: isinstance(each, PartitionSpec)
+        )
+        return _ON_A_MESH.auto_axes(call, out_sharding=placed)(arrays)
+
+    return wrapped
+
+
+def axes_of(x: Any) -> tuple[Any, ...]:
+    """The explicit mesh axes over which each dimension of ``x`` is sharded; None for those that are not."""
+    spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()) if isinstance(x, jax.Array) else ()
+    return tuple(spec) + (None,) * (jnp.ndim(x) - len(spec))
+
+
+def _explicit_mesh(tree: PyTree) -> Any:
+    """The mesh of the first array in ``tree`` that lives on explicit axes; None if there is no such array."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
+            if mesh is not None and AxisType.Explicit in tuple(mesh.axis_types or ()):
+                return mesh
+    return None

@@ -1,0 +1,243 @@
+"""IP-FL's token manager: what members pay, what they are refunded, and how they share the rest.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, equations (9)-(13), in the shapes of the
+authors' code. See ``fljax.aggregators.tokens`` for bids, for the scheduler and for what a ``key`` is for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.aggregators.arrays import on_any_mesh, wide
+from fljax.aggregators.tokens import check_price, covered, price_in, ranks
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Key
+
+    from fljax.aggregators.tokens import Tokens
+
+# A product with a share that rounding has moved by less than this counts as exact.
+_ROUNDING = 1e-6
+# What a key is folded with for ties in the two halves of the rewards.
+_CONTRIBUTION_TIES, _PARTICIPATION_TIES = 2, 3
+
+
+class Ledger(NamedTuple):
+    """The books after a round, and what moved.
+
+    Attributes:
+      tokens: ``[N]`` of clients.
+      pools: ``[C]`` of clusters.
+      best: ``[C]`` best accuracy of each cluster so far; 0 where there is none yet.
+      paid: ``[N, C]`` from clients to pools.
+      reimbursed: ``[N, C]`` back to those who paid.
+      rewarded: ``[N, C]`` from pools to clients.
+    """
+
+    tokens: Tokens
+    pools: Array
+    best: Float[Array, " C"]
+    paid: Array
+    reimbursed: Array
+    rewarded: Array
+
+
+def cluster_utility(
+    accuracy: Float[Array, " C"], best: Float[Array, " C"], *, most: float | Array = 1.0
+) -> Float[Array, " C"]:
+    """``U_c = clip((A_c - best_c) / best_c, 0, most)``; 0 where there is no best accuracy yet, or no accuracy (NaN).
+
+    Source: IP-FL, equation (11).
+    """
+    accuracy, best = wide(accuracy), wide(best)
+    known = (best > 0) & ~jnp.isnan(accuracy)
+    gain = (jnp.where(known, accuracy, 0) - best) / jnp.where(known, best, 1)
+    return jnp.where(known, jnp.clip(gain, 0, most), 0)
+
+
+@on_any_mesh
+def settle_tokens(
+    tokens: Tokens,
+    pools: Array,
+    best: Float[Array, " C"],
+    members: Bool[Array, "N C"],
+    contribution: Float[Array, "N C"],
+    participation: Int[Array, "N C"],
+    accuracy: Float[Array, " C"],
+    *,
+    price: int | float | Array = 1,
+    integer: bool = True,
+    most_utility: float | Array = 1.0,
+    most_reimbursed: float | Array = 1.0,
+    ranked: Literal["members", "all"] = "members",
+    key: Key[Array, ""] | None = None,
+) -> Ledger:
+    """Books one round: members pay, are refunded as far as the model did not improve, and share what is left.
+
+    1. Every member k of cluster c pays ``price`` into pool ``P_c``.
+    2. ``floor(P_c most_reimbursed (1 - U_c / most_utility))`` goes back to the members in equal parts, where ``U_c`` is
+       ``cluster_utility``; nothing does while the cluster has no best accuracy. Then ``best_c <- max(best_c, A_c)``.
+    3. Of the n members the one in place i (0: largest contribution) is given ``(n - i) P_c / (n (n + 1))``: half of the
+       pool. The rest is shared by places in participation, ``(n' - i) P_c' 2 / (n' (n' + 1))``.
+
+    Args:
+      tokens: ``[N]``. A client is a member of no more clusters than it can pay for, those of the lowest numbers.
+      pools: ``[C]`` before the round; what cannot be divided stays there.
+      best: ``[C]`` best accuracy so far, 0 for none.
+      members: ``[N, C]``, who trained which cluster's model.
+      contribution: ``[N, C]``.
+      participation: ``[N, C]``, how often each client trained each cluster's model.
+      accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows; NaN where nobody could
+        tell: then members only pay.
+      price: what each member pays, above 0; a whole number for whole tokens (a traced one is rounded up).
+      integer: every amount is rounded down to a whole token. Refunds of more than 2^24 tokens are exact to single
+        precision, all other amounts are exact. Otherwise tokens are divided continuously.
+      most_utility: the paper's I_max, above 0.
+      most_reimbursed: the paper's T_max, in [0, 1].
+      ranked: who shares the second half: "members", or "all" clients, as in the authors' code.
+      key: of the round: who comes first where contributions or participations tie; None: the lower id, in every round.
+
+    Returns:
+      The Ledger, in the dtypes of ``tokens`` and ``pools`` (floats where whole numbers are to be divided);
+      ``sum(tokens) + sum(pools)`` is that of the arguments, exactly for integers. No entry is below 0 unless one of the
+      arguments is.
+
+    Raises:
+      ValueError: if ``ranked`` is no valid name; if ``price`` is not above 0, no whole number for whole tokens, or more
+        than their dtype holds; if the sum of all whole tokens is (under a transform, where it cannot be seen, nothing
+        is booked then).
+
+    Source: IP-FL, equations (9)-(13).
+    """
+    if ranked not in ("members", "all"):
+        raise ValueError(f"expected ranked to be members or all, got {ranked!r}")
+    tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
+    best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
+    kept_best, best = best.dtype, wide(best)
+    kind = _whole_kind(tokens, pools) if integer else wide(jnp.zeros((), jnp.result_type(best, float))).dtype
+    check_price(price, integer, kind)
+    given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else kind for x in (tokens, pools))
+    held, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
+    parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # of whole tokens: they stay
+    cost = price_in(price, kind)
+    members = members & covered(jnp.cumsum(members, axis=1), held[:, None], cost)
+    if integer:
+        members = members & _fits(held, pool)
+    paid = jnp.where(members, cost, 0)
+    pool = pool + jnp.sum(paid, axis=0)
+
+    known = ~jnp.isnan(accuracy)
+    count = jnp.sum(members, axis=0).astype(kind)
+    settles = known & (count > 0)
+    refund = most_reimbursed * (1 - cluster_utility(accuracy, best, most=most_utility) / most_utility)
+    back = jnp.where(settles & (best > 0), _part(pool, refund), 0)
+    each = _divided(back, jnp.maximum(count, 1))
+    reimbursed = jnp.where(members, each[None, :], 0)
+    pool = _left(pool, reimbursed)
+
+    keys = (
+        (None, None) if key is None else [jax.random.fold_in(key, n) for n in (_CONTRIBUTION_TIES, _PARTICIPATION_TIES)]
+    )
+    first = _shares(members & settles[None, :], wide(contribution), pool, 1, keys[0])
+    pool = _left(pool, first)
+    others = members if ranked == "members" else jnp.ones_like(members)
+    second = _shares(others & settles[None, :], participation, pool, 2, keys[1])
+    pool = _left(pool, second)
+
+    rewarded = first + second
+    held = _left(held, paid.T) + jnp.sum(reimbursed + rewarded, axis=1)
+    higher = jnp.where(known & (count > 0), jnp.maximum(best, jnp.where(known, accuracy, 0)), best)
+    amounts = (each.astype(given) for each in (paid, reimbursed, rewarded))
+    held, pool = held.astype(given), pool.astype(kept)
+    if integer:
+        held, pool = held + parts[0], pool + parts[1]
+    return Ledger(held, pool, higher.astype(kept_best), *amounts)
+
+
+def _whole_kind(tokens: Array, pools: Array) -> Any:
+    """The integers in which whole tokens are counted: the wider of the two that are given, by default int32."""
+    kinds = [x.dtype for x in (tokens, pools) if jnp.issubdtype(x.dtype, jnp.integer)]
+    return max([*kinds, jnp.dtype(jnp.int32)], key=lambda kind: jnp.iinfo(kind).max)
+
+
+def _whole_part(x: Array, kind: Any) -> Array:
+    """The whole tokens of ``x``, as far as ``kind`` holds them."""
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return x.astype(kind)
+    return jnp.minimum(jnp.floor(x), _below(x.dtype, kind)).astype(kind)
+
+
+def _below(dtype: Any, kind: Any) -> Array:
+    """The largest number of a floating dtype that the integers ``kind`` hold."""
+    return jnp.nextafter(jnp.asarray(2.0 ** (jnp.iinfo(kind).bits - 1), dtype), jnp.zeros((), dtype))
+
+
+def _fits(held: Array, pool: Array) -> Array:
+    """Whether the sum of all tokens fits their dtype.
+
+    Raises:
+      ValueError: if it does not, and the values are known.
+    """
+    most = jnp.iinfo(pool.dtype).max
+    if not any(isinstance(x, jax.core.Tracer) or not x.is_fully_addressable for x in (held, pool)):
+        total = sum(np.asarray(held).tolist()) + sum(np.asarray(pool).tolist())
+        if total > most:
+            raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
+    # Where floats say that the sum is less than 1.5 times the most, that of unsigned integers is exact.
+    rough = jnp.sum(held.astype(float)) + jnp.sum(pool.astype(float))
+    unsigned = jnp.uint32 if jnp.iinfo(pool.dtype).bits == 32 else jnp.uint64
+    total = jnp.sum(held.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
+    return (rough < 1.5 * most) & (total <= jnp.asarray(most, unsigned))
+
+
+def _part(pool: Array, share: Array) -> Array:
+    """``pool * share``, rounded down where the pool is whole; all of it for a share of 1."""
+    product = pool.astype(share.dtype) * share
+    if jnp.issubdtype(pool.dtype, jnp.integer):
+        product = jnp.floor(product + jnp.minimum(_ROUNDING * jnp.maximum(product, 1), 0.5))
+        product = jnp.minimum(product, _below(product.dtype, pool.dtype))
+    return jnp.where(share >= 1, pool, jnp.clip(product.astype(pool.dtype), 0, pool))
+
+
+def _divided(amount: Array, by: Array) -> Array:
+    return amount // by if jnp.issubdtype(amount.dtype, jnp.integer) else amount / by
+
+
+def _left(amount: Array, taken: Array) -> Array:
+    """``amount [X]`` less the sums of ``taken [Y, X]``, which rounding may make larger by a trace."""
+    return jnp.maximum(amount - jnp.sum(taken, axis=0), 0)
+
+
+def _shares(among: Bool[Array, "N C"], value: Array, pool: Array, factor: int, key: Any) -> Array:
+    """``factor (n - i) P / (n (n + 1))`` for those in place i of n by descending value, rounded down if P is whole."""
+    place = ranks(value, among, key, axis=0).astype(pool.dtype)
+    count = jnp.maximum(jnp.sum(among, axis=0), 1).astype(pool.dtype)[None, :]
+    points, pool = jnp.where(among, count - place, 0), pool[None, :]
+    if not jnp.issubdtype(pool.dtype, jnp.integer):
+        return factor * points / (count * (count + 1)) * pool
+    # floor(floor(x / n) / m) = floor(x / (n m)). With points p, p P / n = whole + rest / n; no step exceeds P or 2 n.
+    more, rest = _product_over(points, pool % count, count, among.shape[0])
+    whole = points * (pool // count) + more
+    more = (factor * rest) // count
+    return factor * (whole // (count + 1)) + (factor * (whole % (count + 1)) + more) // (count + 1)
+
+
+def _product_over(a: Array, b: Array, n: Array, most: int) -> tuple[Array, Array]:
+    """``a b // n`` and ``a b % n`` for ``0 <= a <= n <= most`` and ``0 <= b < n``; no step is more than ``2 n``."""
+    if most <= math.isqrt(jnp.iinfo(n.dtype).max):
+        return a * b // n, a * b % n
+    zero = jnp.zeros_like(a * b)
+
+    def step(place: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Doubles, and adds b where the next bit of a is 1."""
+        quotient, rest = so_far
+        bit = (a >> (most.bit_length() - 1 - place).astype(a.dtype)) & 1
+        quotient, rest = 2 * quotient + (2 * rest) // n, (2 * rest) % n
+        return quotient + (rest + bit * b) // n, (rest + bit * b) % n
+
+    return jax.lax.fori_loop(0, most.bit_length(), step, (zero, zero))
