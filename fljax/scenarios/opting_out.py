@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
 
 
+# Multiples of the precision by which equal accuracies may differ.
+ROUNDING = 8
+
+
 class OptingServer(NamedTuple):
     """The wrapped server, and who has left."""
 
@@ -43,9 +47,9 @@ def opting_out(
     """After every ``every`` rounds clients with ``A_k(deployed_k) - baseline_k < delta`` leave the pool.
 
     The decision before round t judges the models that are deployed after t rounds. A baseline that changes from round
-    to round is also taken after t rounds. The gain of an algorithm over itself is exactly 0 where deploying a model
-    draws nothing at random. Where it does (``finetuned``, for example), clients draw other numbers here than in
-    evaluation, and that gain varies around 0.
+    to round is also taken after t rounds. The gain of an algorithm over itself is 0 where deploying a model draws
+    nothing at random. Where it does (``finetuned``, for example), clients draw other numbers here than in evaluation,
+    and that gain varies around 0.
 
     Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round.
 
@@ -56,7 +60,7 @@ def opting_out(
         rows that ``every`` divides are read. There must be as many rows as rounds, or more. In an experiment it is the
         table of the first algorithm, on the rows of ``split``. NaN: the client stays.
       every: rounds between two decisions; the first is before round ``every``.
-      delta: the gain in accuracy below which a client leaves.
+      delta: the gain in accuracy below which a client leaves. What is missing by rounding alone does not count.
       comes_back: whether a client that left looks again, and returns once its gain is large enough.
       split: the rows on which accuracy is taken; a client that has none of them takes its training rows.
 
@@ -94,7 +98,8 @@ def opting_out(
         if other.ndim == 2:
             other = jnp.take(other, asked, axis=0, mode="fill", fill_value=jnp.nan)
         gain = ballots.accuracy - other
-        leaves = jnp.where(available, gain < delta, server.gone)
+        # Two programs may round the same share of correct rows differently.
+        leaves = jnp.where(available, gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
         decides = (round % every == 0) & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available & ~gone)
