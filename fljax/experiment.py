@@ -118,7 +118,7 @@ def run(
             execution=execution,
             on_memory=held,
         )
-        metrics = measured.with_decisions(result.metrics, decisions, config.evaluate_every)
+        metrics = results.with_decisions(result.metrics, decisions, config.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from fljax import clustering, scenarios
 from fljax.config import Clustering, Config
@@ -73,30 +72,6 @@ def decision_rounds(config: Config) -> tuple[int, ...]:
             if asks_for_baseline(wrap, scenario.options):
                 found |= set(range(0, config.rounds, _value(wrap, scenario.options, "every", 1)))
     return tuple(sorted(found))
-
-
-def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every: int) -> xr.Dataset:
-    """Moves what was evaluated for decisions alone out of the usual evaluations.
-
-    Args:
-      metrics: of the first algorithm, evaluated every so many rounds and at ``decisions``.
-      decisions: numbers of rounds; none: the metrics stay as they are.
-      evaluate_every: rounds between two usual evaluations.
-
-    Returns:
-      The metrics at the usual evaluations, with ``decision_test_accuracy`` and, where clients have validation rows,
-      ``decision_valid_accuracy`` over ``seed, decision_round, client``.
-    """
-    if not decisions:
-        return metrics
-    at = metrics["evaluated_round"].values
-    found = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
-    there = [each for each in decisions if each in at]  # all of them, unless the run was stopped
-    for split in _SPLITS:
-        if f"{split}_accuracy" in metrics:
-            values = metrics[f"{split}_accuracy"].sel(evaluated_round=there)
-            found[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
-    return found
 
 
 def baselines_of(config: Config, parts: Parts) -> dict[str, np.ndarray] | None:
