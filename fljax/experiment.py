@@ -141,19 +141,23 @@ def _run(
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, config.rounds, words)
+        decisions = measured.decision_rounds(config) if entry is config.algorithms[0] else ()
         with about_algorithm(label):
             plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
-            kept[label] = simulate(
+            result = simulate(
                 plan,
                 federation,
                 rounds=config.rounds,
                 seeds=config.seeds,
                 reference=required(plan, reference),
                 evaluate_every=config.evaluate_every,
+                evaluate_at=decisions,
                 callbacks=(progress,),
                 execution=execution,
                 on_memory=held,
             )
+        metrics = results.with_decisions(result.metrics, decisions, config.evaluate_every)
+        kept[label] = result._replace(metrics=metrics)
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
@@ -247,9 +251,10 @@ def check(
     accuracies = (None, None) if task.score is None else (half, unseen)
     alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
     local = build_local(config)
-    first, known = config.algorithms[0], {"test": half}
+    table = np.broadcast_to(half[:, None], (len(half), max(config.rounds, 1), config.data.clients))
+    first, known = config.algorithms[0], {"test": table}
     if np.any(np.asarray(federation.clients.valid.size) > 0):
-        known["valid"] = half
+        known["valid"] = table
     plans = {}
     for entry in config.algorithms:
         with about_algorithm(entry.label):
@@ -300,8 +305,8 @@ def build_plan(
     """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
 
     Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
-    ``baselines`` are the accuracies ``[seeds, N]`` that the first algorithm of the config has reached, by the rows that
-    they are of. In a ``trial`` nothing is trained to find where clusters start.
+    ``baselines`` are the accuracies ``[seeds, rounds, N]`` that the first algorithm of the config has after so many
+    rounds, by the rows that they are of. In a ``trial`` nothing is trained to find where clusters start.
 
     Raises:
       ValueError: if a scenario asks for a baseline and there is none on its rows.
@@ -325,7 +330,7 @@ def build_plan(
     if "contribution" in wanted:
         known["contribution"] = contributions.measure(measure, measured.facts(federation, reference))
     by_seed = {name: values for name, values in known.items() if name in wanted}
-    asking = [(wrap, own) for wrap, own in wrapping if _offered(wrap, {"baseline": None}) and "baseline" not in own]
+    asking = [(wrap, own) for wrap, own in wrapping if measured.asks_for_baseline(wrap, own)]
     if asking:
         by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
     if started is not None and started.name != "random":

@@ -1,4 +1,10 @@
-"""What an experiment measures before an algorithm runs and then gives to it: facts, baselines, where clusters start."""
+"""What an experiment measures before an algorithm runs and then gives to it: facts, baselines, where clusters start.
+
+A scenario that has a parameter ``baseline`` and is given no number for it compares clients with what the first
+algorithm would give them. It decides in the rounds that its parameter ``every`` divides (in every round, if it has
+none), so the first algorithm is evaluated after these numbers of rounds, whatever ``evaluate_every`` is. These
+accuracies are part of its metrics, as variables over a dimension of their own, ``decision_round``.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fljax import clustering
+from fljax import clustering, scenarios
 from fljax.config import Clustering, Config
 from fljax.engine import Execution
 from fljax.folders import Parts
 from fljax.local import Local, check_classes
+from fljax.naming import resolve
 from fljax.results import Reference
 from fljax.types import Federation, Task
+
+_SPLITS = ("valid", "test")
 
 
 def started(
@@ -28,8 +37,7 @@ def started(
     trial: bool,
 ) -> Any:
     """Where clusters start, of all seeds."""
-    parameters = inspect.signature(build).parameters
-    count = fixed.get("clusters", parameters["clusters"].default if "clusters" in parameters else None)
+    count = _value(build, fixed, "clusters", None)
     clustering.check(federation, chosen.rows, count)
     check_classes(task, "clustering")
     if trial:
@@ -47,22 +55,58 @@ def started(
     )
 
 
+def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Whether a scenario compares clients with the first algorithm."""
+    return "baseline" in inspect.signature(wrap).parameters and "baseline" not in options
+
+
+def decision_rounds(config: Config) -> tuple[int, ...]:
+    """Numbers of rounds after which a scenario of the config compares clients with the first algorithm, and 0.
+
+    Empty where no scenario does.
+    """
+    found: set[int] = set()
+    for entry in config.algorithms[1:]:
+        for scenario in (*entry.scenarios, *config.scenarios):
+            wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
+            wrap = getattr(wrapper, "build", wrapper)
+            if asks_for_baseline(wrap, scenario.options):
+                found |= set(range(0, config.rounds, _value(wrap, scenario.options, "every", 1)))
+    return tuple(sorted(found))
+
+
 def baselines_of(config: Config, parts: Parts) -> dict[str, np.ndarray] | None:
-    """``[seeds, N]`` accuracies that the first algorithm has reached, by the rows that they are of."""
-    if config.algorithms[0].label not in parts:
+    """Tables ``[seeds, rounds, N]`` of the accuracies of the first algorithm, by the rows that they are of.
+
+    Row t is after t rounds; NaN where nobody decides. Empty where no scenario asks for them, None before the first
+    algorithm has run.
+
+    Raises:
+      ValueError: if the first algorithm was not evaluated where scenarios decide.
+    """
+    label, decisions = config.algorithms[0].label, list(decision_rounds(config))
+    if label not in parts:
         return None
-    metrics = parts[config.algorithms[0].label][0]
-    return {
-        split: metrics[f"{split}_accuracy"].transpose("evaluated_round", "seed", "client").values[-1]
-        for split in ("valid", "test")
-        if f"{split}_accuracy" in metrics
-    }
+    metrics, found = parts[label][0], {}
+    for split in _SPLITS:
+        name = f"decision_{split}_accuracy"
+        if not decisions or f"{split}_accuracy" not in metrics:
+            continue
+        if name not in metrics or not set(decisions) <= set(metrics["decision_round"].values.tolist()):
+            raise ValueError(
+                f"expected results of {label} in every round in which a scenario decides, got results without some of "
+                "them (an earlier version of fljax saved none); run it again"
+            )
+        values = metrics[name].transpose("seed", "decision_round", "client").sel(decision_round=decisions).values
+        found[split] = np.full((values.shape[0], config.rounds, values.shape[2]), np.nan, values.dtype)
+        found[split][:, decisions] = values
+    return found
 
 
 def baseline(
     label: str, asking: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]], baselines: Mapping[str, Any] | None
 ) -> Any:
-    """The baseline of the scenarios that ask for one, on the rows on which they judge."""
+    """The baseline of the scenarios that ask for one, ``[seeds, rounds, N]``, on the rows on which they judge."""
     advice = "its baseline may be given as a number"
     if baselines is None:
         raise ValueError(
@@ -71,8 +115,7 @@ def baseline(
         )
     splits = set()
     for wrap, own in asking:
-        parameters = inspect.signature(wrap).parameters
-        splits.add(own.get("split", parameters["split"].default if "split" in parameters else "test"))
+        splits.add(_value(wrap, own, "split", "test"))
     if len(splits) > 1 or not splits <= baselines.keys():
         raise ValueError(
             f"expected the baseline of {label} on rows that the first algorithm is judged on, got "
@@ -80,6 +123,12 @@ def baseline(
             f"data.valid_fraction above 0); {advice}"
         )
     return baselines[splits.pop()]
+
+
+def _value(function: Callable[..., Any], given: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+    """An argument as it is given, or its default, or ``otherwise`` where the function has no such parameter."""
+    parameters = inspect.signature(function).parameters
+    return given.get(name, parameters[name].default if name in parameters else otherwise)
 
 
 def facts(federation: Federation, reference: Reference) -> dict[str, Any]:

@@ -335,6 +335,30 @@ def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> x
     return metrics.assign(contribution_correlation=(("seed", "evaluated_round"), found))
 
 
+def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every: int) -> xr.Dataset:
+    """Moves what was evaluated for decisions alone out of the usual evaluations.
+
+    Args:
+      metrics: of the first algorithm, evaluated every so many rounds and at ``decisions``.
+      decisions: numbers of rounds; none: the metrics stay as they are.
+      evaluate_every: rounds between two usual evaluations.
+
+    Returns:
+      The metrics at the usual evaluations, with ``decision_test_accuracy`` and, where clients have validation rows,
+      ``decision_valid_accuracy`` over ``seed, decision_round, client``.
+    """
+    if not decisions:
+        return metrics
+    at = metrics["evaluated_round"].values
+    found = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
+    there = [each for each in decisions if each in at]  # all of them, unless the run was stopped
+    for split in ("valid", "test"):
+        if f"{split}_accuracy" in metrics:
+            values = metrics[f"{split}_accuracy"].sel(evaluated_round=there)
+            found[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
+    return found
+
+
 def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], population: int) -> dict[str, Any]:
     """Who trained, and with what weight, by client instead of by row."""
     id, present = joined["cohort_id"], joined["cohort_present"]

@@ -163,6 +163,18 @@ class Cohort(NamedTuple):
     present: Bool[Array, " S"]
 
 
+class Applied(NamedTuple):
+    """A scenario that is wrapped around an algorithm.
+
+    Attributes:
+      name: of the scenario.
+      rounds: how many rounds the tables cover that it was given; None: any number.
+    """
+
+    name: str
+    rounds: int | None = None
+
+
 class Select(Protocol):
     """Chooses the cohort from those ``available`` [N]; may settle the ballots of the last round in the server."""
 
@@ -213,6 +225,8 @@ class Algorithm(NamedTuple):
         source distribution, ``held["distribution_0"]`` and so on. None: there are none.
       counted: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
       dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
+      scenarios: which scenarios are wrapped around the algorithm, the innermost first. A scenario that draws random
+        numbers counts its own name here, so that it draws others when it is nested in itself.
     """
 
     task: Task
@@ -232,6 +246,7 @@ class Algorithm(NamedTuple):
     clusters: Callable[[Any], Any] | None = None
     counted: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    scenarios: tuple[Applied, ...] = ()
 
 
 # Functions and numbers of classes: nothing that could be traced.

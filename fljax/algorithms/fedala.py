@@ -35,7 +35,8 @@ REFERENCE = """@inproceedings{zhang2023fedala,
 
 # What is folded into the key for learning the weights: ``training.train`` takes 0 and 1.
 WEIGHTS = 2
-# The first learning ends where the losses of the last so many epochs have a standard deviation below this.
+# The first learning ends where the losses of the last so many epochs have a standard deviation below this; before more
+# than so many epochs it never does.
 LAST, SETTLED = 10, 0.1
 # Layers that come first wherever the alphabet puts them.
 FIRST = ("embedding", "stem")
@@ -86,8 +87,8 @@ def fedala(
         the head (``Task.is_head``); ``embedding`` and ``stem`` come first.
       weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
       sample: share of the rows on which W is learned, at least one row, drawn anew in every round.
-      most_epochs: limit of the first learning, which ends once the losses of the last 10 epochs have a standard
-        deviation below 0.1.
+      most_epochs: limit of the first learning. It ends earlier, after 11 epochs or more, once the losses of the last 10
+        epochs have a standard deviation below 0.1.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep theta_k and W.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
@@ -147,7 +148,7 @@ def fedala(
 
         def more(carry: Any) -> Any:
             _, recent, done = carry
-            return (done < limit) & ~((done >= LAST) & (jnp.std(recent) < SETTLED))
+            return (done < limit) & ~((done > LAST) & (jnp.std(recent) < SETTLED))
 
         begin = (client.weights, jnp.zeros(LAST, dtype), jnp.zeros((), jnp.int32))
         weights, _, done = jax.lax.while_loop(more, epoch, begin)

@@ -1,9 +1,11 @@
 """FedFomo: every client takes from others' models what lowers the loss on its own validation rows.
 
 Source: Zhang et al., "Personalized federated learning with first order model optimization" (ICLR 2021), equations 3 and
-4 and section 3.2. Deviations: only models that were once uploaded are sent, so in the first rounds there may be fewer
-than asked for; a client without validation rows judges on its training rows; no epsilon-greedy exploration (the
-affinity alone decides).
+4 and section 3.2. The equations leave open what a client compares with. Here it is the model from which its last local
+training began, as in both public implementations (NVlabs/FedFomo with its baseline ``last_model``, PFLlib), so that the
+model which it trained competes with the others. Deviations: only models that were once uploaded are sent, so in the
+first rounds there may be fewer than asked for; a client without validation rows judges on its training rows; no
+epsilon-greedy exploration (the affinity alone decides).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ REFERENCE = """@inproceedings{zhang2021personalized,
   year = {2021}
 }"""
 
-# Keeps the weight of a model finite that hardly differs from one's own.
+# Keeps the weight finite of a model that hardly differs from the one it is compared with.
 CLOSE = 1e-5
 
 
@@ -47,8 +49,17 @@ class FedFomoServer(NamedTuple):
     size: Int[Array, " N"]
 
 
+class FedFomoClient(NamedTuple):
+    """What a client keeps: the model from which its last local training began; at first the model of all."""
+
+    before: PyTree
+
+
 class FedFomoDown(NamedTuple):
-    """What a client is shown: its own last model, and M others' with their ids, of which some may mean nothing."""
+    """What a client is shown: the model that it uploaded last, and M models with their ids.
+
+    Its own may be among the M. Where ``real`` is False the model means nothing.
+    """
 
     own: PyTree
     others: PyTree  # [M, ...]
@@ -57,11 +68,14 @@ class FedFomoDown(NamedTuple):
 
 
 class FedFomoUp(NamedTuple):
-    """What a client sends: new minus old model, and the weights that it gave to the models it was sent."""
+    """What a client sends: its new model minus the one that it uploaded last, and the weights of the candidates.
+
+    The first candidate is its own model, then come those that it was sent. There are none where M is 0.
+    """
 
     update: PyTree
-    weight: Float[Array, " M"]
-    id: Int[Array, " M"]
+    weight: Float[Array, " 1+M"]
+    id: Int[Array, " 1+M"]
 
 
 def fedfomo(
@@ -71,11 +85,14 @@ def fedfomo(
     models_sent: int = 5,
     clients_per_round: int | None = 10,
 ) -> Algorithm:
-    """``theta_k <- theta_k + sum_n a_n (theta_n - theta_k)``, then local training; no global model.
+    """``theta_k <- before_k + sum_n a_n (theta_n - before_k)``, then local training; no global model.
 
-    ``a`` is the positive part, normalised, of ``(L_k(theta_k) - L_k(theta_n)) / (||theta_n - theta_k|| + 1e-5)`` with
-    L_k the loss on validation rows; these weights add up in the affinity P (at first the identity), and client k is
-    sent the models with the largest ``P[k, n]`` (ties go to the lower id). Its own may be among them and has weight 0.
+    ``before_k`` is the model from which the client's last local training began. The candidates n are the models that
+    the client is sent and its own, which it trained then. ``a`` is the positive part, normalised, of
+    ``(L_k(before_k) - L_k(theta_n)) / (||theta_n - before_k|| + 1e-5)`` with L_k the loss on validation rows. A client
+    for which no candidate is better than ``before_k`` goes on from its own trained model. The weights add up in the
+    affinity P (at first the identity). Client k is sent the M models with the largest ``P[k, n]``; ties go to the lower
+    id. Its own may be among them and then counts once; PFLlib leaves it out where M others have a larger affinity.
 
     Args:
       task: model and loss.
@@ -84,9 +101,9 @@ def fedfomo(
       clients_per_round: drawn uniformly without replacement; None: all.
 
     Returns:
-      The algorithm. All start from the same model, and the server keeps what each client uploaded last, so that clients
-      keep nothing. An unseen client uses the mean, by size, of all models that were uploaded, which is also judged as
-      the server's own. Info: ``better`` [row], how many of the models it was sent a client preferred to its own.
+      The algorithm. All start from the same model. The server keeps what each client uploaded last, which is what is
+      deployed. An unseen client uses the mean, by size, of all models that were uploaded, which is also judged as the
+      server's own. Info: ``better`` [row], how many candidates are better than the model that a client compares with.
 
     Raises:
       ValueError: if ``models_sent`` is negative or ``clients_per_round`` is not positive.
@@ -113,25 +130,31 @@ def fedfomo(
         id = id.astype(jnp.int32)
         return FedFomoDown(trees.take(server.models, seat.id), trees.take(server.models, id), id, server.uploaded[id])
 
-    def weigh(down: FedFomoDown, data: Any) -> tuple[Float[Array, " M"], PyTree]:
-        """The weights of the models, and ``theta_n - theta_k``."""
-        candidates = jax.tree.map(lambda own, others: jnp.concatenate([own[None], others]), down.own, down.others)
-        loss, _ = training.evaluate_each(task, candidates, validation(data), ragged=True)
-        away = jax.tree.map(lambda own, others: others - own[None], down.own, down.others)
+    def weigh(down: FedFomoDown, before: PyTree, id: Any, data: Any) -> tuple[Float[Array, " 1+M"], PyTree]:
+        """The weights of the candidates, and ``theta_n - before_k``."""
+        stack = lambda before, own, others: jnp.concatenate([before[None], own[None], others])  # noqa: E731
+        models = jax.tree.map(stack, before, down.own, down.others)
+        loss, _ = training.evaluate_each(task, models, validation(data), ragged=True)
+        away = jax.tree.map(lambda leaf: leaf[1:] - leaf[:1], models)
         squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(away)]
         distance = jnp.sqrt(jnp.sum(jnp.stack(squares), axis=0)).astype(loss.dtype)
         weight = (loss[0] - loss[1:]) / (distance + CLOSE)
+        # Its own model counts once. Before the first training it is ``before_k``, so that its weight is 0.
+        real = jnp.concatenate([jnp.ones(1, bool), down.real & (down.id != id)])
         # What cannot be compared, since one of the models has diverged, counts for nothing.
-        return jnp.where(down.real & jnp.isfinite(weight), weight, 0), away
+        return jnp.where(real & jnp.isfinite(weight), weight, 0), away
 
-    def train(key: Any, seat: Any, down: FedFomoDown, client: Any, data: Any) -> tuple[FedFomoUp, Any]:
-        start, weight = down.own, jnp.zeros(0)
+    def train(
+        key: Any, seat: Any, down: FedFomoDown, client: FedFomoClient, data: Any
+    ) -> tuple[FedFomoUp, FedFomoClient]:
+        start, weight, id = down.own, jnp.zeros(0), down.id
         if down.id.shape[0]:
-            weight, away = weigh(down, data)
-            # weighted_mean: nothing where no model is better.
-            start = trees.add(start, weighted_mean(away, jnp.maximum(weight, 0)))
+            weight, away = weigh(down, client.before, seat.id, data)
+            mixed = trees.add(client.before, weighted_mean(away, jnp.maximum(weight, 0)))
+            start = trees.where(jnp.any(weight > 0), mixed, down.own)
+            id = jnp.concatenate([seat.id[None], down.id])
         trained = training.train(key, start, data.train, task=task, local=local, round=seat.round)
-        return FedFomoUp(trees.subtract(trained.params, down.own), weight, down.id), client
+        return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), FedFomoClient(start)
 
     def aggregate(
         key: Any, round: Any, server: FedFomoServer, up: FedFomoUp, cohort: Any, held: Any
@@ -152,6 +175,7 @@ def fedfomo(
         aggregate=aggregate,
         select=select_uniform(clients_per_round),
         deploy=lambda key, seat, down, client, data: down.own,
+        init_client=lambda key, seat, down, data: FedFomoClient(down.own),
         predict=task.logits,
         served=mean,
         dimensions=(("better", ("row",)),),

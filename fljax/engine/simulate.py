@@ -65,6 +65,7 @@ def simulate(
     reference: Reference | None = None,
     initial: State | None = None,
     evaluate_every: int | None = None,
+    evaluate_at: Sequence[int] = (),
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
@@ -83,6 +84,8 @@ def simulate(
       initial: ``Result.state`` of an earlier run, to go on from it.
       evaluate_every: rounds between two evaluations of all clients; None: only before and after. A final evaluation
         always takes place.
+      evaluate_at: further numbers of rounds done after which all clients are evaluated; those that the run does not
+        pass are left out.
       callbacks: called with a ``Block`` after every evaluation but the first; one that returns True stops the run.
       execution: how clients and seeds map to the device.
       on_memory: told before anything is computed what the run will hold at once (``fljax.engine.estimate``).
@@ -92,8 +95,9 @@ def simulate(
       last sound state and reported in ``diverged``; the other seeds go on.
 
     Raises:
-      ValueError: if counts are out of range, if the task has no class for a label, if the federation, ``by_seed`` or
-        ``reference`` has another number of seeds, or if ``initial`` does not fit the algorithm and the seeds.
+      ValueError: if counts are out of range, if the task has no class for a label, if a scenario was given tables of
+        fewer rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial``
+        does not fit the algorithm and the seeds.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -103,6 +107,7 @@ def simulate(
         references=[reference],
         initial=initial,
         evaluate_every=evaluate_every,
+        evaluate_at=evaluate_at,
         callbacks=callbacks,
         execution=execution,
         on_memory=on_memory,
@@ -119,6 +124,7 @@ def run_plans(
     references: Sequence[Reference | None],
     initial: State | None = None,
     evaluate_every: int | None = None,
+    evaluate_at: Sequence[int] = (),
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
@@ -138,6 +144,7 @@ def run_plans(
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
     shapes = program.measure(spec, inputs, len(runs))
+    _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
     inputs = replicated(inputs, lanes.devices)
@@ -165,7 +172,8 @@ def run_plans(
     done, end = first, first + rounds
     while done < end:
         began = time.perf_counter()
-        count = min(capacity, end - done)
+        usual = first + ((done - first) // capacity + 1) * capacity
+        count = min(usual, end, *(at for at in evaluate_at if at > done)) - done
         state, block = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
         records.append({name: np.asarray(values)[:, :count] for name, values in block.items()})
         clock.lap("train")
@@ -223,6 +231,13 @@ def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -
         raise ValueError(
             f"expected reference to be of {expected} seeds and clients, got {np.shape(reference.threshold)}"
         )
+
+
+def _check_rounds(algorithm: Algorithm, end: int) -> None:
+    """The tables that scenarios were given must last until the run's end."""
+    for name, rounds in algorithm.scenarios:
+        if rounds is not None and end > rounds:
+            raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 
 
 def _fit(initial: State, fresh: State, seeds: list[int]) -> State:

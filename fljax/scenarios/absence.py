@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.algorithms.common import check_share
-from fljax.scenarios.common import DROPOUT, Entry
+from fljax.scenarios.common import DROPOUT, Entry, applied, stream
 from fljax.types import Algorithm, Cohort
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | Sequence[float] | fl
       rate: one probability, or one by client id ``[N]``.
 
     Returns:
-      The algorithm; the record's ``cohort_present`` says who answered. One inside another draws the same numbers.
+      The algorithm; the record's ``cohort_present`` says who answered. One inside another draws numbers of its own, so
+      that a client answers with the product of the two probabilities.
 
     Raises:
       ValueError: if ``rate`` is a number that is no share of 1, or has another length than the population.
     """
     check_share("rate", rate)
-    probability = jnp.asarray(rate)
+    probability, number = jnp.asarray(rate), stream(inner, "dropout", DROPOUT)
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
         if probability.shape not in ((), available.shape):
@@ -45,10 +46,10 @@ def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | Sequence[float] | fl
                 f"{probability.shape}"
             )
         server, cohort, info = inner.select(key, round, server, ballots, available)
-        drawn = jax.random.uniform(jax.random.fold_in(key, DROPOUT), available.shape)
+        drawn = jax.random.uniform(jax.random.fold_in(key, number), available.shape)
         return server, _only(cohort, drawn >= probability), info
 
-    return inner._replace(select=select)
+    return inner._replace(select=select, scenarios=applied(inner, "dropout"))
 
 
 def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, announced: bool = False) -> Algorithm:
@@ -85,7 +86,7 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
         server, cohort, info = inner.select(key, round, server, ballots, available)
         return server, _only(cohort, there), info
 
-    return inner._replace(select=select)
+    return inner._replace(select=select, scenarios=applied(inner, "availability"))
 
 
 def _only(cohort: Cohort, answers: Bool[Array, " N"]) -> Cohort:

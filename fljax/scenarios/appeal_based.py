@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from fljax.algorithms.common import MAXFL_REFERENCE
-from fljax.scenarios.common import Entry, check_split, deployed_scores
+from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def appeal_based(
         poll_every=1,
         select=select,
         dimensions=(*inner.dimensions, ("polled_loss", ("client",)), ("appealed", ("client",)), ("pool_size", ())),
+        scenarios=applied(inner, "appeal_based"),
     )
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, with_server
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, applied, stream, with_server
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ def byzantine(
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 
-    Who they are is drawn from the seed and stays. Only the reserved fields ``loss`` and ``update`` are touched, in what
-    is sent and in ballots: around ``appeal_based`` they claim that the model does not appeal to them, and so leave the
-    pool with their true loss hidden; inside of it they choose by their true loss.
+    Who they are is drawn from the seed and stays; one inside another draws on its own. Only the reserved fields
+    ``loss`` and ``update`` are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the
+    model does not appeal to them, and so leave the pool with their true loss hidden; inside of it they choose by their
+    true loss.
 
     Args:
       inner: any algorithm.
@@ -62,11 +63,12 @@ def byzantine(
       ValueError: if ``fraction`` is a number that is no share of 1.
     """
     check_share("fraction", fraction)
+    number = stream(inner, "byzantine", BYZANTINE)
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Census) -> ByzantineServer:
         population = census.train.shape[0]
-        score = jax.random.uniform(jax.random.fold_in(key, BYZANTINE), (population,))
+        score = jax.random.uniform(jax.random.fold_in(key, number), (population,))
         place = jnp.argsort(jnp.argsort(score))
         count = jnp.round(jnp.asarray(fraction, score.dtype) * population)
         return ByzantineServer(inner.init_server(key, census), place < count)
@@ -89,7 +91,7 @@ def byzantine(
         def spoil(update: PyTree) -> PyTree:
             count = max(trees.size(update), 1)
             squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(update)), jnp.zeros(()))
-            noisy = add_normal(jax.random.fold_in(key, BYZANTINE), update, noise * jnp.sqrt(squares / count))
+            noisy = add_normal(jax.random.fold_in(key, number), update, noise * jnp.sqrt(squares / count))
             return trees.where(down.byzantine, noisy, update)
 
         return altered(inflated(up, down.byzantine), "update", spoil), client
@@ -115,6 +117,7 @@ def byzantine(
         deploy=deploy,
         shared=None if inner.shared is None else deploy if inner.shared is inner.deploy else shared,
         counted=own.counted if count_all else counted,
+        scenarios=applied(inner, "byzantine"),
     )
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, altered
+from fljax.scenarios.common import CLIPPED, Entry, add_normal, altered, applied, stream
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
       noise: standard deviation of the noise on each entry, as a multiple of ``norm``.
 
     Returns:
-      The algorithm.
+      The algorithm. One inside another draws noise of its own.
     """
+    number = stream(inner, "clipped", CLIPPED)
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
         up, client = inner.train(key, seat, down, client, data)
@@ -44,11 +45,11 @@ def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
             squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))
             length = unit * jnp.sqrt(squares)
             shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
-            return add_normal(jax.random.fold_in(key, CLIPPED), shorter, noise * jnp.asarray(norm))
+            return add_normal(jax.random.fold_in(key, number), shorter, noise * jnp.asarray(norm))
 
         return altered(up, "update", bound), client
 
-    return inner._replace(train=train)
+    return inner._replace(train=train, scenarios=applied(inner, "clipped"))
 
 
 REFERENCE = """@inproceedings{mcmahan2018learning,

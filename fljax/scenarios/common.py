@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
-from fljax.types import Algorithm, Subset
+from fljax.types import Algorithm, Applied, Subset
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Key, PyTree
 
-# What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers.
+# What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
+# nested in itself takes numbers that are ``NESTED`` apart, so these must differ by less.
 BYZANTINE, DROPOUT, CLIPPED = 1001, 1002, 1003
+NESTED = 1000
 
 
 class Entry(NamedTuple):
@@ -32,6 +34,19 @@ class Entry(NamedTuple):
     summary: str
     example: dict[str, Any] = {}
     reference: str = ""
+
+
+def applied(inner: Algorithm, name: str, rounds: int | None = None) -> tuple[Applied, ...]:
+    """``Algorithm.scenarios`` of an algorithm that is wrapped in one more."""
+    return (*inner.scenarios, Applied(name, rounds))
+
+
+def stream(inner: Algorithm, name: str, number: int) -> int:
+    """What a scenario folds into a key: ``number``, and another one for each time that it is in ``inner`` already.
+
+    So scenarios that are nested in themselves draw independently, and a single one draws what it always did.
+    """
+    return number + NESTED * sum(each.name == name for each in inner.scenarios)
 
 
 def check_split(split: str) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
-from fljax.scenarios.common import Entry
+from fljax.scenarios.common import Entry, applied
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def finetuned(
         tune_key = jax.random.fold_in(key, 1)
         return rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
 
-    return inner._replace(deploy=deploy)
+    return inner._replace(deploy=deploy, scenarios=applied(inner, "finetuned"))
 
 
 ENTRY = Entry(

@@ -14,7 +14,7 @@ import numpy as np
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
-from fljax.scenarios.common import Entry, altered
+from fljax.scenarios.common import Entry, altered, applied
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def free_riding(inner: Algorithm, *, ids: Sequence[int]) -> Algorithm:
         nothing = lambda update: trees.where(rides, trees.zeros_like(update), update)  # noqa: E731
         return altered(up, "update", nothing), client
 
-    return inner._replace(init_server=init_server, train=train)
+    return inner._replace(init_server=init_server, train=train, scenarios=applied(inner, "free_riding"))
 
 
 ENTRY = Entry(

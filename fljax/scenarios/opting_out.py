@@ -12,11 +12,15 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
-from fljax.scenarios.common import Entry, check_split, deployed_scores, with_server
+from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Census
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
+
+
+# Multiples of the precision by which equal accuracies may differ.
+ROUNDING = 8
 
 
 class OptingServer(NamedTuple):
@@ -36,7 +40,7 @@ class OptingBallot(NamedTuple):
 def opting_out(
     inner: Algorithm,
     *,
-    baseline: Float[Array, " N"] | float,
+    baseline: Float[Array, "rounds N"] | Float[Array, " N"] | float,
     every: int = 10,
     delta: float = 0.0,
     comes_back: bool = False,
@@ -44,37 +48,46 @@ def opting_out(
 ) -> Algorithm:
     """After every ``every`` rounds clients with ``A_k(deployed_k) - baseline_k < delta`` leave the pool.
 
+    The decision before round t judges the models that are deployed after t rounds. A baseline that changes from round
+    to round is also taken after t rounds. The gain of an algorithm over itself is 0 where deploying a model draws
+    nothing at random. Where it does (``finetuned``, for example), clients draw other numbers here than in evaluation,
+    and that gain varies around 0.
+
     Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round.
 
     Args:
       inner: any algorithm; what it would deploy to a client is judged.
-      baseline: ``rho_k`` by client id ``[N]`` or one number: the accuracy that a client would have elsewhere, in IP-FL
-        that of FedAvg's model. In an experiment it is that of the first algorithm at its last evaluation, on the rows
-        of ``split``. NaN: the client stays.
+      baseline: ``rho_k``, the accuracy that a client would have elsewhere, in IP-FL that of FedAvg's model: one number,
+        one by client id ``[N]``, or a table ``[rounds, N]`` whose row t holds the accuracies after t rounds. Only the
+        rows that ``every`` divides are read. There must be as many rows as rounds, or more. In an experiment it is the
+        table of the first algorithm, on the rows of ``split``. NaN: the client stays.
       every: rounds between two decisions; the first is before round ``every``.
-      delta: the gain in accuracy below which a client leaves.
+      delta: the gain in accuracy below which a client leaves. What is missing by rounding alone does not count.
       comes_back: whether a client that left looks again, and returns once its gain is large enough.
       split: the rows on which accuracy is taken; a client that has none of them takes its training rows.
 
     Returns:
-      The algorithm. Info: ``gain`` [client], as of the last time that clients were asked, and ``opted_out`` [client].
+      The algorithm. Info: ``gain`` [client], as of the last time that clients were asked (NaN where the baseline of
+      that round is not known), and ``opted_out`` [client]. A run of more rounds than the table has is refused.
 
     Raises:
-      ValueError: if ``split`` is no valid name, ``every`` is not positive, ``baseline`` has another length than the
-        population, or the task has no score.
+      ValueError: if ``split`` is no valid name, ``every`` is not positive, ``baseline`` is of another number of
+        clients than the population, or the task has no score.
     """
     check_split(split)
     training.check_score(inner.task, "opting_out")
     if every < 1:
         raise ValueError(f"expected every to be positive, got {every}")
     rho = jnp.asarray(baseline)
+    poll_every = every if inner.poll is None else 1
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Census) -> OptingServer:
         population = census.train.shape[0]
-        if rho.shape not in ((), (population,)):
+        if rho.ndim > 2 or rho.shape[-1:] not in ((), (population,)):
             raise ValueError(
-                f"expected baseline to be one number or one for each of {population} clients, got shape {rho.shape}"
+                f"expected baseline to be one number or one for each of {population} clients, or a table of as many "
+                f"columns with a row for each round, got shape {rho.shape}"
             )
         return OptingServer(inner.init_server(key, census), jnp.zeros(population, bool))
 
@@ -83,8 +96,13 @@ def opting_out(
         return OptingBallot(deployed_scores(inner, split, key, seat, down, client, data)[1], ballot)
 
     def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
-        gain = ballots.accuracy - rho.astype(ballots.accuracy.dtype)
-        leaves = jnp.where(available, gain < delta, server.gone)
+        asked = round // poll_every * poll_every
+        other = rho.astype(ballots.accuracy.dtype)
+        if other.ndim == 2:
+            other = jnp.take(other, asked, axis=0, mode="fill", fill_value=jnp.nan)
+        gain = ballots.accuracy - other
+        # Two programs may round the same share of correct rows differently.
+        leaves = jnp.where(available, gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
         decides = (round % every == 0) & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available & ~gone)
@@ -94,9 +112,10 @@ def opting_out(
         init_server=init_server,
         introduce=own.introduce,
         poll=poll,
-        poll_every=every if inner.poll is None else 1,
+        poll_every=poll_every,
         select=select,
         dimensions=(*inner.dimensions, ("gain", ("client",)), ("opted_out", ("client",))),
+        scenarios=applied(inner, "opting_out", rho.shape[0] if rho.ndim == 2 else None),
     )
 
 

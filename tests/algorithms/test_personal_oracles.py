@@ -262,14 +262,24 @@ def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
 
 
 def uploaded(values):
-    """FedFomo on the quadratic clients, that have uploaded ``values["models"]`` before; client 0 alone takes part."""
-    algorithm = fedfomo(quadratic.quadratic(values["start"]), how(STEPS, values["rate"]), models_sent=POPULATION)
+    """FedFomo on the quadratic clients, that have uploaded ``values["models"]`` before; client 0 alone takes part.
+
+    Its last training began at ``values["before"]``.
+    """
+    algorithm = fedfomo(
+        quadratic.quadratic(values["start"]), how(STEPS, values["rate"]), models_sent=values["models_sent"]
+    )
 
     def init_server(key, census):
         server = algorithm.init_server(key, census)
-        return server._replace(models={"w": values["models"]}, uploaded=jnp.ones(POPULATION, bool))
+        return server._replace(
+            models={"w": values["models"]}, uploaded=jnp.ones(POPULATION, bool), affinity=values["affinity"]
+        )
 
-    return missing(algorithm._replace(init_server=init_server), ((1, 2, 3),))
+    def init_client(*arguments):
+        return algorithm.init_client(*arguments)._replace(before={"w": values["before"]})
+
+    return missing(algorithm._replace(init_server=init_server, init_client=init_client), ((1, 2, 3),))
 
 
 CENTRE = CENTRES[0]
@@ -278,26 +288,51 @@ NEAR, FAR = CENTRE + 0.01, CENTRE + np.array([3.0, -4.0, 5.0])
 
 @pytest.mark.parametrize("rate", [0.0, ETA], ids=["untrained", "trained"])
 @pytest.mark.parametrize(
-    ("models", "start", "better"),
+    ("before", "models", "start", "better"),
     [
-        ([START, START, START, START], START, 0),
-        ([START, FAR, NEAR, FAR + 1], NEAR, 1),
-        ([NEAR, FAR, START, FAR + 1], NEAR, 0),
+        (START, [START, START, START, START], START, 0),
+        (START, [FAR, FAR + 2, NEAR, FAR + 1], NEAR, 1),
+        (START, [NEAR, FAR, FAR + 2, FAR + 1], NEAR, 1),
+        (NEAR, [START, FAR, FAR + 2, FAR + 1], START, 0),
+        (START, [START, FAR, FAR + 2, FAR + 1], START, 0),
     ],
-    ids=["all equal", "one better", "all worse"],
+    ids=["all equal", "one better", "only the own one better", "all worse", "never trained"],
 )
-def test_fedfomo_takes_what_is_better(models, start, better, rate, exact):
-    states, records = run(uploaded, 1, models=np.stack(models), rate=rate)
+def test_fedfomo_takes_what_is_better(before, models, start, better, rate, exact):
+    values = {"models": np.stack(models), "before": before, "rate": rate, "affinity": np.eye(POPULATION)}
+    states, records = run(lambda given: uploaded({**given, "models_sent": POPULATION}), 1, **values)
     expected = np.stack([trained(start, STEPS, rate)[0], *models[1:]])
     np.testing.assert_allclose(states.server.models["w"][1], expected, rtol=10 * exact, atol=20 * exact)
+    np.testing.assert_allclose(states.clients.before["w"][1, 0], start, rtol=10 * exact, atol=20 * exact)
     assert records["better"][0].sum() == better
     step = states.server.affinity[1] - states.server.affinity[0]
     np.testing.assert_array_equal(step[1:], 0)
-    assert step[0, 0] == 0  # one's own model
-    loss = [quadratic.losses(model)[0] for model in models]
-    away = [np.linalg.norm(np.subtract(model, models[0])) for model in models]
-    weights = [(loss[0] - other) / (far + 1e-5) for other, far in zip(loss, away, strict=True)]
+    loss = [quadratic.losses(model)[0] for model in (before, *models)]
+    away = [np.linalg.norm(np.subtract(model, before)) for model in models]
+    weights = [(loss[0] - other) / (far + 1e-5) for other, far in zip(loss[1:], away, strict=True)]
     np.testing.assert_allclose(step[0], weights, rtol=1e3 * exact, atol=1e3 * exact)
+
+
+@pytest.mark.parametrize("liked", [[9.0, 0.0, 1.0, 0.0], [-9.0, 0.0, 1.0, 0.0]], ids=["sent", "not sent"])
+def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked, exact):
+    """Client 0 is sent two models: its own and that of client 2, or those of clients 2 and 1."""
+    models = np.stack([NEAR, FAR, (CENTRE + START) / 2, FAR + 1])
+    affinity = np.eye(POPULATION)
+    affinity[0] = liked
+    values = {"models": models, "before": START, "rate": 0.0, "affinity": affinity}
+    states, records = run(lambda given: uploaded({**given, "models_sent": 2}), 1, **values)
+    loss = [quadratic.losses(model)[0] for model in (START, models[0], models[2])]
+    away = [np.linalg.norm(model - START) for model in (models[0], models[2])]
+    weights = np.array([(loss[0] - other) / (far + 1e-5) for other, far in zip(loss[1:], away, strict=True)])
+    assert (weights > 0).all()
+    assert records["better"][0].sum() == 2
+    share = weights / weights.sum()
+    expected = START + share[0] * (models[0] - START) + share[1] * (models[2] - START)
+    np.testing.assert_allclose(states.server.models["w"][1, 0], expected, rtol=10 * exact, atol=20 * exact)
+    step = (states.server.affinity[1] - states.server.affinity[0])[0]
+    np.testing.assert_allclose(step[[0, 2]], weights, rtol=1e3 * exact, atol=1e3 * exact)
+    assert (step[1] < 0) == (liked[0] < 0)  # a model that was not sent has no weight
+    assert step[3] == 0
 
 
 def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():

@@ -80,6 +80,12 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
     once = _simulate(federation, evaluate_every=None)
     assert once.metrics.evaluated_round.values.tolist() == [0, 5]
     assert_close(result.state, once.state)
+    # And with further evaluations between those, of which one is beyond the end.
+    further = _simulate(federation, evaluate_at=(3, 1, 4, 99))
+    assert further.metrics.evaluated_round.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert_close(result.state, further.state)
+    np.testing.assert_allclose(further.metrics["test_loss"], other.metrics["test_loss"], rtol=1e-5)
+    np.testing.assert_array_equal(further.records["cohort_id"], result.records["cohort_id"])
     assert {"trial", "train", "compile", "evaluate"} == {
         str(name).removeprefix("seconds_") for name in result.metrics if str(name).startswith("seconds_")
     }

@@ -84,7 +84,8 @@ def ala_learned(
             }
             own = own._replace(weights=weights)
         losses.append(total / sum(map(len, batches)))
-        if own.learned or (len(losses) >= 10 and np.std(losses[-10:]) < 0.1):
+        # As the authors' library: it looks at the last 10 losses once there are more than 10.
+        if own.learned or (len(losses) > 10 and np.std(losses[-10:]) < 0.1):
             break
     return own._replace(learned=True), len(losses)
 
@@ -111,11 +112,12 @@ def fedala_round(
 
 
 class Fomo(NamedTuple):
-    """Every client's last model, the affinity, and who has uploaded one."""
+    """Every client's last model, the affinity, who has uploaded a model, and where everybody's last training began."""
 
     models: Sequence[Params]
     affinity: np.ndarray  # [N, N]
     uploaded: Sequence[bool]
+    before: Sequence[Params]
 
 
 def fomo_received(state: Fomo, id: int, most: int) -> list[int]:
@@ -124,31 +126,45 @@ def fomo_received(state: Fomo, id: int, most: int) -> list[int]:
     return sorted(there, key=lambda other: (-state.affinity[id, other], other))[:most]
 
 
-def fomo_start(own: Params, received: Sequence[Params], judge: Callable[[Params], float]) -> tuple[Params, list[float]]:
-    """``theta + sum_n a_n (theta_n - theta)``, and the weights before they are normalised."""
-    distance = [np.sqrt(square(plus(other, own, -1))) for other in received]
-    weights = [(judge(own) - judge(other)) / (far + 1e-5) for other, far in zip(received, distance, strict=True)]
+def fomo_start(
+    before: Params, own: Params, candidates: Sequence[Params], judge: Callable[[Params], float]
+) -> tuple[Params, list[float]]:
+    """``before + sum_n a_n (theta_n - before)``, or ``own`` where no candidate is better; and the weights as they are.
+
+    The weights are ``(L(before) - L(theta_n)) / (||theta_n - before|| + 1e-5)``; a is their positive part, normalised.
+    """
+    distance = [np.sqrt(square(plus(other, before, -1))) for other in candidates]
+    weights = [(judge(before) - judge(other)) / (far + 1e-5) for other, far in zip(candidates, distance, strict=True)]
     positive = np.maximum(weights, 0)
     if not positive.sum():
         return own, weights
-    return plus(own, mixed([plus(other, own, -1) for other in received], list(positive / positive.sum()))), weights
+    away = [plus(other, before, -1) for other in candidates]
+    return plus(before, mixed(away, list(positive / positive.sum()))), weights
 
 
 def fedfomo_round(
     state: Fomo, clients: Clients, valid: Mapping[int, tuple[np.ndarray, np.ndarray]], rate: float, most: int
-) -> tuple[Fomo, dict[int, list[float]]]:
-    """One round; also the weights that each client gave."""
+) -> tuple[Fomo, dict[int, dict[int, float]]]:
+    """One round; also the weights that each client gave, by the id of the candidate.
+
+    Candidates are the models that a client is sent, and its own trained model wherever it has one.
+    """
     models, affinity, uploaded = list(state.models), state.affinity.copy(), list(state.uploaded)
-    given = {}
+    before, given = list(state.before), {}
     for id, client in clients.items():
-        others = fomo_received(state, id, most)
+        candidates = sorted({*fomo_received(state, id, most), *([id] if state.uploaded[id] else [])})
         x, y = valid[id]
-        received = [state.models[other] for other in others]
-        start, given[id] = fomo_start(state.models[id], received, lambda model, x=x, y=y: loss(model, x, y))
-        for other, weight in zip(others, given[id], strict=True):
+        start, weights = fomo_start(
+            state.before[id],
+            state.models[id],
+            [state.models[other] for other in candidates],
+            lambda model, x=x, y=y: loss(model, x, y),
+        )
+        given[id] = dict(zip(candidates, weights, strict=True))
+        for other, weight in given[id].items():
             affinity[id, other] += weight
-        models[id], uploaded[id] = local_sgd(start, client, rate), True
-    return Fomo(models, affinity, uploaded), given
+        models[id], uploaded[id], before[id] = local_sgd(start, client, rate), True, start
+    return Fomo(models, affinity, uploaded, before), given
 
 
 # --- FedProto -----------------------------------------------------------------------------------------------

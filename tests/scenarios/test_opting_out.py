@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, ipfl
+from fljax.engine import simulate
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
-from fljax.scenarios import opting_out
+from fljax.scenarios import appeal_based, opting_out
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -106,5 +107,76 @@ def test_bad_arguments_are_named(federation):
         opting_out(inner, baseline=0.5, split="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected every to be positive, got 0"):
         opting_out(inner, baseline=0.5, every=0)
-    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(3,\)"):
-        run(opting_out(inner, baseline=jnp.zeros(3)), federation, 1)
+    for wrong in (jnp.zeros(3), jnp.zeros((4, 3)), jnp.zeros((2, 4, 5))):
+        with pytest.raises(
+            ValueError, match=r"one for each of 5 clients, or a table of as many columns .* got shape \("
+        ):
+            run(opting_out(inner, baseline=wrong), federation, 1)
+
+
+# --- A baseline that changes from round to round -------------------------------------------------------------
+
+
+SLOW = fedavg(TASK, Local(0.05, 4, steps=2), clients_per_round=3)
+
+
+@pytest.fixture(scope="module")
+def slow_run(federation):
+    """FedAvg that still learns in the last round: its states, and its accuracies after 0, 1, ... rounds."""
+    states, _ = run(SLOW, federation)
+    table = np.stack([accuracies(state.server.model, federation, "train") for state in states]).astype(np.float32)
+    assert len({tuple(row) for row in table[::EVERY]}) > 3  # so that another row would be seen
+    return states, table
+
+
+@pytest.mark.parametrize("inner", ["fedavg", "polled"])
+@pytest.mark.parametrize("extra", [0, 3])
+def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
+    """With a table of its own accuracies; also around a scenario that asks in every round, and with rows too many."""
+    plain, table = slow_run
+    table = np.concatenate([table[:ROUNDS], np.ones((extra, 5), np.float32)])
+    algorithm = appeal_based(SLOW, threshold=1e9) if inner == "polled" else SLOW
+    algorithm = opting_out(algorithm, baseline=jnp.asarray(table), every=EVERY, split="train")
+    states, records = run(algorithm, federation)
+    for t, record in enumerate(records):
+        assert not record["opted_out"].any()
+        np.testing.assert_allclose(record["gain"], 0, atol=1e-6, err_msg=f"round {t}")
+    model = states[-1].server.inner.model
+    jax.tree.map(np.testing.assert_array_equal, model, plain[-1].server.model)
+
+
+@pytest.mark.parametrize(("missing", "leave"), [(1e-7, 0), (1e-3, 5)])
+def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federation, slow_run):
+    _, table = slow_run
+    above = jnp.asarray(table + np.float32(missing))
+    _, records = run(opting_out(SLOW, baseline=above, every=EVERY, split="train"), federation, EVERY + 1)
+    assert records[EVERY]["opted_out"].sum() == leave
+
+
+def test_only_the_rows_of_decisions_are_read(federation):
+    """Rows between them may be unknown. Where the row of a decision is, everybody stays."""
+    table = np.full((ROUNDS, 5), np.nan, np.float32)
+    table[EVERY] = BASELINE
+    found, records = run(opting_out(fedavg(TASK, LOCAL), baseline=jnp.asarray(table), every=EVERY), federation)
+    gain = accuracies(found[EVERY].server.inner.model, federation, "valid") - BASELINE
+    for t, record in enumerate(records):
+        if EVERY <= t < 2 * EVERY:
+            np.testing.assert_allclose(record["gain"], gain, atol=1e-6)
+        else:
+            assert np.isnan(record["gain"]).all()
+        np.testing.assert_array_equal(record["opted_out"], (gain < 0) & (t >= EVERY))
+    assert 0 < (gain < 0).sum() < 5
+    assert int(found[-1].diverged) == -1
+
+
+def test_a_table_of_too_few_rounds_is_refused(federation):
+    algorithm = opting_out(fedavg(TASK, LOCAL), baseline=jnp.zeros((3, 5)), every=2)
+    with pytest.raises(
+        ValueError, match="expected at most 3 rounds, for which the table of opting_out has rows, got 4"
+    ):
+        simulate(algorithm, federation, rounds=4)
+    first = simulate(algorithm, federation, rounds=2, evaluate_every=1)
+    with pytest.raises(ValueError, match=r"expected at most 3 rounds, .* got 4"):
+        simulate(algorithm, federation, rounds=2, initial=first.state)
+    last = simulate(algorithm, federation, rounds=1, initial=first.state, evaluate_every=1)
+    np.testing.assert_array_equal(last.records["opted_out"], False)
