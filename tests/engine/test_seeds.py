@@ -44,7 +44,7 @@ def test_seeds(given, found):
     ],
 )
 def test_what_is_no_seed(wrong):
-    with pytest.raises(ValueError, match=r"^expected (seeds to be a number of them or a list|a positive number)"):
+    with pytest.raises(ValueError, match=r"^expected (seeds to be distinct integers|a positive number)"):
         seeds_of(wrong)
 
 
