@@ -11,6 +11,7 @@ thresholds. There is no code in it and no pickle; the data are read again, and w
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import tempfile
@@ -85,7 +86,7 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
     if not path.is_file():
         raise ValueError(f"expected {str(path)!r}, which fljax run --save-models writes, got no such file")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None

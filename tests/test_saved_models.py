@@ -50,7 +50,8 @@ def test_every_clients_model_comes_back(finished, label):
     with quick_programs():
         models, result = saved_models.load(folder, label), outcome.models[label]
         x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-        for arguments in ({"client": 0}, {"client": 4, "seed": 1}, {"client": 1, "unseen": True}):
+        which: Any = ({"client": 0}, {"client": 4, "seed": 1}, {"client": 1, "unseen": True})
+        for arguments in which:
             np.testing.assert_array_equal(models.predict(x=x, **arguments), result.predict(x=x, **arguments))
             jax.tree.map(np.testing.assert_array_equal, models.deployed(**arguments), result.deployed(**arguments))
     jax.tree.map(np.testing.assert_array_equal, models.state, result.state)

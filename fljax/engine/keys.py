@@ -43,7 +43,7 @@ def seeds_of(seeds: Sequence[int] | int) -> list[int]:
         if count < 1:
             raise ValueError(f"expected a positive number of seeds, or a list of them, got {count}")
         return list(range(count))
-    expected = "expected seeds to be a number of them or a list of distinct integers from 0 to 2**32 - 1, got"
+    expected = "expected seeds to be distinct integers from 0 to 2**32 - 1, or a number of seeds, got"
     if isinstance(seeds, str | bytes) or np.ndim(seeds) != 1:
         raise ValueError(f"{expected} {seeds!r}")
     each = list(seeds)  # type: ignore[arg-type]
