@@ -54,7 +54,7 @@ def test_fedavg_loses_nobody_to_itself(finished):
     for label in ("valid", "test"):
         own = records.sel(algorithm=label)
         assert not own["opted_out"].values.any()
-        assert set(range(0, ROUNDS, every)) <= set(own["round"].values)
+        assert own.sizes["round"] == ROUNDS
         np.testing.assert_allclose(own["gain"], 0, atol=1e-6)
         np.testing.assert_array_equal(
             metrics["test_accuracy"].sel(algorithm=label), metrics["test_accuracy"].sel(algorithm="fedavg")
