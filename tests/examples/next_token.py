@@ -6,12 +6,7 @@ import numpy as np
 from fljax import Local, data, models, simulate, standalone
 from fljax.algorithms import fedavg, incfl
 
-passages = (
-    "the cat sat on the mat and ",
-    "a dog ran in the park all ",
-    "she sells sea shells by ",
-    "the sun set in the sea ",
-)
+passages = ("the cat sat on the mat and ", "a dog ran in the park all ", "she sells sea shells at sea ")
 letters = sorted(set("".join(passages)))
 tokens = [np.array([letters.index(letter) for letter in passage * 12]) for passage in passages]
 windows = [np.lib.stride_tricks.sliding_window_view(each, 9)[::5] for each in tokens]
