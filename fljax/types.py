@@ -147,7 +147,7 @@ def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, bool]:
 
 # "known" is no leaf: where it is False, it stays a Python bool under jit and vmap.
 jax.tree_util.register_pytree_with_keys(
-    Seat, _flatten_seat_with_keys, lambda known, leaves: Seat(*leaves, known), _flatten_seat
+    Seat, _flatten_seat_with_keys, lambda known, leaves: Seat(*leaves, known=known), _flatten_seat
 )
 
 

@@ -67,12 +67,13 @@ def test_equal_partials_share_a_program() -> None:
     half = lambda scale=0.5: functools.partial(loss, scale)  # noqa: E731
     tasks = [TASK._replace(loss=each) for each in (half(), half(), half(0.25), functools.partial(loss, scale=0.5))]
     assert groups([Plan(fedavg, {"task": task, "local": LOCAL}) for task in tasks]) == [[0, 1], [2], [3]]
-    builders = [functools.partial(fedavg, clients_per_round=each) for each in (2, 2, 3, 2.0)]
+    build: Any = fedavg
+    builders = [functools.partial(build, clients_per_round=each) for each in (2, 2, 3, 2.0)]
     assert groups([plan(build=each) for each in builders]) == [[0, 1], [2], [3]]
     composed = [Plan(Composed(each), {"arguments": {"task": TASK, "local": LOCAL}, "options": ()}) for each in builders]
     assert groups(composed) == [[0, 1], [2], [3]]
     array = np.zeros(2)  # cannot be hashed
-    assert groups([plan(build=functools.partial(fedavg, clients_per_round=array)) for _ in "ab"]) == [[0], [1]]
+    assert groups([plan(build=functools.partial(build, clients_per_round=array)) for _ in "ab"]) == [[0], [1]]
     algorithm = fedavg(TASK, LOCAL)
     assert groups([algorithm._replace(predict=half()) for _ in "ab"]) == [[0, 1]]
 
