@@ -51,7 +51,7 @@ def gather_over(x: Array, axis_name: AxisName) -> Array:
 
 _ON_A_MESH: Any = jax.sharding if hasattr(jax.sharding, "auto_axes") else None
 if _ON_A_MESH is None:  # its place in JAX 0.6
-    import jax.experimental.shard as _ON_A_MESH
+    import jax.experimental.shard as _ON_A_MESH  # type: ignore
 
 
 @overload

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fljax.aggregators.arrays import on_any_mesh, wide
 from fljax.aggregators.tokens import check_price, covered, price_in, ranks
@@ -184,7 +185,7 @@ def _fits(held: Array, pool: Array) -> Array:
       ValueError: if it does not, and the values are known.
     """
     most = jnp.iinfo(pool.dtype).max
-    if not any(isinstance(x, jax.core.Tracer) or not x.is_fully_addressable for x in (held, pool)):
+    if not any(isinstance(x, Tracer) or not x.is_fully_addressable for x in (held, pool)):
         total = sum(np.asarray(held).tolist()) + sum(np.asarray(pool).tolist())
         if total > most:
             raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
