@@ -49,7 +49,7 @@ server_lr = 0.25
 """
 LABELS = ["fedavg", "half", "quarter"]
 ROOT = pathlib.Path(__file__).parent.parent
-WAIT = 300  # seconds, for a process on a busy machine
+WAIT = 600  # seconds, for a process on a busy machine
 
 
 class Stage(NamedTuple):
