@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import algorithms, contributions, data, measured, models, results, scenarios
-from fljax.config import AlgorithmEntry, Config
+from fljax import data, measured, models, results
+from fljax.config import Config
 from fljax.engine import (
     Block,
     Execution,
     Memory,
     Plan,
-    as_declared,
     estimate,
     progress_of,
     rehearse,
@@ -29,10 +27,20 @@ from fljax.engine import (
     standalone,
 )
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
-from fljax.local import Local
+from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm, resolve, unknown
+from fljax.plans import (
+    accepted,
+    accepts,
+    arguments_for,
+    build_local,
+    build_plan,
+    required_parameters,
+    standalone_local,
+    with_required_loss,
+)
 from fljax.results import Reference, Result
-from fljax.types import Algorithm, Federation, Task
+from fljax.types import Federation, Task
 
 
 class Outcome(NamedTuple):
@@ -43,29 +51,14 @@ class Outcome(NamedTuple):
       records: over ``algorithm, seed, round, row``.
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: what ``simulate`` returned, by label (absent for those that were resumed).
-      infinite: evaluations in which a loss is infinite (``fljax.results.infinite_losses``).
+      infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
     """
 
     metrics: xr.Dataset
     records: xr.Dataset
     diverged: tuple[tuple[str, int, int], ...]
     models: dict[str, Result]
-    infinite: tuple[results.InfiniteLoss, ...] = ()
-
-
-class Composed(NamedTuple):
-    """A builder inside wrappers; hashable, so that equal configs share compiled programs."""
-
-    build: Callable[..., Algorithm]
-    wrappers: tuple[Callable[..., Algorithm], ...] = ()
-
-    def __call__(
-        self, arguments: Mapping[str, Any], options: tuple[Mapping[str, Any], ...], **by_seed: Any
-    ) -> Algorithm:
-        algorithm = self.build(**(_offered(self.build, by_seed) | dict(arguments)))
-        for wrap, chosen in zip(self.wrappers, options, strict=True):
-            algorithm = wrap(algorithm, **(_offered(wrap, by_seed) | dict(chosen)))
-        return algorithm
+    infinite: tuple[InfiniteLoss, ...] = ()
 
 
 def run(
@@ -109,7 +102,7 @@ def _run(
         for entry in config.algorithms:
             tell("note", entry.label, config.rounds, config.rounds, "already in the results, not repeated")
         metrics, records = join(config, claimed.finished)
-        return Outcome(metrics, records, _diverged(metrics), {})
+        return Outcome(metrics, records, _diverged(metrics), {}, infinite_losses(metrics))
     federation, task = build_federation(config, tell)
     local = build_local(config)
     execution = Execution(**config.execution.model_dump())
@@ -149,7 +142,7 @@ def _run(
                 federation,
                 rounds=config.rounds,
                 seeds=config.seeds,
-                reference=required(plan, reference),
+                reference=with_required_loss(plan, reference),
                 evaluate_every=config.evaluate_every,
                 evaluate_at=decisions,
                 callbacks=(progress,),
@@ -170,7 +163,7 @@ def _run(
         if on_result is not None:
             on_result(label, plan, kept[label])
     metrics, records = join(config, parts)
-    return Outcome(metrics, records, _diverged(metrics), kept, results.infinite_losses(metrics))
+    return Outcome(metrics, records, _diverged(metrics), kept, infinite_losses(metrics))
 
 
 def build_federation(config: Config, tell: Callable[..., None] | None = None) -> tuple[Federation, Task]:
@@ -185,7 +178,7 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
     datasets = {}
     federations = []
     for seed in config.seeds:
-        given = _asked(source, counts | ({"seed": seed} if by_seed else {}), options)
+        given = arguments_for(source, counts | ({"seed": seed} if by_seed else {}), options)
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
             # Placed once, so that the federations of all seeds share one copy on the device.
@@ -210,10 +203,10 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
     dataset = datasets[next(iter(datasets))]
     builder = resolve(config.model.name, models.MODELS, "model")
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
-    if known and not _takes(builder, "vocabulary"):
-        texts = {name: each for name, each in models.MODELS.items() if _takes(each, "vocabulary")}
+    if known and not accepts(builder, "vocabulary"):
+        texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
         raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
-    if not known and "vocabulary" in _required(builder):
+    if not known and "vocabulary" in required_parameters(builder):
         asked = f"{config.model.name}, which asks for a vocabulary"
         raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
     if dataset.classes is None and builder in models.MODELS.values():
@@ -221,9 +214,9 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
             f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
             "are no classes; a model of one's own, module:function, may have another loss"
         )
-    if not known and _takes(builder, "prepare"):
+    if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    must = _offered(_required(builder), {"prepare": None, "dtype": jnp.float32})
+    must = accepted(required_parameters(builder), {"prepare": None, "dtype": jnp.float32})
     task = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
     return data.stack(federations), task
 
@@ -274,113 +267,6 @@ def estimates(config: Config) -> dict[str, Memory]:
     given["execution"] = Execution(**config.execution.model_dump())
     plans = check(config, task, federation, rehearsed=False)  # the estimate traces them
     return {label: estimate(plan, federation, **given) for label, plan in plans.items()}
-
-
-def build_local(config: Config) -> Local:
-    """Local training of a config."""
-    chosen = config.local
-    return Local(
-        learning_rate=chosen.learning_rate,
-        batch_size=chosen.batch_size,
-        steps=chosen.steps,
-        epochs=chosen.epochs,
-        optimizer=chosen.optimizer,
-        options=tuple(sorted(chosen.options.items())),
-        decay=chosen.decay,
-        weight_decay=chosen.weight_decay,
-    )
-
-
-def build_plan(
-    config: Config,
-    entry: AlgorithmEntry,
-    task: Task,
-    local: Local,
-    reference: Reference,
-    federation: Federation,
-    baselines: Mapping[str, np.ndarray] | None = None,
-    *,
-    trial: bool = False,
-) -> Plan:
-    """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
-
-    Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
-    ``baselines`` are the accuracies ``[seeds, rounds, N]`` that the first algorithm of the config has after so many
-    rounds, by the rows that they are of. In a ``trial`` nothing is trained to find where clusters start.
-
-    Raises:
-      ValueError: if a scenario asks for a baseline and there is none on its rows.
-    """
-    local = _own_local(entry, local)
-    found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
-    build = getattr(found, "build", found)
-    chosen = (*entry.scenarios, *config.scenarios)
-    found_wrappers = [resolve(scenario.name, scenarios.REGISTRY, "scenario") for scenario in chosen]
-    wrappers = tuple(getattr(each, "build", each) for each in found_wrappers)
-    rows = min(config.participation.clients_per_round, config.data.clients)
-    fixed = _asked(build, {"task": task, "local": local, "clients_per_round": rows}, entry.options)
-    own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
-    options = tuple(_asked(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
-    measure = fixed.pop("contribution", "standalone_accuracy")
-    known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None, "reference": reference}
-    started = fixed.pop("clustering", None)
-    wrapping = tuple(zip(wrappers, options, strict=True))
-    given = ((build, fixed), *wrapping)
-    wanted = {name for each, own in given for name in _offered(each, known) if name not in own}
-    if "contribution" in wanted:
-        known["contribution"] = contributions.measure(measure, measured.facts(federation, reference))
-    by_seed = {name: values for name, values in known.items() if name in wanted}
-    asking = [(wrap, own) for wrap, own in wrapping if measured.asks_for_baseline(wrap, own)]
-    if asking:
-        by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
-    if started is not None and started.name != "random":
-        by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
-    else:
-        fixed |= _offered(_required(build), {"clustering": None})
-    fixed, options = as_declared(build, fixed), tuple(itertools.starmap(as_declared, wrapping))
-    return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
-
-
-def required(plan: Plan, reference: Reference) -> Reference:
-    """The reference with the ``threshold`` that the config gives the algorithm, or else one of its scenarios."""
-    given = (plan.arguments["arguments"], *plan.arguments["options"])
-    own = next((options["threshold"] for options in given if "threshold" in options), None)
-    return results.requiring(reference, own)
-
-
-def _offered(function: Callable[..., Any] | Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of ``offered`` that the function has parameters for; its parameters may be given instead."""
-    names = function if isinstance(function, Mapping) else inspect.signature(function).parameters
-    return {name: value for name, value in offered.items() if name in names}
-
-
-def _required(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Parameters that cannot be left out."""
-    parameters = inspect.signature(function).parameters
-    return {name: each for name, each in parameters.items() if each.default is each.empty}
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-
-
-def _asked(function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and of what is offered that which the function has parameters for."""
-    return _offered(function, offered) | dict(given)
-
-
-def standalone_local(config: Config, local: Local) -> Local:
-    chosen = config.standalone.model_dump(exclude_none=True)
-    return local._replace(**({"steps": None, "epochs": None} | chosen))
-
-
-def _own_local(entry: AlgorithmEntry, local: Local) -> Local:
-    """Local training of one algorithm."""
-    own = entry.local.model_dump(exclude_none=True)
-    if own.keys() & {"steps", "epochs"}:
-        own = {"steps": None, "epochs": None} | own
-    return local._replace(**own)
 
 
 def population(federation: Federation) -> int:

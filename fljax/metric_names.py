@@ -22,6 +22,8 @@ PER_CLIENT = {
 PER_SEEN_CLIENT = {
     "valid_loss": "per client: mean loss on its validation rows of the model that it would use",
     "valid_accuracy": "per client: accuracy on its validation rows of the model that it would use",
+    "decision_test_accuracy": "per client: test_accuracy after the rounds at which a scenario compares with it",
+    "decision_valid_accuracy": "per client: valid_accuracy after the rounds at which a scenario compares with it",
 }
 
 # One number per seed and evaluation. Those with an "unseen_" twin come first.

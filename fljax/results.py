@@ -10,6 +10,7 @@ import xarray as xr
 from scipy.optimize import linear_sum_assignment
 
 from fljax import metrics as formulas
+from fljax.infinite_losses import InfiniteLoss
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -77,7 +78,7 @@ class Result(NamedTuple):
         is said in ``fljax.engine.trained.DeployedModels``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
-      infinite: evaluations in which a loss is infinite although the parameters are sound: see ``infinite_losses``.
+      infinite: evaluations in which a loss is infinite although the parameters are sound: ``fljax.infinite_losses``.
     """
 
     metrics: xr.Dataset
@@ -87,31 +88,6 @@ class Result(NamedTuple):
     predict: Callable[..., Array]
     diverged: tuple[tuple[int, int], ...]
     infinite: tuple[InfiniteLoss, ...] = ()
-
-
-class InfiniteLoss(NamedTuple):
-    """The first evaluation of a run in which some model has an infinite loss.
-
-    Attributes:
-      run: where it is, by name: the algorithm and the axes of a sweep, where there are such, and the seed.
-      round: rounds done at that evaluation; None for a loss of standalone models.
-      metric: of which loss, e.g. ``test_loss`` or ``unseen_test_loss``.
-      clients: by number, or those of unseen clients, by ``metric``; empty for a loss of the server's own models.
-    """
-
-    run: dict[str, Any]
-    round: int | None
-    metric: str
-    clients: tuple[int, ...]
-
-    def __str__(self) -> str:
-        run = ", ".join(f"{name} {value}" for name, value in self.run.items())
-        shown = ", ".join(map(str, self.clients[:5])) + ("" if len(self.clients) <= 5 else ", ...")
-        whose = "unseen client" if self.metric.startswith("unseen_") else "client"
-        many = "s" if len(self.clients) > 1 else ""
-        of = f" of {whose}{many} {shown}" if self.clients else ""
-        when = "" if self.round is None else f" after round {self.round}"
-        return f"the {self.metric}{of} is infinite{when} ({run})"
 
 
 def metrics_dataset(
@@ -150,43 +126,6 @@ def metrics_dataset(
         average = formulas.average_accuracy(variables["valid_accuracy"][1])
         variables["average_valid_accuracy"] = (("seed", "evaluated_round"), average)
     return xr.Dataset(variables, coordinates)
-
-
-def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
-    """Runs in which a model's loss is infinite: it is worthless, although no parameter is NaN or infinite.
-
-    A loss is also infinite where it cannot be computed at all, e.g. because a client's examples hold NaN.
-
-    Args:
-      metrics: of one run, or joined over algorithms and the axes of a sweep.
-
-    Returns:
-      For each algorithm, cell and seed the first evaluation that has infinite losses, with the first of them,
-      plain names before longer ones; and one entry for standalone models.
-    """
-    found: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
-    names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
-    for name in sorted(names, key=len):  # plain names first
-        inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
-        rounds = "evaluated_round" in metrics[name].dims
-        values = metrics[name] if rounds else metrics[name].expand_dims("evaluated_round")
-        values = values.transpose(..., "evaluated_round", *inner)
-        runs = [str(dim) for dim in values.dims[: values.ndim - 1 - len(inner)]]
-        bad = np.isposinf(values.values)
-        for place in np.ndindex(bad.shape[: len(runs)]):
-            at = np.argwhere(bad[place])
-            if not len(at):
-                continue
-            first = int(at[0, 0])
-            kind = (rounds, *place)
-            if kind in found and found[kind][0] <= first:
-                continue
-            run = {dim: values[dim].values.tolist()[i] for dim, i in zip(runs, place, strict=True)}
-            person = inner[0] if inner and inner[0] in ("client", "unseen") else None
-            clients = () if person is None else tuple(values[person].values[at[at[:, 0] == first, 1]].tolist())
-            done = int(values["evaluated_round"].values[first]) if rounds else None
-            found[kind] = (first, InfiniteLoss(run, done, name, clients))
-    return tuple(found[kind][1] for kind in sorted(found))
 
 
 def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +192,7 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
         "global_model_appeal": formulas.global_model_appeal(common, required),
         "ipr_loss": formulas.ipr_loss(loss, alone_loss),
     }
-    if accuracy is None or prefix + "standalone_test_accuracy" not in values:
+    if accuracy is None or common_accuracy is None or prefix + "standalone_test_accuracy" not in values:
         return scalars
     alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
     return scalars | {

@@ -42,7 +42,7 @@ def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) 
     Args:
       directory: the run folder.
       label: of the algorithm.
-      plan: as ``fljax.experiment.build_plan`` gives it.
+      plan: as ``fljax.plans.build_plan`` gives it.
       result: what ``simulate`` returned for it.
 
     Returns:

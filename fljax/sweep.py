@@ -17,6 +17,7 @@ from fljax.engine import Block, Execution, Memory, groups, sentences, standalone
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.metric_names import SCALARS
 from fljax.naming import about_algorithm, unknown
+from fljax.plans import build_local, build_plan, standalone_local, with_required_loss
 from fljax.results import Reference
 from fljax.types import Federation, Task
 
@@ -194,7 +195,7 @@ def _references(
     found: dict[int, Reference] = {}
     for key, world in made.items():
         for execution, places in _by(cells, [p for p, each in enumerate(worlds) if each == key], lambda c: c.execution):
-            locals = [experiment.standalone_local(cells[p], experiment.build_local(cells[p])) for p in places]
+            locals = [standalone_local(cells[p], build_local(cells[p])) for p in places]
             count = len(set(map(repr, locals)))
             ways = f", in {count} ways" if count > 1 else ""
             population = experiment.population(world.federation)
@@ -238,8 +239,8 @@ def _algorithm(
     for _, places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
         for place in places:
             cell, (_, federation, task) = cells[place], made[worlds[place]]
-            entry, local = cell.algorithms[position], experiment.build_local(cell)
-            plans[place] = experiment.build_plan(cell, entry, task, local, references[place], federation)
+            entry, local = cell.algorithms[position], build_local(cell)
+            plans[place] = build_plan(cell, entry, task, local, references[place], federation)
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
     programs = f"{len(jobs)} program" + ("s" if len(jobs) > 1 else "")
     tell("note", label, 0, len(jobs) * rounds, f"{len(firsts)} different cells in {programs}")
@@ -260,7 +261,7 @@ def _algorithm(
             world.federation,
             rounds=rounds,
             seeds=cell.seeds,
-            references=[experiment.required(plans[place], references[place]) for place in members],
+            references=[with_required_loss(plans[place], references[place]) for place in members],
             evaluate_every=cell.evaluate_every,
             callbacks=(progress,),
             execution=Execution(**cell.execution.model_dump()),

@@ -16,7 +16,7 @@ from fljax.cli import show
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
 from fljax.cli.show import LISTS
-from fljax.results import InfiniteLoss
+from fljax.infinite_losses import InfiniteLoss
 
 CONFIG = """
 rounds = 4

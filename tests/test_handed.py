@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from fljax import algorithms, contributions, data, experiment, models, scenarios
+from fljax import algorithms, contributions, data, experiment, models, plans, scenarios
 from fljax import config as configuration
 from fljax.config import options as checks
 from fljax.results import Reference
@@ -65,8 +65,8 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
     (plan,) = experiment.check(config, task, federation, rehearsed=True).values()
     assert len(seen) > 1
     assert all(each == [(6,)] * 3 + [(2,)] * 3 + [None] for each in seen)
-    alone, local = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3), experiment.build_local(config)
-    plan = experiment.build_plan(config, config.algorithms[0], task, local, alone, federation)
+    alone, local = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3), plans.build_local(config)
+    plan = plans.build_plan(config, config.algorithms[0], task, local, alone, federation)
     assert plan.by_seed == {"reference": alone}
 
 

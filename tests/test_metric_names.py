@@ -11,6 +11,7 @@ import xarray as xr
 from fljax import config as configuration
 from fljax import experiment, metric_names, sweep
 from fljax.config.sweeping import load_grid
+from fljax.plans import with_required_loss
 from fljax.results import Reference
 from tests.toys.quick import quick_programs
 
@@ -158,7 +159,7 @@ def test_a_threshold_of_a_scenario_counts_for_an_algorithm_without_one():
     federation, task = experiment.build_federation(config)
     plans = experiment.check(config, task, federation, rehearsed=False)
     alone = Reference(*(np.full((2, 6), 0.5, np.float32) for _ in range(3)))
-    found = {label: experiment.required(plan, alone).required for label, plan in plans.items()}
+    found = {label: with_required_loss(plan, alone).required for label, plan in plans.items()}
     np.testing.assert_array_equal(found["fedavg"], np.full((2, 6), np.float32(0.7)))
     np.testing.assert_array_equal(found["incfl"], np.full((2, 6), np.float32(0.8)))
     assert found["none"] is None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from fljax.aggregators.arrays import on_any_mesh, wide
 from fljax.aggregators.tokens import check_price, covered, price_in, ranks
@@ -185,15 +184,22 @@ def _fits(held: Array, pool: Array) -> Array:
       ValueError: if it does not, and the values are known.
     """
     most = jnp.iinfo(pool.dtype).max
-    if not any(isinstance(x, Tracer) or not x.is_fully_addressable for x in (held, pool)):
-        total = sum(np.asarray(held).tolist()) + sum(np.asarray(pool).tolist())
-        if total > most:
-            raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
+    total = _known_sum(held, pool)
+    if total is not None and total > most:
+        raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
     # Where floats say that the sum is less than 1.5 times the most, that of unsigned integers is exact.
     rough = jnp.sum(held.astype(float)) + jnp.sum(pool.astype(float))
     unsigned = jnp.uint32 if jnp.iinfo(pool.dtype).bits == 32 else jnp.uint64
     total = jnp.sum(held.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
     return (rough < 1.5 * most) & (total <= jnp.asarray(most, unsigned))
+
+
+def _known_sum(*amounts: Array) -> int | None:
+    """The sum of all entries; None under a transform, or where other hosts hold some of them."""
+    try:
+        return sum(sum(np.asarray(each).tolist()) for each in amounts)
+    except (jax.errors.TracerArrayConversionError, RuntimeError):
+        return None
 
 
 def _part(pool: Array, share: Array) -> Array:

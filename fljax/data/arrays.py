@@ -31,7 +31,7 @@ def check_finite(name: str, values: Any, owner: Any = None) -> None:
     if low >= -_LARGEST and high <= _LARGEST:
         return
     flat = np.asarray(values).astype(np.float64).reshape(len(values), -1)
-    wrong = ~((flat >= -_LARGEST) & (flat <= _LARGEST)).all(axis=1)
+    wrong = np.any(~((flat >= -_LARGEST) & (flat <= _LARGEST)), axis=1, keepdims=True)[:, 0]
     raise ValueError(
         f"expected finite {name} that fit 32 bits, got NaN, infinity or larger numbers in {_count(int(wrong.sum()))}"
         f"{_of_owners(wrong, owner)}"

@@ -36,9 +36,10 @@ def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
 def _converted(value: Any, annotation: Any) -> Any:
     if isinstance(value, Task):
         return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
         own = _annotations(type(value))
-        pairs = zip(value._fields, value, strict=True)
+        pairs = zip(fields, value, strict=True)
         return type(value)(*(_converted(each, own.get(name)) for name, each in pairs))
     if isinstance(value, Mapping):
         return {name: _converted(each, annotation) for name, each in value.items()}

@@ -21,6 +21,7 @@ from fljax.engine.lanes import replicated
 from fljax.engine.program import Inputs, Plan, Shapes, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.trained import DeployedModels, Predictions
+from fljax.infinite_losses import infinite_losses
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
@@ -298,5 +299,5 @@ def _result(
     metrics = results.with_contribution_correlation(metrics, table)
 
     deployed = DeployedModels((spec, inputs), state, len(seeds), lanes.devices)
-    infinite = results.infinite_losses(metrics)
+    infinite = infinite_losses(metrics)
     return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)

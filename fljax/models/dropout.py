@@ -16,7 +16,7 @@ TRAINING = ("train", "training", "is_training", "is_train", "enable_dropout")
 EVALUATING = ("deterministic", "is_deterministic", "eval", "evaluating", "is_eval", "eval_mode", "inference")
 
 
-def flags(module: Any) -> Callable[[bool], dict[str, bool]]:
+def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
     """How a module is told that it trains: the keywords of its ``__call__`` by name, as a function of the mode.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def numbers(t, purpose):
     return np.asarray(jax.random.uniform(key, (POPULATION, CLUSTERS)))
 
 
-def lottery(t, purpose, *ties):
+def lottery(t, purpose, *ties) -> Any:
     """Lots of the round for ties, by the same folds as the algorithm's."""
     key = jax.random.fold_in(round_key(jnp.uint32(SEED), Purpose.SELECT, t), purpose)
     return [np.asarray(lots(jax.random.fold_in(key, tie), (POPULATION, CLUSTERS))) for tie in ties]

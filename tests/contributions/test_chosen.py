@@ -11,6 +11,7 @@ import pytest
 from fljax import config, experiment, folders
 from fljax.config import ConfigError
 from fljax.engine import groups
+from fljax.plans import build_local, build_plan
 from fljax.results import Reference
 
 BASE: dict[str, Any] = {
@@ -178,8 +179,8 @@ def test_contributions_do_not_compile_anew():
     for each in kinds:
         found = build(each)
         reference = Reference(numbers, numbers, numbers)
-        local = experiment.build_local(found)
-        plans.append(experiment.build_plan(found, found.algorithms[0], task, local, reference, federation))
+        local = build_local(found)
+        plans.append(build_plan(found, found.algorithms[0], task, local, reference, federation))
     assert groups(plans) == [[0, 1, 2, 3]]
     assert all(plan.by_seed["contribution"].shape == (2, 4) for plan in plans)
 

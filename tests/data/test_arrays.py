@@ -58,7 +58,7 @@ def test_labels_keep_their_shape(shape, kind):
 def test_partitions_that_do_not_look_at_labels_take_any(partition):
     found = dataset(X, np.linspace(-1, 1, 2 * N).reshape(N, 2), owner=OWNERS)
     assert found.classes is None
-    options = {"minimum": 1} if partition == "quantity" else {}
+    options: dict = {"minimum": 1} if partition == "quantity" else {}
     made = federate(found, partition, clients=4, **options)
     assert sorted(row for rows in owned(made) for row in rows) == list(range(N))
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups, program
-from fljax.experiment import Composed
 from fljax.local import Local
+from fljax.plans import Composed
 from fljax.types import Seat, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

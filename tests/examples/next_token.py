@@ -16,8 +16,9 @@ module = nn.Sequential([nn.Embed(len(letters), 16), nn.relu, nn.Dense(len(letter
 task = models.task_from_module(module, text[:1, :-1], loss=models.cross_entropy, score=models.correct)
 local = Local(learning_rate=0.02, batch_size=10, steps=5, optimizer="adam")
 reference = standalone(task, federation, local._replace(steps=50))
-print(f"standalone: share of letters that are right {reference.test_accuracy.mean():.3f}")
-for algorithm in (fedavg(task, local), incfl(task, local, threshold=reference.threshold[0])):
+print(f"standalone: share of letters that are right {np.nanmean(np.asarray(reference.test_accuracy)):.3f}")
+algorithms = {"fedavg": fedavg(task, local), "incfl": incfl(task, local, threshold=reference.threshold[0])}
+for name, algorithm in algorithms.items():
     result = simulate(algorithm, federation, rounds=15, reference=reference)
     last = result.metrics.isel(seed=0, evaluated_round=-1)
-    print(f"right {float(last.average_accuracy):.3f}, IPR {float(last.incentivised_participation_rate):.2f}")
+    print(f"{name}: right {float(last.average_accuracy):.3f}, IPR {float(last.incentivised_participation_rate):.2f}")

@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from fljax import Local, data, models, simulate, standalone
 from fljax.algorithms import fedavg, incfl
 
-x, y = load_diabetes(return_X_y=True)
+x, y = map(np.asarray, load_diabetes(return_X_y=True))
 x, y = x / x.std(axis=0), (y - y.mean()) / y.std()
 owners = np.argsort(np.argsort(x[:, 0], kind="stable")) // 50  # nine clients by age
 federation = data.from_arrays(x, y, owners, unseen=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -31,10 +33,10 @@ class Net(nnx.Module):
 """
 
 
-def net(source, flag, *, trains):
+def net(source: str, flag: str, *, trains: bool) -> Any:
     """A class whose dropout goes by one keyword; without it the module evaluates."""
     off = f"not {flag}" if trains else flag
-    namespace = {"nn": nn, "nnx": nnx}
+    namespace: dict[str, Any] = {"nn": nn, "nnx": nnx}
     exec(source.format(flag=flag, default=not trains, off=off), namespace)
     return namespace["Net"]() if source is LINEN else namespace["Net"]
 

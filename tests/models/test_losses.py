@@ -112,10 +112,11 @@ def test_a_task_or_a_sentence(width, feature, label, shape, loss):
         assert told.startswith("expected ")
         return
     params = jax.eval_shape(task.init, jax.random.key(0))
-    assert task.prepare is not None
+    prepare = task.prepare
+    assert prepare is not None
 
     def judged(params):
-        return task.loss(task.logits(params, task.prepare(jnp.asarray(x))), jnp.asarray(y))
+        return task.loss(task.logits(params, prepare(jnp.asarray(x))), jnp.asarray(y))
 
     with jax.numpy_dtype_promotion("standard"):
         assert jax.eval_shape(judged, params).shape == (2,)

@@ -152,7 +152,7 @@ def fedfomo_round(
     models, affinity, uploaded = list(state.models), state.affinity.copy(), list(state.uploaded)
     before, given = list(state.before), {}
     for id, client in clients.items():
-        candidates = sorted({*fomo_received(state, id, most), *([id] if state.uploaded[id] else [])})
+        candidates: list[int] = sorted({*fomo_received(state, id, most), *([id] if state.uploaded[id] else [])})
         x, y = valid[id]
         start, weights = fomo_start(
             state.before[id],
