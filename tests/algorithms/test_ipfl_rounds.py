@@ -105,9 +105,11 @@ def test_rounds(name, tolerance):
     seen = []
     for t in range(len(LOST)):
         accuracy = {k: oracle.accuracies(models, *rows) for k, rows in judged.items()}
-        books = oracle.settle(books, accuracy, *lottery(t, 2, 2, 3), rules)
-        found, at_random = oracle.candidates(books, accuracy, numbers(t, 0), *lottery(t, 0, 0), t, rules)
-        chosen = oracle.schedule(books, found, at_random, numbers(t, 1), *lottery(t, 1, 1), len(clients), rules)
+        books = oracle.settle(books, accuracy, *lottery(t, 2, 2, 3), rules=rules)
+        found, at_random = oracle.candidates(books, accuracy, numbers(t, 0), *lottery(t, 0, 0), t=t, rules=rules)
+        chosen = oracle.schedule(
+            books, found, at_random, numbers(t, 1), *lottery(t, 1, 1), eligible=len(clients), rules=rules
+        )
         np.testing.assert_allclose(records["tokens"][t], books.tokens, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(records["pool"][t], books.pools, rtol=1e-5, atol=1e-5)
         bid = [np.flatnonzero(records["bid"][t][:, c]).tolist() for c in range(CLUSTERS)]
