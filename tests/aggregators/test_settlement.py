@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.aggregators import affordable, bid_preferences, schedule, settle_tokens
+from fljax.aggregators import affordable, bid_preferences, settle_tokens
 from fljax.aggregators.settlement import _product_over
 from fljax.aggregators.tokens import lots
 from tests.precision import enable_x64
@@ -195,23 +195,19 @@ def test_without_a_key_ties_go_to_the_lower_id():
     assert 0 < np.mean([bids[:, 0] for bids in first]) < 1
 
 
-POPULATION, ROUNDS, SLOTS = 100, 120, 10
+POPULATION, ROUNDS = 100, 120
 
 
 @functools.partial(jax.jit, static_argnames="lottery")
 def profits(lottery):
-    """Honest clients who are all alike play: everybody bids, contributions are noise, half of them exactly 0."""
+    """Honest clients who are all alike play: everybody is a member, contributions are noise, half of them exactly 0."""
 
     def play(state, round):
         tokens, pools, best, participation = state
         key = jax.random.fold_in(jax.random.key(7), round)
         noise = jax.random.normal(jax.random.fold_in(key, 10), (POPULATION, 1))
         contribution = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 11), 0.5, noise.shape), noise, 0)
-        plan = schedule(
-            key, jnp.ones((POPULATION, 1), bool), contribution, participation, jnp.full(1, 0.2), slots=SLOTS
-        )
-        members = jnp.zeros((POPULATION, 1), bool).at[plan.id[0], 0].set(plan.present[0])
-        members = jnp.where(lottery, members, jnp.ones_like(members))
+        members = jnp.ones((POPULATION, 1), bool)
         ledger = settle_tokens(
             tokens,
             pools,

@@ -467,7 +467,11 @@ def test_strangers_of_fedproto_have_no_scores():
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [
-        (TASK, {}, "expected a task with features, classes and width, got one without features, classes, width"),
+        (
+            TASK._replace(classes=None),
+            {},
+            "expected a task with features, classes and width, got one without features, classes, width",
+        ),
         (two_layers()._replace(width=None), {}, "got one without width"),
         (two_layers(), {"weights": "size"}, "expected a valid weights, got 'size'; valid names are count, uniform"),
         (two_layers(), {"predict": "nearest"}, "got 'nearest'; valid names are prototype, head"),

@@ -13,7 +13,7 @@ from fljax.algorithms import cgsv, cgsv_iafl, fedavg, fedavg_finetune, iafl, lg_
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.round import by_id
 from fljax.local import Local
-from fljax.models import MODELS
+from fljax.models import MODELS, correct
 from fljax.types import Rows
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained
@@ -130,7 +130,8 @@ def test_cgsv_iafl_of_equal_clients_is_fedavg(exact):
 
 def ranked(values):
     """Rank where the score of a model is 1 for each row that it classifies as the first class."""
-    return rank(quadratic.quadratic(values["start"]), how(STEPS), rank_on="test")
+    task = quadratic.quadratic(values["start"])._replace(score=correct)
+    return rank(task, how(STEPS), rank_on="test")
 
 
 def test_rank_gives_the_best_everything_and_the_last_its_own(exact):
