@@ -138,7 +138,7 @@ def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
 
 def check_enabled() -> None:
     """Raises a ValueError where JAX is told to run operations one by one: a run is a loop that only a compiler runs."""
-    if jax.config.read("jax_disable_jit"):
+    if getattr(jax.config, "jax_disable_jit", False):
         raise ValueError(
             "expected jax_disable_jit to be off, got on: runs are compiled programs; jax.debug.print and "
             "jax.debug.breakpoint look inside them"
