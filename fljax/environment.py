@@ -30,5 +30,6 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "devices": devices,
+        "x64": bool(getattr(jax.config, "jax_enable_x64", False)),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

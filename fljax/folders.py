@@ -7,7 +7,8 @@ A run folder holds
 - ``environment.json``: versions and devices;
 - ``log.jsonl``: one event a line;
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
-- ``metrics.csv``: the scalar metrics as a table.
+- ``metrics.csv``: the scalar metrics as a table;
+- ``models``: trained models, where they were asked for (``fljax.saved_models``).
 
 Results in one folder are of one config and one version of fljax. Every file but the log is written beside its place,
 flushed to the disk and then moved, so that a process that dies leaves the last complete file.
@@ -37,7 +38,7 @@ from fljax.config.comparing import difference
 from fljax.environment import environment
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
-ENVIRONMENT = "environment.json"
+ENVIRONMENT, MODELS = "environment.json", "models"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what systems say where there is no room
 
 # Metrics and records by label of the algorithm.
@@ -142,12 +143,10 @@ def claim(
     if directory is None:
         yield Claim({})
         return
-    used = (directory / LOCK).is_file()
+    used = any((directory / name).is_file() for name in (LOCK, ENVIRONMENT))
     lock = filelock.FileLock(directory / LOCK)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with open(directory / LOCK, "ab"):
-            pass
         lock.acquire(blocking=False)
     except filelock.Timeout:
         raise ValueError(
@@ -170,7 +169,7 @@ def claim(
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Makes sure that nothing would be lost; the log of a run that died before it had results is removed."""
-    for name in (RESULTS, TABLE):
+    for name in (RESULTS, TABLE, MODELS):
         if (directory / name).exists():
             raise ValueError(
                 f"expected a folder without results, or --resume, got {str(directory)!r}, which holds {name}"
@@ -221,6 +220,13 @@ def _resumed(directory: pathlib.Path, config: Config, grid: str | None) -> dict[
     }
 
 
+def check_origin(directory: pathlib.Path, config: Config) -> None:
+    """Raises a ValueError if the folder holds results of another config."""
+    origin = _read(directory)[2] if (directory / RESULTS).is_file() else None
+    if origin is not None and (changed := difference(origin["config"], dumps(config))) is not None:
+        raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
+
+
 def _config_of(directory: pathlib.Path) -> str | None:
     """The text of ``config.toml``; None where it is missing, empty or no TOML."""
     with contextlib.suppress(OSError, ValueError):
@@ -238,7 +244,7 @@ def _write_environment(directory: pathlib.Path, resumed: bool) -> tuple[str, ...
         with contextlib.suppress(OSError, ValueError):
             before = dict(json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8")))
         earlier = before.pop("earlier", [])
-        changed = {name for name in ("versions", "devices", "platform") if before.get(name) != found[name]}
+        changed = {name for name in ("versions", "devices", "platform", "x64") if before.get(name) != found[name]}
         if before and changed:
             earlier = [*earlier, before]
             notes = (f"{' and '.join(sorted(changed))} are not those of the earlier results, see {ENVIRONMENT}",)
@@ -334,7 +340,8 @@ def _read(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset, dict[str, st
         with h5netcdf.File(io.BytesIO(content), "r") as file:
             named = "origin" in file.groups
         read = lambda group: xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group)  # noqa: E731
-        metrics, records = read(None), read("records")
+        # Without it, what is saved again would be cast to the types of the file: NaN to whole numbers.
+        metrics, records = read(None).drop_encoding(), read("records").drop_encoding()
         origin = {str(name): str(each.values) for name, each in read("origin").items()} if named else None
     except Exception:  # what HDF5 raises depends on where the file is damaged
         raise ValueError(

@@ -5,7 +5,7 @@ dataset, partition, split (whose test data), algorithm, metric, mean and, under 
 none is), of the kind that ``spread`` says.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Ours have the numbers of the distributions that
-they fit (``fljax.results.aligned``). Where the split is a "best-distribution", both numbers are about the distribution
+they fit (``fljax.matching.aligned``). Where the split is a "best-distribution", both numbers are about the distribution
 on which the cluster's model is best; the split names theirs, ours may be another.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
+from fljax.matching import aligned
 from fljax.naming import unknown
 from fljax.report.tables import last_values, mean_and_std
-from fljax.results import aligned
 
 
 class Ours(NamedTuple):

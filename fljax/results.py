@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from scipy.optimize import linear_sum_assignment
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 LARGEST_TABLE = 10**8
 # What is known of the standalone models, whatever the algorithm.
 OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
+# What joined results hold once: standalone models, and the first algorithm where scenarios compare with it.
+_OF_ALL = OF_STANDALONE | {"decision_test_accuracy", "decision_valid_accuracy"}
 
 
 class Reference(NamedTuple):
@@ -158,6 +159,10 @@ def metrics_of_runs(
       What was evaluated and, ``[runs]``, every scalar metric that can be had. NaN for the runs of a plan that lacks a
       metric of another one.
     """
+    joined = _joined(references)
+    if joined is not None or not any(references):  # one table for all: a Dataset for each plan of a sweep is slow
+        found = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined)
+        return {str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims}
     parts = []
     for place, reference in enumerate(references):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
@@ -166,6 +171,22 @@ def metrics_of_runs(
     names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that compare with a reference can be missing
     return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
+
+
+def _joined(references: Sequence[Reference | None]) -> Reference | None:
+    """The references of several plans, one after the other; None where some lack what others have."""
+    found = []
+    for each in references:
+        if each is None:
+            return None
+        required = each.threshold if each.required is None else each.required
+        unseen = each.unseen_threshold if each.unseen_required is None else each.unseen_required
+        found.append(each._replace(params=None, required=required, unseen_required=unseen))
+    columns: list[Any] = list(zip(*found, strict=True))
+    if any(len({value is None for value in column}) > 1 for column in columns):
+        return None
+    joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+    return Reference(*joined)
 
 
 def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,12 +341,12 @@ def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Puts results of several algorithms side by side along ``algorithm``; what one lacks is NaN there.
 
-    Variables of the standalone models do not depend on the algorithm and keep their dimensions. ``required_loss`` does:
-    every algorithm may be given thresholds of its own.
+    Variables of the standalone models and of decisions do not depend on the algorithm and keep their dimensions.
+    ``required_loss`` does: every algorithm may be given thresholds of its own.
     """
     apart, common = [], xr.Dataset()
     for label, dataset in datasets.items():
-        same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in OF_STANDALONE]
+        same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in _OF_ALL]
         common = common.merge(dataset[same], compat="override")
         own = dataset.drop_vars(same)
         # NaN may have to stand beside bools, and only numbers can be saved with it.
@@ -360,31 +381,3 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         found[prefix + "opt_outs"] = (dims, formulas.opt_outs(gain))
         found[prefix + "participation_rate"] = (dims, formulas.participation_rate(gain))
     return found.assign_attrs(baseline=baseline)
-
-
-def aligned(
-    accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
-) -> Float[np.ndarray, "*batch evaluated_round C D"]:
-    """Numbers the clusters by the source distributions that their models fit.
-
-    Which cluster model specialises in which distribution is chance, so clusters of two seeds cannot be compared by
-    number. Here cluster g becomes the one that stands for distribution g: of all one-to-one matchings the one with the
-    largest sum of accuracies at the last evaluation, found by the Hungarian method. All evaluations are permuted alike.
-
-    Args:
-      accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
-        algorithm does not have) is matched last.
-
-    Returns:
-      The same numbers. Clusters beyond the distributions follow in their old order; with fewer clusters than
-      distributions they are in the order of those that they are matched with.
-    """
-    accuracy = np.asarray(accuracy)
-    last = np.nan_to_num(accuracy[..., -1, :, :], nan=-1.0)
-    found = accuracy.copy()
-    for run in np.ndindex(last.shape[:-2]):
-        cluster, distribution = linear_sum_assignment(last[run], maximize=True)
-        matched = cluster[np.argsort(distribution)]
-        rest = np.setdiff1d(np.arange(last.shape[-2]), matched)
-        found[run] = accuracy[run][:, [*matched, *rest]]
-    return found

@@ -11,10 +11,9 @@ thresholds. There is no code in it and no pickle; the data are read again, and w
 
 from __future__ import annotations
 
+import hashlib
 import io
-import os
 import pathlib
-import tempfile
 import urllib.parse
 import zipfile
 
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import config as configuration
-from fljax import experiment
+from fljax import experiment, folders
 from fljax.engine import Models, Plan, arrays_of, restore
 from fljax.naming import unknown
 from fljax.results import Result
@@ -32,8 +31,14 @@ _STATE, _GIVEN = "state", "by_seed"
 
 
 def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
-    """Where the models of an algorithm are: ``models/LABEL.npz``, with %-codes for what is no letter or digit."""
-    return pathlib.Path(directory) / "models" / f"{urllib.parse.quote(label, safe=' ')}.npz"
+    """Where the models of an algorithm are: ``models/LABEL.npz``, with %-codes for what is no letter or digit.
+
+    Names that are too long for a file system, or that differ from others in capitals only, end in a checksum.
+    """
+    name = urllib.parse.quote(label, safe=" ")
+    if len(name) > 200 or label != label.lower():
+        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
+    return pathlib.Path(directory) / folders.MODELS / f"{name}.npz"
 
 
 def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:
@@ -47,19 +52,17 @@ def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) 
 
     Returns:
       The file.
+
+    Raises:
+      OSError: it cannot be written.
     """
     path = path_of(directory, label)
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {_STATE + name: values for name, values in arrays_of(result.state).items()}
     arrays |= {_GIVEN + name: values for name, values in arrays_of(dict(plan.by_seed)).items()}
-    handle, beside = tempfile.mkstemp(prefix=".", suffix=".npz", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(beside, path)
-    except BaseException:
-        pathlib.Path(beside).unlink(missing_ok=True)
-        raise
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    folders.write(path, buffer.getvalue())
     return path
 
 
@@ -80,6 +83,7 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
     if not written.is_file():
         raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
     config = configuration.load(written)
+    folders.check_origin(pathlib.Path(directory), config)
     entries = {entry.label: entry for entry in config.algorithms}
     if label not in entries:
         raise ValueError(unknown("label", label, entries))

@@ -15,6 +15,7 @@ from fljax.config import Config, ConfigError
 from fljax.config.sweeping import Axis, Grid
 from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
+from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.metric_names import SCALARS
 from fljax.naming import about_algorithm, unknown
 from fljax.plans import build_local, build_plan, standalone_local, with_required_loss
@@ -42,12 +43,14 @@ class Outcome(NamedTuple):
       records: over ``algorithm``, the axes of the grid, ``seed, round, row``.
       best: the best cell of every algorithm, by every criterion that can be had.
       diverged: ``(label, cell, seed, round)`` of runs in which a NaN or infinity appeared.
+      infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
     """
 
     metrics: xr.Dataset
     records: xr.Dataset
     best: tuple[Best, ...]
     diverged: tuple[tuple[str, dict[str, Any], int, int], ...]
+    infinite: tuple[InfiniteLoss, ...] = ()
 
 
 class Best(NamedTuple):
@@ -149,7 +152,7 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     for label, axis, value in dict.fromkeys((b.algorithm, axis, b.cell[axis]) for b in chosen for axis in b.edges):
         words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
         tell("note", label, config.rounds, config.rounds, words)
-    return Outcome(metrics, records, chosen, _diverged(metrics))
+    return Outcome(metrics, records, chosen, _diverged(metrics), infinite_losses(metrics))
 
 
 def check(grid: Grid) -> str:
@@ -343,7 +346,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
                 continue
             mean = mean_over_seeds(own[criterion].transpose(*names, "seed").values)
             sound = (own["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
-            score = np.where(np.isfinite(mean), -mean if criterion in LOWER else mean, -np.inf)
+            score = np.where(np.isfinite(mean), -mean if criterion.removeprefix("unseen_") in LOWER else mean, -np.inf)
             if (sound & np.isfinite(score)).any():
                 score = np.where(sound, score, -np.inf)
             if not np.isfinite(score).any():

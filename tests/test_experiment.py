@@ -104,7 +104,7 @@ def test_resume_refuses_another_config(finished, tmp_path):
     _, _, folder = finished
     (tmp_path / "results.nc").write_bytes((folder / "results.nc").read_bytes())
     (tmp_path / "config.toml").write_text(configuration.dumps(build(rounds=6)))
-    with pytest.raises(ValueError, match="expected config.toml and results.nc in .* to be of one run"):
+    with pytest.raises(ValueError, match=r"expected config\.toml and results\.nc in .* to be of one run"):
         experiment.run(build(), directory=tmp_path, resume=True)
 
 

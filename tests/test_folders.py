@@ -17,6 +17,7 @@ from fljax import config as configuration
 from fljax import folders
 from fljax.cli import running
 from fljax.config.comparing import difference
+from fljax.results import join
 from tests.test_experiment import BASE
 
 
@@ -349,3 +350,31 @@ def test_runs_of_one_second_have_different_folders(tmp_path: pathlib.Path) -> No
     assert len(set(found)) == 8
     assert all(each.is_dir() for each in found)
     assert running.latest_run("tiny", tmp_path / "runs") in found
+
+
+def test_what_is_added_on_resume_keeps_what_is_missing(tmp_path: pathlib.Path) -> None:
+    """A cohort of fewer rows is NaN beyond them; types that a file had before must not be kept."""
+
+    def cohort(rows: int) -> xr.Dataset:
+        id = np.arange(rows, dtype=np.int32).reshape(1, 1, rows)
+        return xr.Dataset(
+            {"cohort_id": (("seed", "round", "row"), id)}, {"seed": [0], "round": [0], "row": range(rows)}
+        )
+
+    config = build()
+    with folders.claim(tmp_path, config):
+        folders.save(tmp_path, results("fedavg")[0], join({"fedavg": cohort(2)}), config)
+    earlier = resume(tmp_path).finished["fedavg"][1]
+    both = join({"fedavg": earlier, "incfl": cohort(3)})
+    folders.save(tmp_path, results("fedavg", "incfl")[0], both, config)
+    found = folders.load(tmp_path)[1]["cohort_id"].sel(algorithm="fedavg").values
+    np.testing.assert_array_equal(found[0, 0], [0, 1, np.nan])
+
+
+def test_models_without_results_are_not_adopted(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "models").mkdir()
+    with (
+        pytest.raises(ValueError, match="expected a folder without results, or --resume, got .* which holds models"),
+        folders.claim(tmp_path, build()),
+    ):
+        pass

@@ -64,7 +64,7 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
     federation, task = experiment.build_federation(config)
     (plan,) = experiment.check(config, task, federation, rehearsed=True).values()
     assert len(seen) > 1
-    assert all(each == [(6,)] * 3 + [(2,)] * 3 + [None] for each in seen)
+    assert all(each == [(6,)] * 3 + [(2,)] * 3 + [None] * 3 for each in seen)
     alone, local = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3), plans.build_local(config)
     plan = plans.build_plan(config, config.algorithms[0], task, local, alone, federation)
     assert plan.by_seed == {"reference": alone}

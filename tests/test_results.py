@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 from fljax import metrics as formulas
+from fljax.matching import aligned
 from fljax.results import (
     Reference,
-    aligned,
     join,
     metrics_dataset,
     records_dataset,

@@ -126,3 +126,9 @@ def test_the_command(finished, tmp_path, monkeypatch, capsys):
     assert call("--save-models", "--resume") == (0, "")
     with quick_programs():
         assert saved_models.load("x", "fedavg").predict(0, np.zeros((1, 4), np.float32)).shape[0] == 1
+
+
+def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: pathlib.Path) -> None:
+    names = [path_of(tmp_path, label).name for label in ("a" * 100, "語" * 100, "語" * 99 + "x", "fedavg", "FedAvg")]
+    assert max(len(name.encode()) for name in names) <= 255
+    assert len({name.lower() for name in names}) == len(names)

@@ -28,6 +28,7 @@ FLOORS = {
     "models": (1, 0),
     "metrics": (1, 0),
     "infinite_losses": (1, 0),
+    "matching": (1, 0),
     "results": (1, 1),
     "theory": (1, 1),
     "local": (2, 0),

@@ -229,6 +229,8 @@ def test_best() -> None:
 def test_less_loss_is_better() -> None:
     results = _results([0.5, 0.75], [1.0, 2.0]).rename(average_accuracy="average_loss")
     assert sweep.best(results, "average_loss")[0].cell == {"rate": 1.0}
+    unseen = results.rename(average_loss="unseen_average_loss")
+    assert sweep.best(unseen, "unseen_average_loss")[0].cell == {"rate": 1.0}
 
 
 def test_gridded() -> None:

@@ -108,6 +108,8 @@ def _explicit_mesh(tree: PyTree) -> Any:
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, jax.Array):
             mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
-            if mesh is not None and AxisType.Explicit in tuple(mesh.axis_types or ()):
+            kinds = () if mesh is None else tuple(mesh.axis_types or ())
+            # Inside a shard_map over some of the axes JAX has no way to make the others automatic.
+            if AxisType.Explicit in kinds and AxisType.Manual not in kinds:
                 return mesh
     return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, sum_over, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def cluster_means(
     return mix(member_weights(membership, sizes, axis_name=axis_name), updates, axis_name=axis_name)
 
 
+@on_any_mesh
 def shapley_first_order(
     gradients: PyTree,
     updates: PyTree,

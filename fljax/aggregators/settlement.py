@@ -119,7 +119,7 @@ def settle_tokens(
     tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
     best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
     kept_best, best = best.dtype, wide(best)
-    kind = _whole_kind(tokens, pools) if integer else wide(jnp.zeros((), jnp.result_type(best, float))).dtype
+    kind = _whole_kind(tokens, pools) if integer else _real_kind(tokens, pools, best)
     check_price(price, integer, kind)
     given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else kind for x in (tokens, pools))
     held, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
@@ -163,6 +163,12 @@ def _whole_kind(tokens: Array, pools: Array) -> Any:
     """The integers in which whole tokens are counted: the wider of the two that are given, by default int32."""
     kinds = [x.dtype for x in (tokens, pools) if jnp.issubdtype(x.dtype, jnp.integer)]
     return max([*kinds, jnp.dtype(jnp.int32)], key=lambda kind: jnp.iinfo(kind).max)
+
+
+def _real_kind(*amounts: Array) -> Any:
+    """The floats in which divisible tokens are counted: the widest that are given, float32 at least."""
+    kinds = [x.dtype for x in amounts if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return max([*kinds, jnp.dtype(jnp.float32)], key=lambda kind: kind.itemsize)
 
 
 def _whole_part(x: Array, kind: Any) -> Array:
@@ -216,8 +222,8 @@ def _divided(amount: Array, by: Array) -> Array:
 
 
 def _left(amount: Array, taken: Array) -> Array:
-    """``amount [X]`` less the sums of ``taken [Y, X]``, which rounding may make larger by a trace."""
-    return jnp.maximum(amount - jnp.sum(taken, axis=0), 0)
+    """``amount [X]`` less the sums of ``taken [Y, X]``, which rounding may make larger by a trace; debts stay."""
+    return jnp.maximum(amount - jnp.sum(taken, axis=0), jnp.minimum(amount, 0))
 
 
 def _shares(among: Bool[Array, "N C"], value: Array, pool: Array, factor: int, key: Any) -> Array:

@@ -127,15 +127,19 @@ def affordable(
     """
     tokens, wanted = jnp.asarray(tokens), jnp.asarray(wanted)
     whole = jnp.issubdtype(tokens.dtype, jnp.integer)
-    known = whole and isinstance(price, int | float) and abs(price) < math.inf
+    known = whole and isinstance(price, int | float | np.number) and abs(price) < math.inf
     check_price(math.ceil(price) if known else price, whole, tokens.dtype)
     place = ranks(wide(priority), wanted, key, axis=1)
     return wanted & covered(place + 1, tokens[:, None], price_in(price, tokens.dtype))
 
 
 def ranks(value: Array, among: Array, key: Any, *, axis: int) -> Array:
-    """Places by descending value, from 0 on, along an axis of ``[N, C]``: first those ``among``; ties by lot."""
-    lot = () if key is None else (lots(key, value.shape),)
+    """Places by descending value, from 0 on, along an axis of ``[N, C]``: first those ``among``; ties by lot.
+
+    Between clients (axis 0) every client has one lot for all clusters, so that names of clusters do not matter.
+    """
+    columns = 1 if axis == 0 else value.shape[1]
+    lot = () if key is None else (jnp.broadcast_to(lots(key, (value.shape[0], columns)), value.shape),)
     return jnp.argsort(jnp.lexsort((*lot, -value, ~among), axis=axis), axis=axis)
 
 
@@ -148,7 +152,7 @@ def price_in(price: Any, dtype: Any) -> Array:
 
 def whole_in(amount: Any, most: int, dtype: Any) -> Array:
     """An amount of tokens, known or traced, rounded up to a whole number from 0 to ``most``, without overflow."""
-    if isinstance(amount, int | float):
+    if isinstance(amount, int | float | np.number):
         return jnp.asarray(min(max(math.ceil(amount), 0), most), dtype)
     amount = jnp.asarray(amount)
     if jnp.issubdtype(amount.dtype, jnp.inexact):

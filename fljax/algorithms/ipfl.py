@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -237,7 +238,7 @@ def _check(bid: str, importance_split: str, random_slots: int | None, slots: int
 def _check_tokens(price: Any, initial_tokens: Any, whole: bool) -> None:
     """Raises a ValueError if numbers that are known now are no amounts of tokens; traced ones are not looked at."""
     for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float | np.number):
             continue
         if not 0 <= value < math.inf or (value == 0 and name == "price"):
             raise ValueError(f"expected {name} {least}, got {value}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -89,7 +90,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, int
     kind = jnp.int32 if integer else real
     if integer:
         most = jnp.iinfo(kind).max // max(population, 1)
-        if isinstance(tokens, int | float) and tokens > most:
+        if isinstance(tokens, int | float | np.number) and tokens > most:
             raise ValueError(
                 f"expected at most {most} initial_tokens for each of {population} clients, whose sum {jnp.dtype(kind)} "
                 f"holds, got {tokens}"

@@ -89,10 +89,14 @@ def run(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
-    absent = [e.label for e in chosen.algorithms if not saved_models.path_of(folder, e.label).is_file()]
-    if save_models and absent:
-        words = f"{', '.join(absent)} were finished before --save-models was asked for"
-        return fail(f"expected models of all algorithms, but {words}; run them again in a new folder", 1)
+    labels = [entry.label for entry in chosen.algorithms] if save_models else []
+    absent = [label for label in labels if not saved_models.path_of(folder, label).is_file()]
+    if absent:
+        return fail(
+            f"expected models of all algorithms, got none of {', '.join(absent)}, which were finished before models "
+            "were asked for or could be saved; run them again in a new folder",
+            1,
+        )
     if outcome.diverged:
         label, seed, round_ = outcome.diverged[0]
         others = len(outcome.diverged) - 1

@@ -70,7 +70,9 @@ def sweep(
         diverged = [dict(zip(("algorithm", "cell", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]
         best = [each._asdict() for each in outcome.best]
-        print_json({"directory": str(folder), "best": best, "diverged": diverged, "report": written})
+        infinite = [each._asdict() for each in outcome.infinite]
+        found = {"directory": str(folder), "best": best, "diverged": diverged, "infinite": infinite}
+        print_json(found | {"report": written})
     elif not quiet:
         console(110).print(_table(outcome.best, str(outcome.metrics.attrs["metric"]), len(chosen.config.seeds)))
         print(f"Results: {folder}")
@@ -84,6 +86,10 @@ def sweep(
         return fail(
             f"{label} diverged at {where} with seed {seed} in round {round_}{more}; all is saved in {folder}", 1
         )
+    if outcome.infinite:
+        others = len(outcome.infinite) - 1
+        more = f", and so in {others} more" if others else ""
+        return fail(f"{outcome.infinite[0]}{more}; all is saved in {folder}", 1)
     return 0
 
 

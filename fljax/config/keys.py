@@ -325,7 +325,7 @@ class Sweep(Table):
     ``metric`` says which cell is best.
     """
 
-    grid: dict[Label, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
+    grid: dict[Printable, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
     metric: str = "average_accuracy"
 
 

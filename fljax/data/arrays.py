@@ -140,6 +140,9 @@ def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
     Raises:
       ValueError: they cannot be sorted, or some are missing (NaN).
     """
+    if owners.dtype == object:  # as a table's nullable whole numbers come
+        plain = np.asarray(owners.tolist())
+        owners = plain if plain.dtype.kind in "iuf" and plain.shape == owners.shape else owners
     if jnp.issubdtype(owners.dtype, jnp.floating) and np.isnan(owners).any():
         missing = _count(int(np.isnan(owners).sum()))
         raise ValueError(f"expected an owner for each row, got NaN in {missing}; -1 says that a row is nobody's")

@@ -17,6 +17,7 @@ from fljax.data.arrays import (
     check_wide,
     number_owners,
     stored_labels,
+    whole,
 )
 from fljax.data.assignment import Partition
 from fljax.data.dataset import Dataset, check_rows, dataset
@@ -83,6 +84,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
+    given = dataset.y  # on the host, if that is where it came from
     dataset = place(dataset)
     clients = _count_clients(dataset, partition, clients, unseen)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
@@ -102,11 +104,13 @@ def federate(
         "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
         "test_fraction": 1 - train_fraction,
     }
-    labels = np.asarray(dataset.y)[pool]
+    labels = np.asarray(given).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
     x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y)
+    if made.noise is not None and jnp.issubdtype(x.dtype, jnp.integer) and x.dtype != jnp.uint8:
+        x = x.astype(jnp.float32)
     if len(made.rotated):
         x, y = _with_rotated(x, y, pool[made.rotated])
     # Rows count within the pool; copies follow the data set's own rows.
@@ -189,6 +193,8 @@ def from_arrays(
         check_finite("test labels", test_y)
         if test_y.shape[1:] != y.shape[1:] or test_y.dtype.kind not in (y.dtype.kind, *_ALIKE.get(y.dtype.kind, "")):
             raise ValueError(f"expected test labels like {y.dtype} {y.shape}, got {test_y.dtype} {test_y.shape}")
+        if y.dtype.kind in "iu":  # signed and unsigned ones of 64 bits would become floats together
+            y, test_y = whole("labels", y), whole("test labels", test_y)
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
     made = dataset(x, y, owner=owners, classes=classes, train_size=size, vocabulary=vocabulary)

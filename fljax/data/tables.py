@@ -123,9 +123,9 @@ def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Feder
 
 def _describe(federation: Federation) -> str:
     clients = [None if each is None else each.id.shape for each in (federation.clients, federation.unseen)]
-    x = federation.examples.x
-    held = sorted(federation.held)
-    return f"clients {clients[0]}, unseen {clients[1]}, held {held}, examples {x.dtype} {x.shape[1:]}"
+    x, y = federation.examples
+    held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
+    return f"clients {clients[0]}, unseen {clients[1]}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
 
 
 def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:

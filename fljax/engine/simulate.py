@@ -132,6 +132,8 @@ def run_plans(
 ) -> list[Result]:
     """What ``simulate`` does, for one plan or several that share their programs; ``initial`` is of one plan."""
     seeds = seeds_of(seeds)
+    if initial is not None and not isinstance(initial, State):
+        raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     federation = by_id(federation)
@@ -186,6 +188,7 @@ def run_plans(
             judged = results.metrics_of_runs(seeds, evaluations[-1][1], references)
             report = Block(done, end, count, judged, state, seconds, _diverged(runs, state))
             answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
+            clock.skip()
             if any(answers):
                 break
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
@@ -213,6 +216,10 @@ class _Clock:
 
     def __init__(self) -> None:
         self.seconds = {"trial": 0.0, "compile": 0.0, "train": 0.0, "evaluate": 0.0}
+        self._last = time.perf_counter()
+
+    def skip(self) -> None:
+        """What lies between two laps and belongs to none."""
         self._last = time.perf_counter()
 
     def lap(self, purpose: str) -> None:

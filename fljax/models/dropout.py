@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from flax import nnx
 
 # What modules call the keyword of __call__ that says whether they train, and the opposite.
@@ -54,13 +55,14 @@ def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[An
     Args:
       module: for its name.
       begin: initialises the module, abstractly.
-      train: calls it in training mode with what ``begin`` returns, abstractly; not needed for modules without dropout.
+      train: calls it in training mode with what ``begin`` returns, abstractly.
 
     Returns:
       What ``begin`` returns.
     """
     begun, layers = _layers(begin)
-    if layers and (silent := [name for name, off in _layers(lambda: train(begun))[1] if off]):
+    _, called = _layers(lambda: train(begun))
+    if silent := [name for name, off in (called or layers) if off]:
         refuse(type(module).__name__, silent[0])
     return begun
 
@@ -116,4 +118,4 @@ def _rate_name(layer: Any) -> str:
 
 def _rate(layer: Any) -> float:
     rate = getattr(layer, _rate_name(layer), 0)
-    return rate if isinstance(rate, int | float) else 0
+    return float(rate) if isinstance(rate, int | float | np.number) else 0

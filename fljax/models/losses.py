@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:
     """Softmax cross-entropy with integer labels, per sample, in nats; the mean over places, e.g. of a text.
 
+    NaN for a label that is none of the classes.
+
     Raises:
       ValueError: if labels are no whole numbers, or not one for each vector of logits.
     """
     _check_classes(logits, y)
+    # A negative label would count from the end; one that is too large gives NaN, which is seen.
+    y = jnp.where(y < 0, logits.shape[-1], y)
     return _per_sample(optax.softmax_cross_entropy_with_integer_labels(logits, y))
 
 

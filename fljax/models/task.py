@@ -219,11 +219,13 @@ def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
         with jax.numpy_dtype_promotion("standard"):
             return logits(variables.get("params", {}), jnp.zeros(x.shape, x.dtype), jax.random.key(0))
 
+    def begin() -> Any:
+        drawn = jax.eval_shape(variables, jax.random.key(0))
+        _refuse_state(set(drawn) - {"params"}, type(module).__name__)
+        return drawn
+
     with _random_in_training_only(module):
-        drawn = check_linen(
-            module, lambda: jax.eval_shape(variables, jax.random.key(0)), functools.partial(jax.eval_shape, trained)
-        )
-    _refuse_state(set(drawn) - {"params"}, type(module).__name__)
+        check_linen(module, begin, functools.partial(jax.eval_shape, trained))
     return _Functions(init, logits, features if _has_features(module) else None)
 
 

@@ -19,9 +19,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fljax.matching import aligned
 from fljax.metrics import gini_coefficient
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, steps, values_of
-from fljax.results import aligned
 
 # Tol's muted colours: safe for colour-blind readers, and not those of the algorithms.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")

@@ -64,7 +64,8 @@ def opting_out(
       every: rounds between two decisions; the first is before round ``every``.
       delta: the gain in accuracy below which a client leaves. What is missing by rounding alone does not count.
       comes_back: whether a client that left looks again, and returns once its gain is large enough.
-      split: the rows on which accuracy is taken; a client that has none of them takes its training rows.
+      split: the rows on which accuracy is taken; a client that has none of them takes its training rows. In an
+        experiment a client without such rows has no baseline and stays.
 
     Returns:
       The algorithm. Info: ``gain`` [client], as of the last time that clients were asked (NaN where the baseline of

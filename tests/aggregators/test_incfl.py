@@ -85,7 +85,7 @@ def test_weights_under_transforms(surrogate):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("surrogate", SURROGATES)
-def test_dtypes_are_kept(surrogate, dtype):
+def test_updates_keep_their_dtype_and_weights_are_single_precision_at_least(surrogate, dtype):
     gap = jnp.asarray(GAP, dtype)
     assert incfl_weights(gap, surrogate=surrogate).dtype == jnp.float32  # never narrower
     stacked = {"w": jnp.asarray(UPDATES["w"], dtype), "b": jnp.ones(4)}

@@ -232,3 +232,19 @@ def test_no_id_is_favoured_under_honest_play():
     by_lot = np.corrcoef(ids, np.asarray(profits(lottery=True), float))[0, 1]
     assert by_id < -0.8
     assert abs(by_lot) < 0.35  # 3.5 standard deviations
+
+
+def test_debts_are_not_forgiven():
+    """Conservation holds for whatever stands in the books."""
+    nobody = jnp.zeros((2, 1), bool)
+    ledger = settle_tokens(
+        jnp.asarray([-5, 10]),
+        jnp.asarray([-3]),
+        jnp.zeros(1),
+        nobody,
+        jnp.zeros((2, 1)),
+        jnp.zeros((2, 1), int),
+        jnp.ones(1),
+    )
+    assert ledger.tokens.tolist() == [-5, 10]
+    assert ledger.pools.tolist() == [-3]

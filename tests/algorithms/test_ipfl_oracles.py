@@ -94,7 +94,7 @@ def test_without_bidders_a_cluster_keeps_its_model():
         {"w": jnp.zeros((2, 3, 4)), "b": jnp.asarray([np.zeros(4), [0.0, 90, 0, 0]])},  # the second one knows class 1
     )
     # ... which nobody has.
-    world = federation(y=np.where(np.arange(17) % 2, 2, 0))._replace(held=data().held)
+    world = federation(y=np.zeros(17, int))._replace(held=data().held)
     for fill, moves in ((0, False), (None, True)):
         algorithm = ipfl(TASK, Local(0.05, 7, steps=1), clustering=start, bid="argmax", fill_empty=fill)
         states, records = history(lambda _, a=algorithm: a, world, 3)

@@ -76,7 +76,9 @@ def numbers(t, purpose):
 def lottery(t, purpose, *ties) -> Any:
     """Lots of the round for ties, by the same folds as the algorithm's."""
     key = jax.random.fold_in(round_key(jnp.uint32(SEED), Purpose.SELECT, t), purpose)
-    return [np.asarray(lots(jax.random.fold_in(key, tie), (POPULATION, CLUSTERS))) for tie in ties]
+    columns = 1 if purpose == 2 else CLUSTERS  # between members a client has one lot for all clusters
+    drawn = [np.asarray(lots(jax.random.fold_in(key, tie), (POPULATION, columns))) for tie in ties]
+    return [np.broadcast_to(each, (POPULATION, CLUSTERS)) for each in drawn]
 
 
 def model(tree, c):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place
+from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place, stack
+from fljax.data.arrays import number_owners
 
 N = 12
 X = np.arange(N, dtype=np.float32)[:, None]
@@ -271,3 +272,26 @@ def test_dataset_and_federate_keep_or_refuse(x, y, classes, by_hand, partition):
         return federate(found, partition, clients=3)
 
     same_or_refused(make, x, y)
+
+
+def test_minus_one_among_objects_is_nobody():
+    """As a table's column of nullable whole numbers comes."""
+    assert number_owners(np.array([-1, 0, 1, 0], object)).tolist() == [-1, 0, 1, 0]
+    assert number_owners(np.array(["b", "a"], object)).tolist() == [1, 0]
+
+
+def test_signed_and_unsigned_labels_stay_whole_numbers():
+    made = from_arrays(
+        np.zeros((4, 2)),
+        np.array([0, 1, 0, 1]),
+        [0, 0, 1, 1],
+        test_data=(np.zeros((2, 2)), np.array([1, 0], np.uint64)),
+    )
+    assert made.examples.y.dtype == np.int32
+
+
+def test_federations_of_other_labels_are_not_stacked():
+    whole = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], [0, 0, 1, 1])
+    real = from_arrays(np.ones((4, 2)), [0.5, 1, 0, 1], [0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"expected federations alike .* labels float32 \(\) beside .* labels int32"):
+        stack([whole, real])

@@ -5,6 +5,7 @@ All runs share one plan, two rounds per block and two seeds wherever that is pos
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import jax
@@ -265,3 +266,22 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
         go(np.ones((1, 5), np.float32), by_seed=False)
     with pytest.raises(ValueError, match="expected seeds to be distinct integers"):
         engine.standalone(task, federation, local, seeds=(-1,))
+
+
+def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fljax.engine.simulate.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def callback(block: engine.Block) -> None:
+        clock[0] += 10
+
+    result = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=2, evaluate_every=1, callbacks=[callback])
+    assert clock[0] == 20
+    for purpose in ("compile", "train", "evaluate"):
+        assert float(result.metrics[f"seconds_{purpose}"]) == 0
+
+
+def test_a_result_is_no_state() -> None:
+    result: Any = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1)
+    with pytest.raises(ValueError, match=r"expected initial to be Result\.state of an earlier run, got Result"):
+        engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1, initial=result)

@@ -136,3 +136,24 @@ def test_modules_that_cannot_be_called_are_refused():
         task_from_module(Needs(), X)
     with pytest.raises(ValueError, match=r"expected Always to draw random numbers in training only"):
         task_from_module(Always(), X)
+
+
+def test_dropout_behind_a_flag_is_looked_at_in_training():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, train: bool = False):
+            return nn.Dropout(np.float32(0.5), deterministic=True)(x) if train else nn.Dense(2)(x)
+
+    with pytest.raises(ValueError, match="expected dropout to be on in training"):
+        task_from_module(Net(), X)
+
+
+def test_batch_statistics_are_refused_before_dropout_is_looked_at():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, train: bool = False):
+            x = nn.BatchNorm(use_running_average=not train)(x)
+            return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
+
+    with pytest.raises(ValueError, match="use GroupNorm"):
+        task_from_module(Net(), X)

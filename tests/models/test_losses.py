@@ -120,3 +120,10 @@ def test_a_task_or_a_sentence(width, feature, label, shape, loss):
 
     with jax.numpy_dtype_promotion("standard"):
         assert jax.eval_shape(judged, params).shape == (2,)
+
+
+def test_a_label_that_is_no_class_is_never_another_class():
+    """Counted from the end, -1 would be the last class."""
+    logits = jnp.zeros((3, 2, 4))
+    found = cross_entropy(logits, jnp.asarray([[0, 1], [0, -1], [4, 1]]))
+    np.testing.assert_array_equal(np.isnan(found), [False, True, True])

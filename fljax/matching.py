@@ -1,0 +1,39 @@
+"""Which cluster model stands for which source distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+def aligned(
+    accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
+) -> Float[np.ndarray, "*batch evaluated_round C D"]:
+    """Numbers the clusters by the source distributions that their models fit.
+
+    Which cluster model specialises in which distribution is chance, so clusters of two seeds cannot be compared by
+    number. Here cluster g becomes the one that stands for distribution g: of all one-to-one matchings the one with the
+    largest sum of accuracies at the last evaluation, found by the Hungarian method. All evaluations are permuted alike.
+
+    Args:
+      accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
+        algorithm does not have) is matched last.
+
+    Returns:
+      The same numbers. Clusters beyond the distributions follow in their old order; with fewer clusters than
+      distributions they are in the order of those that they are matched with.
+    """
+    accuracy = np.asarray(accuracy)
+    last = np.nan_to_num(accuracy[..., -1, :, :], nan=-1.0)
+    found = accuracy.copy()
+    for run in np.ndindex(last.shape[:-2]):
+        cluster, distribution = linear_sum_assignment(last[run], maximize=True)
+        matched = cluster[np.argsort(distribution)]
+        rest = np.setdiff1d(np.arange(last.shape[-2]), matched)
+        found[run] = accuracy[run][:, [*matched, *rest]]
+    return found
