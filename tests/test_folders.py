@@ -374,7 +374,7 @@ def test_what_is_added_on_resume_keeps_what_is_missing(tmp_path: pathlib.Path) -
 def test_models_without_results_are_not_adopted(tmp_path: pathlib.Path) -> None:
     (tmp_path / "models").mkdir()
     with (
-        pytest.raises(ValueError, match="expected a folder without results, or --resume, got .* which holds models"),
+        pytest.raises(ValueError, match=r"expected a folder without results, or --resume, got .* which holds models"),
         folders.claim(tmp_path, build()),
     ):
         pass

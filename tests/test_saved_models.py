@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import pathlib
 from typing import Any
 
 import jax
@@ -129,6 +130,9 @@ def test_the_command(finished, tmp_path, monkeypatch, capsys):
 
 
 def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: pathlib.Path) -> None:
-    names = [path_of(tmp_path, label).name for label in ("a" * 100, "語" * 100, "語" * 99 + "x", "fedavg", "FedAvg")]
+    names = [
+        saved_models.path_of(tmp_path, label).name
+        for label in ("a" * 100, "語" * 100, "語" * 99 + "x", "fedavg", "FedAvg")
+    ]
     assert max(len(name.encode()) for name in names) <= 255
     assert len({name.lower() for name in names}) == len(names)

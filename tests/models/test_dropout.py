@@ -142,7 +142,7 @@ def test_dropout_behind_a_flag_is_looked_at_in_training():
     class Net(nn.Module):
         @nn.compact
         def __call__(self, x, train: bool = False):
-            return nn.Dropout(np.float32(0.5), deterministic=True)(x) if train else nn.Dense(2)(x)
+            return nn.Dropout(0.5, deterministic=True)(x) if train else nn.Dense(2)(x)
 
     with pytest.raises(ValueError, match="expected dropout to be on in training"):
         task_from_module(Net(), X)
