@@ -98,7 +98,7 @@ def test_bad_arguments_are_named(world):
         clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), rows="mine")
     with pytest.raises(ValueError, match="expected a client with data for each of 13 clusters, got 12 of them"):
         clustering.by_f1(task, local, federation, clusters=13, seeds=(0, 1), rounds=1)
-    with pytest.raises(ValueError, match="expected a task that knows its number of classes"):
+    with pytest.raises(ValueError, match="expected a task of classes for clustering by F1"):
         clustering.by_f1(task._replace(classes=None), local, federation, clusters=2, seeds=(0, 1))
 
 

@@ -39,7 +39,6 @@ BASE: dict[str, Any] = {
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     config = configuration.parse(BASE, name="tiny")
-    (folder / "config.toml").write_text(configuration.dumps(config))
     with quick_programs():
         keep = functools.partial(saved_models.save, folder)
         return experiment.run(config, directory=folder, on_result=keep), folder

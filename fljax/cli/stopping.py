@@ -39,6 +39,12 @@ def interruptible() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         if seen:
             os._exit(128 + number)
+        if _is_importing(frame):
+            # An extension module would print what is raised inside its imports as a traceback: the signal comes again.
+            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
         seen.append(number)
         raise Interrupted(number)
 
@@ -56,3 +62,12 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_importing(frame: Any) -> bool:
+    """Whether a module is being imported somewhere up the stack."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
