@@ -33,11 +33,11 @@ def print_progress(write: Callable[[str], object] = print) -> Callback:
 
 
 def progress_of(block: Block) -> str:
-    """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``, or the loss where there is none of these."""
+    """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``, with the loss where there is no accuracy."""
     means = {word: _mean(block.metrics[name]) for name, word in SHOWN.items() if name in block.metrics}
-    if not means:
+    if "average_accuracy" not in block.metrics:
         name = "average_loss" if "average_loss" in block.metrics else "test_loss"
-        means = {"loss": _mean(block.metrics[name])}
+        means["loss"] = _mean(block.metrics[name])
     return ", ".join(f"{word} {'none' if mean is None else f'{mean:.3f}'}" for word, mean in means.items())
 
 
