@@ -5,6 +5,7 @@ All runs share one plan, two rounds per block and two seeds wherever that is pos
 
 from __future__ import annotations
 
+import importlib
 import types
 from typing import Any
 
@@ -270,7 +271,8 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
 
 def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("fljax.engine.simulate.time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    module = importlib.import_module("fljax.engine.simulate")  # the package shows the function of this name
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def callback(block: engine.Block) -> None:
         clock[0] += 10
