@@ -87,8 +87,9 @@ def assert_same(one: pathlib.Path, other: pathlib.Path, labels: list[str]) -> No
     assert metrics["algorithm"].values.tolist() == labels
     expected = [each.sel({"algorithm": labels}) for each in folders.load(other)]
     times = [name for name in metrics if str(name).startswith("seconds_")]
-    assert metrics.drop_vars(times).identical(expected[0].drop_vars(times))
-    assert records.identical(expected[1])
+    # These name what differs; ``identical`` would say False.
+    xr.testing.assert_identical(metrics.drop_vars(times), expected[0].drop_vars(times))
+    xr.testing.assert_identical(records, expected[1])
 
 
 def _start(place: pathlib.Path, environment: dict[str, str], arguments: list[str]) -> subprocess.Popen[str]:
@@ -249,6 +250,8 @@ def test_ctrl_c_during_a_run_says_how_to_go_on(stage: Stage) -> None:
 # A run that waits after its first algorithm until a file appears.
 WAITING = """
 import pathlib, sys, time
+from fljax.cli.environment import start_jax
+start_jax()  # as many devices as the command has: another number of them rounds otherwise
 from fljax import experiment
 from fljax.config import load
 folder = pathlib.Path(sys.argv[-1])
