@@ -26,6 +26,18 @@ def bytes_of(tree: PyTree) -> int:
     return sum(math.prod(s.shape) * s.dtype.itemsize for s in map(_struct, jax.tree.leaves(tree)))
 
 
+def floating(x: Any) -> Array:
+    """``x`` as an array of its own floating dtype; whole numbers and bools become the default one."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
+
+
+def wide(x: Any) -> Array:
+    """``x`` as a floating array of at least float32: float16 and bfloat16 are too narrow for sums and weights."""
+    x = floating(x)
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
 def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
     """``a`` where the scalar ``mask`` is True, otherwise ``b``: a whole tree at once."""
     return jax.tree.map(lambda x, y: jnp.where(mask, x, y), a, b)
@@ -66,6 +78,15 @@ def zeros_like(tree: PyTree) -> PyTree:
 def add(a: PyTree, b: PyTree) -> PyTree:
     """``a + b``, leaf by leaf."""
     return jax.tree.map(jnp.add, a, b)
+
+
+def move(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
+    """``tree + rate * step``, computed in the wider dtype of both and given that of ``tree``."""
+
+    def one(x: Array, y: Array) -> Array:
+        return (x + y * jnp.asarray(rate).astype(y.dtype)).astype(jnp.result_type(x))
+
+    return jax.tree.map(one, tree, step)
 
 
 def subtract(a: PyTree, b: PyTree) -> PyTree:

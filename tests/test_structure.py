@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "types": (0, 0),
     "trees": (0, 0),
+    "streaming": (0, 1),
     "naming": (0, 0),
     "environment": (0, 0),
     "metric_names": (0, 0),

@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from fljax.trees import floating as floating
+from fljax.trees import wide as wide
+
 if TYPE_CHECKING:
     from jaxtyping import Array, PyTree
 
@@ -17,18 +20,6 @@ if TYPE_CHECKING:
 AxisName = Hashable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def floating(x: Any) -> Array:
-    """``x`` as an array of its own floating dtype; whole numbers and bools become the default one."""
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
-
-
-def wide(x: Any) -> Array:
-    """``x`` as a floating array of at least float32: float16 and bfloat16 are too narrow for sums and weights."""
-    x = floating(x)
-    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
 
 
 def sum_over(x: Any, axis_name: AxisName | None) -> Any:

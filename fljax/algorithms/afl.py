@@ -26,6 +26,7 @@ from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Task
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ class AflDown(NamedTuple):
 
     model: PyTree
     average: PyTree
+
+
+class AflRow(NamedTuple):
+    """What is recorded of a client: its loss, and its weight lambda."""
+
+    loss: Float[Array, ""]
+    weight: Float[Array, ""]
 
 
 def afl(
@@ -111,28 +119,31 @@ def afl(
         eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
         return Reported(trees.scale(slope, -eta), loss), client
 
-    def aggregate(
-        key: Any, round: Any, server: AflServer, up: Reported, cohort: Any, held: Any
+    def contribute(context: Any, server: AflServer, seat: Any, up: Reported) -> tuple[Part, AflRow]:
+        weight = server.mixture[seat.id]
+        return Part(up.update, weight), AflRow(up.loss, weight)
+
+    def finish(
+        key: Any, round: Any, server: AflServer, total: Total, rows: AflRow, cohort: Any, held: Any
     ) -> tuple[AflServer, Info]:
-        weight = jnp.where(cohort.present, server.mixture[cohort.id], 0)
-        step = aggregators.weighted_mean(up.update, weight)
-        model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
+        model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         place = jnp.where(cohort.present, cohort.id, server.mixture.shape[0])
         present = jnp.zeros(server.mixture.shape, bool).at[place].set(True, mode="drop")
         # A loss may be reported as infinite; its share then is all there is.
-        loss = jnp.minimum(jnp.where(cohort.present, up.loss, 0), LARGEST_LOSS).astype(server.mixture.dtype)
+        loss = jnp.minimum(rows.loss, LARGEST_LOSS).astype(server.mixture.dtype)
         raised = server.mixture.at[place].add(mixture_learning_rate * loss, mode="drop")
         left = jnp.sum(jnp.where(present, server.mixture, 0))
         projected = aggregators.simplex_projection(raised, mass=left, mask=present)
         mixture = jnp.where(present, projected, server.mixture).astype(server.mixture.dtype)
         anybody = jnp.any(cohort.present)
-        done = server.averaged.astype(weight.dtype)
+        done = server.averaged.astype(server.mixture.dtype)
         average = jax.tree.map(
             lambda mean, new: mean + (new - mean) / (done + 1).astype(mean.dtype), server.average, model
         )
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
-        return after, {"mixture": mixture, "weight": share(weight), "loss": jnp.where(cohort.present, up.loss, jnp.nan)}
+        loss = jnp.where(cohort.present, rows.loss, jnp.nan)
+        return after, {"mixture": mixture, "weight": share(rows.weight), "loss": loss}
 
     def average(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> PyTree:
         return down.average
@@ -141,7 +152,7 @@ def afl(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         init_server=init_server,
         send=lambda server, seat: AflDown(server.model, server.average),
         deploy=average,

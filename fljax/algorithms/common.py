@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.aggregators import weighted_mean
 from fljax.local import Local, named_optimizer
+from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Cohort, Select, Task
 
 if TYPE_CHECKING:
@@ -158,6 +158,16 @@ def init_model(task: Task) -> Callable[[Any, Census], OneModel]:
     return lambda key, census: OneModel(task.init(key))
 
 
+def init_optimized(task: Task, server_side: ServerOptimizer) -> Callable[[Any, Census], OneModel]:
+    """As ``init_model``, with the state of the server's optimizer."""
+
+    def init_server(key: Any, census: Census) -> OneModel:
+        model = task.init(key)
+        return OneModel(model, server_side.init(model))
+
+    return init_server
+
+
 def send_model(server: OneModel, seat: Any) -> PyTree:
     """Down is the model itself."""
     return server.model
@@ -194,33 +204,49 @@ def one_model(
 
 
 def following(
-    task: Task, direction: Callable[..., tuple[PyTree, Info]], server_lr: float | Array, optimizer: Any
+    task: Task,
+    contribute: Callable[[Any, Any, Any, Any], tuple[Part, Any]],
+    direction: Callable[..., tuple[PyTree, Info]],
+    server_lr: float | Array,
+    optimizer: Any,
 ) -> dict[str, Any]:
     """``init_server`` and ``aggregate`` of an algorithm whose one model follows a direction.
 
     Args:
       task: gives the initial model.
-      direction: ``(round, up, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
+      contribute: what each client adds to the sums of a round, as in ``Streamed``.
+      direction: ``(total, rows, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
       server_lr: the server's learning rate.
       optimizer: see ``server_optimizer``.
     """
     server_side = server_optimizer(server_lr, optimizer)
 
-    def init_server(key: Any, census: Census) -> OneModel:
-        model = task.init(key)
-        return OneModel(model, server_side.init(model))
-
-    def aggregate(key: Any, round: Any, server: OneModel, up: Any, cohort: Any, held: Any) -> tuple[OneModel, Info]:
-        step, info = direction(round, up, cohort)
+    def finish(
+        key: Any, round: Any, server: OneModel, total: Total, rows: Any, cohort: Cohort, held: Any
+    ) -> tuple[OneModel, Info]:
+        step, info = direction(total, rows, cohort)
         return OneModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
 
-    return {"init_server": init_server, "aggregate": aggregate}
+    return {"init_server": init_optimized(task, server_side), "aggregate": Streamed(contribute, finish)}
 
 
-def uniform_mean(round: Any, up: Any, cohort: Cohort) -> tuple[PyTree, Info]:
-    """The direction ``(1/|S|) sum_k update_k`` over those present; Info: ``weight`` [row]."""
-    weight = cohort.present.astype(jnp.result_type(float))
-    return weighted_mean(up.update, weight), {"weight": share(weight)}
+def weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], tuple[Part, Any]]:
+    """``contribute`` of a client that adds its update with the weight ``weight(up)``, which is recorded."""
+
+    def contribute(context: Any, server: Any, seat: Any, up: Any) -> tuple[Part, Any]:
+        mass = trees.wide(weight(up))
+        return Part(up.update, mass), mass
+
+    return contribute
+
+
+def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
+    """The direction ``sum_k a_k update_k / sum_k a_k`` of clients that are ``weighted``; Info: ``weight`` [row]."""
+    return mean(total), {"weight": share(rows)}
+
+
+# A client adds its update as it is, so that the direction is the plain mean over those present.
+plainly = weighted(lambda up: 1.0)
 
 
 def checked(threshold: Array, init_server: Callable[[Any, Census], Any]) -> Callable[[Any, Census], Any]:

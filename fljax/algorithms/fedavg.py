@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import jax.numpy as jnp
-
-from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, following, one_model, share
+from fljax import trees
+from fljax.algorithms.common import Entry, following, mean_update, one_model, plainly, weighted
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
-
-    from fljax.types import Info
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -71,16 +67,12 @@ def fedavg(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
 
-    def direction(round: Any, up: FedAvgUp, cohort: Any) -> tuple[PyTree, Info]:
-        mass = up.size if weights == "size" else jnp.ones_like(up.size)
-        mass = jnp.where(cohort.present, mass, 0).astype(jnp.result_type(float))
-        return aggregators.weighted_mean(up.update, mass), {"weight": share(mass)}
-
+    contribute = weighted(lambda up: up.size) if weights == "size" else plainly
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        **following(task, direction, server_lr, server_optimizer),
+        **following(task, contribute, mean_update, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import aggregators, trees
 from fljax import local as training
+from fljax import trees
 from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, row_losses
 from fljax.algorithms.common import Entry, select_uniform, share
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class FedEMUp(NamedTuple):
     update: PyTree  # [C, ...]
     mixture: Float[Array, " C"]
     size: Int[Array, ""]
+
+
+class FedEMRow(NamedTuple):
+    """What is recorded of a client: its mixture, and its weight in the sum."""
+
+    mixture: Float[Array, " C"]
+    mass: Float[Array, ""]
 
 
 class Mixture(NamedTuple):
@@ -110,11 +118,15 @@ def fedem(
 
         return FedEMUp(each(maximise, (down, responsibility)), mixture, data.train.rows.size), FedEMClient(mixture)
 
-    def aggregate(key: Any, round: Any, server: Clusters, up: FedEMUp, cohort: Any, held: Any) -> tuple[Clusters, Info]:
-        mass = jnp.where(cohort.present, up.size, 0).astype(jnp.result_type(float))
-        step = trees.scale(aggregators.weighted_mean(up.update, mass), server_lr)
-        info = {"mixture": jnp.where(cohort.present[:, None], up.mixture, 0), "weight": share(mass)}
-        return Clusters(trees.add(server.models, step)), info
+    def contribute(context: Any, server: Clusters, seat: Any, up: FedEMUp) -> tuple[Part, FedEMRow]:
+        mass = trees.wide(up.size)
+        return Part(up.update, mass), FedEMRow(up.mixture, mass)
+
+    def finish(
+        key: Any, round: Any, server: Clusters, total: Total, rows: FedEMRow, cohort: Any, held: Any
+    ) -> tuple[Clusters, Info]:
+        models = trees.move(server.models, mean(total), server_lr)
+        return Clusters(models), {"mixture": rows.mixture, "weight": share(rows.mass)}
 
     def deploy(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> Mixture:
         if deploy_steps == 0:
@@ -137,7 +149,7 @@ def fedem(
         init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
         send=lambda server, seat: server.models,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
         deploy=deploy,
         predict=predict,

@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
+from fljax import trees
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.local import AT_ONCE, Local
+from fljax.streaming import Part, Streamed, Total, divided
 from fljax.types import Algorithm, Census, Subset, Task
 
 if TYPE_CHECKING:
@@ -59,6 +61,13 @@ class FedProtoUp(NamedTuple):
 
     prototypes: Float[Array, "classes width"]
     count: Int[Array, " classes"]
+
+
+class FedProtoSums(NamedTuple):
+    """What a client adds: its prototypes times their weights, and the weights."""
+
+    prototypes: Float[Array, "classes width"]
+    mass: Float[Array, " classes"]
 
 
 class FedProtoClient(NamedTuple):
@@ -128,16 +137,18 @@ def fedproto(
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
         return FedProtoUp(means.astype(down.prototypes.dtype), count), FedProtoClient(trained.params)
 
-    def aggregate(
-        key: Any, round: Any, server: FedProtoServer, up: FedProtoUp, cohort: Any, held: Any
+    def contribute(context: Any, server: FedProtoServer, seat: Any, up: FedProtoUp) -> tuple[Part, tuple[()]]:
+        mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
+        sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
+        return Part(FedProtoSums(sums, mass)), ()
+
+    def finish(
+        key: Any, round: Any, server: FedProtoServer, total: Total, rows: Any, cohort: Any, held: Any
     ) -> tuple[FedProtoServer, Info]:
-        old, there = server.shown, cohort.present[:, None] & (up.count > 0)
-        mass = jnp.where(there, up.count if weights == "count" else 1, 0).astype(up.prototypes.dtype)
-        total = jnp.sum(mass, axis=0)
-        share = mass / jnp.where(total > 0, total, 1)[None, :]
-        means = jnp.sum(share[:, :, None] * jnp.where(there[:, :, None], up.prototypes, 0), axis=0)
-        known = old.known | (total > 0)
-        shown = FedProtoDown(jnp.where((total > 0)[:, None], means, old.prototypes), known)
+        sums, mass = total.value
+        old, means = server.shown, divided(sums, mass).astype(server.shown.prototypes.dtype)
+        known = old.known | (mass > 0)
+        shown = FedProtoDown(jnp.where((mass > 0)[:, None], means, old.prototypes), known)
         return server._replace(shown=shown), {"known_classes": jnp.sum(known, dtype=jnp.int32)}
 
     def logits(deployed: FedProtoDeployed, x: Array, key: Any = None) -> Array:
@@ -156,7 +167,7 @@ def fedproto(
         init_client=lambda key, seat, down, data: FedProtoClient(down),
         send=lambda server, seat: server.shown,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
         deploy=lambda key, seat, down, client, data: FedProtoDeployed(client.model, down),
         predict=logits,

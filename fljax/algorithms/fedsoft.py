@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, row_losses
-from fljax.algorithms.common import Entry, Update, check_share, share
+from fljax.algorithms.common import Entry, Update, check_share
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Cohort, Task
 
 if TYPE_CHECKING:
@@ -155,19 +156,18 @@ def fedsoft(
         update = trees.subtract(trained.params, middle(down.models))
         return Update(update), FedSoftClient(trained.params, jnp.asarray(True))
 
-    def aggregate(
-        key: Any, round: Any, server: FedSoftServer, up: Update, cohort: Any, held: Any
-    ) -> tuple[FedSoftServer, Info]:
-        mass = server.importance * server.size.astype(server.importance.dtype)[:, None]
+    def contribute(context: Any, server: FedSoftServer, seat: Any, up: Update) -> tuple[Part, tuple[()]]:
+        importance = server.importance[seat.id]
+        mass = importance * server.size[seat.id].astype(importance.dtype)
         mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass
-        there = server.membership[cohort.id] & cohort.present[:, None]
-        weights = jnp.where(there, mass[cohort.id], 0).T
-        moved = jax.tree.map(
-            lambda start, step: start[None] + step,
-            middle(server.models),
-            aggregators.mix(jax.vmap(share)(weights), up.update),
-        )
-        return server._replace(models=trees.where_rows(jnp.any(weights > 0, axis=1), moved, server.models)), {}
+        return Part(up.update, jnp.where(server.membership[seat.id], mass, 0)), ()
+
+    def finish(
+        key: Any, round: Any, server: FedSoftServer, total: Total, rows: Any, cohort: Any, held: Any
+    ) -> tuple[FedSoftServer, Info]:
+        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clusters, *leaf.shape)), middle(server.models))
+        moved = trees.move(start, mean(total))
+        return server._replace(models=trees.where_rows(total.weight > 0, moved, server.models)), {}
 
     def deploy(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> PyTree:
         # No lax.cond: with a condition for each client it would copy everything that it closes over, the examples too.
@@ -179,7 +179,7 @@ def fedsoft(
         init_client=init_client,
         send=send,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         select=select,
         deploy=deploy,
         predict=task.logits,

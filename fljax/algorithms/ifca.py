@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import aggregators, trees
 from fljax import local as training
+from fljax import trees
 from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
-from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform, share
+from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, divided, mean
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PyTree
+    from jaxtyping import Array, Float, Int, PyTree
 
     from fljax.types import Info
 
@@ -38,6 +39,13 @@ class IfcaUp(NamedTuple):
     update: PyTree
     cluster: Int[Array, ""]
     size: Int[Array, ""]
+
+
+class IfcaRow(NamedTuple):
+    """What is recorded of a client: whose model it trained, and its weight in that cluster's sum."""
+
+    cluster: Int[Array, ""]
+    mass: Float[Array, ""]
 
 
 def ifca(
@@ -99,21 +107,23 @@ def ifca(
         update = change(key, trees.take(down, cluster), seat.round, data)
         return IfcaUp(update, cluster, data.train.rows.size), client
 
-    def aggregate(key: Any, round: Any, server: Clusters, up: IfcaUp, cohort: Any, held: Any) -> tuple[Clusters, Info]:
-        mass = up.size if weights == "size" else jnp.ones_like(up.size)
-        mass = jnp.where(cohort.present, mass, 0).astype(jnp.result_type(float))
-        chose = up.cluster[None, :] == jnp.arange(clusters)[:, None]
-        matrix = jax.vmap(share)(jnp.where(chose, mass[None, :], 0))
-        step = trees.scale(aggregators.mix(matrix, up.update), server_lr)
-        info = {"chosen_cluster": jnp.where(cohort.present, up.cluster, -1), "weight": jnp.sum(matrix, axis=0)}
-        return Clusters(trees.add(server.models, step)), info
+    def contribute(context: Any, server: Clusters, seat: Any, up: IfcaUp) -> tuple[Part, IfcaRow]:
+        mass = trees.wide(up.size if weights == "size" else 1.0)
+        return Part(up.update, jnp.where(jnp.arange(clusters) == up.cluster, mass, 0)), IfcaRow(up.cluster, mass)
+
+    def finish(
+        key: Any, round: Any, server: Clusters, total: Total, rows: IfcaRow, cohort: Any, held: Any
+    ) -> tuple[Clusters, Info]:
+        models = trees.move(server.models, mean(total), server_lr)
+        weight = divided(rows.mass, total.weight[rows.cluster])
+        return Clusters(models), {"chosen_cluster": jnp.where(cohort.present, rows.cluster, -1), "weight": weight}
 
     return Algorithm(
         task=task,
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
         send=lambda server, seat: server.models,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
         deploy=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),
         predict=task.logits,

@@ -10,7 +10,7 @@ Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from fljax.algorithms.common import (
     one_model,
 )
 from fljax.local import Local
+from fljax.streaming import Part, Total, divided
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
     from fljax.types import Info
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
+
+
+class IncflRow(NamedTuple):
+    """What is recorded of a client: its loss, by how much that is above its threshold, and its weight q."""
+
+    loss: Float[Array, ""]
+    gap: Float[Array, ""]
+    weight: Float[Array, ""]
 
 
 def incfl(
@@ -89,16 +98,19 @@ def incfl(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Reported(trees.subtract(trained.params, down), loss), client
 
-    def direction(round: Any, up: Reported, cohort: Any) -> tuple[PyTree, Info]:
-        gap = up.loss - by_client(rho, cohort.id).astype(up.loss.dtype)
-        step = aggregators.incfl_update(
-            up.update, gap, present=cohort.present, surrogate=surrogate, normalise=normalise, eps=eps
-        )
-        gap = jnp.where(cohort.present, gap, jnp.nan)
-        weight = jnp.where(cohort.present, aggregators.incfl_weights(gap, surrogate=surrogate), 0)
-        return step, {"loss": jnp.where(cohort.present, up.loss, jnp.nan), "gap": gap, "weight": weight}
+    def contribute(context: Any, server: Any, seat: Any, up: Reported) -> tuple[Part, IncflRow]:
+        gap = up.loss - by_client(rho, seat.id).astype(up.loss.dtype)
+        weight = aggregators.incfl_weights(gap, surrogate=surrogate)
+        return Part(up.update, weight), IncflRow(up.loss, gap, weight)
 
-    parts = following(task, direction, server_lr, server_optimizer)
+    def direction(total: Total, rows: IncflRow, cohort: Any) -> tuple[PyTree, Info]:
+        step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype))
+        if normalise == "mean":
+            step = trees.scale(step, jnp.sum(cohort.present))
+        loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))
+        return step, {"loss": loss, "gap": gap, "weight": rows.weight}
+
+    parts = following(task, contribute, direction, server_lr, server_optimizer)
     return one_model(
         task,
         clients_per_round=clients_per_round,

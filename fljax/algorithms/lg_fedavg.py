@@ -15,8 +15,9 @@ import jax
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, select_uniform, uniform_mean
+from fljax.algorithms.common import Entry, Update, mean_update, plainly, select_uniform
 from fljax.local import Local
+from fljax.streaming import Streamed
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
@@ -95,9 +96,11 @@ def lg_fedavg(
         common, own = split(trained)
         return Update(trees.subtract(common, down)), LgFedAvgClient(own)
 
-    def aggregate(key: Any, round: Any, server: LgFedAvgServer, up: Update, cohort: Any, held: Any) -> tuple[Any, Info]:
-        step, info = uniform_mean(round, up, cohort)
-        return server._replace(shared=trees.add(server.shared, step)), info
+    def finish(
+        key: Any, round: Any, server: LgFedAvgServer, total: Any, rows: Any, cohort: Any, held: Any
+    ) -> tuple[LgFedAvgServer, Info]:
+        step, info = mean_update(total, rows, cohort)
+        return server._replace(shared=trees.move(server.shared, step)), info
 
     return Algorithm(
         task=task,
@@ -106,7 +109,7 @@ def lg_fedavg(
         init_client=init_client,
         send=lambda server, seat: server.shared,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(plainly, finish),
         select=select_uniform(clients_per_round),
         deploy=lambda key, seat, down, client, data: merge(down, client.own),
         predict=task.logits,

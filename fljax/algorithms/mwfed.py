@@ -31,6 +31,7 @@ from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Cohort, Task
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ class MwFedUp(NamedTuple):
     """What a client sends: its update, its loss of the received model, and the samples behind a pooled step."""
 
     update: PyTree
+    loss: Float[Array, ""]
+    samples: Float[Array, ""]
+
+
+class MwFedRow(NamedTuple):
+    """What is recorded of a client: its loss, and its weight in the sum."""
+
     loss: Float[Array, ""]
     samples: Float[Array, ""]
 
@@ -153,20 +161,21 @@ def mwfed(
         trained = training.train(key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps)
         return MwFedUp(trees.subtract(trained.params, down.model), loss, jnp.ones_like(loss)), client
 
-    def aggregate(
-        key: Any, round: Any, server: MwFedServer, up: MwFedUp, cohort: Any, held: Any
+    def contribute(context: Any, server: MwFedServer, seat: Any, up: MwFedUp) -> tuple[Part, MwFedRow]:
+        return Part(up.update, up.samples), MwFedRow(up.loss, up.samples)
+
+    def finish(
+        key: Any, round: Any, server: MwFedServer, total: Total, rows: MwFedRow, cohort: Any, held: Any
     ) -> tuple[MwFedServer, Info]:
-        weight = jnp.where(cohort.present, up.samples, 0)
-        step = aggregators.weighted_mean(up.update, weight)
-        model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
-        complains = cohort.present & (up.loss >= by_client(rho, cohort.id).astype(up.loss.dtype))
+        model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
+        complains = cohort.present & (rows.loss >= by_client(rho, cohort.id).astype(rows.loss.dtype))
         place = jnp.where(complains, cohort.id, server.weights.shape[0])
         unsatisfied = jnp.zeros(server.weights.shape, bool).at[place].set(True, mode="drop")
         raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
         info = {
-            "weight": share(weight),
-            "loss": jnp.where(cohort.present, up.loss, jnp.nan),
+            "weight": share(rows.samples),
+            "loss": jnp.where(cohort.present, rows.loss, jnp.nan),
             "effort": jnp.where(cohort.present, server.effort[cohort.id], 0),
             "share": weights,
         }
@@ -179,7 +188,7 @@ def mwfed(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         init_server=checked(rho, init_server),
         send=send,
         select=select,

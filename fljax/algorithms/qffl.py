@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, Reported, following, one_model
+from fljax.algorithms.common import Entry, OneModel, Reported, init_optimized, one_model
+from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -53,6 +54,7 @@ def qffl(
     Returns:
       The algorithm. Info by row: ``loss`` of the received model on all training rows, NaN where the row is empty.
     """
+    server_side = optimizer(server_lr, server_optimizer)
 
     def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Reported, Any]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
@@ -60,16 +62,21 @@ def qffl(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Reported(trees.subtract(trained.params, down), loss), client
 
-    def direction(round: Any, up: Reported, cohort: Any) -> tuple[PyTree, Info]:
+    # On the whole cohort: F^q is divided by the cohort's largest, beside which plain sums of it would underflow.
+    def aggregate(
+        key: Any, round: Any, server: OneModel, up: Reported, cohort: Any, held: Any
+    ) -> tuple[OneModel, Info]:
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
         step = aggregators.qffl_update(up.update, up.loss, q=q, learning_rate=rate, present=cohort.present)
-        return step, {"loss": jnp.where(cohort.present, up.loss, jnp.nan)}
+        after = server_side.move(server.model, server.optimizer, step, cohort.present)
+        return OneModel(*after), {"loss": jnp.where(cohort.present, up.loss, jnp.nan)}
 
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        **following(task, direction, server_lr, server_optimizer),
+        aggregate=aggregate,
+        init_server=init_optimized(task, server_side),
         dimensions=(("loss", ("row",)),),
     )
 

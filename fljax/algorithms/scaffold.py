@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, one_model, require_plain_sgd, uniform_mean
+from fljax import trees
+from fljax.algorithms.common import Entry, one_model, require_plain_sgd, share
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.local import Local
+from fljax.streaming import Part, Streamed, Total, divided
 from fljax.types import Algorithm, Census, Task
 
 if TYPE_CHECKING:
@@ -121,14 +122,16 @@ def scaffold(
             control = trees.subtract(trees.scale(update, -1 / length), drift)
         return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
 
-    def aggregate(
-        key: Any, round: Any, server: ScaffoldServer, up: ScaffoldUp, cohort: Any, held: Any
+    def contribute(context: Any, server: ScaffoldServer, seat: Any, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
+        return Part(up), ()
+
+    def finish(
+        key: Any, round: Any, server: ScaffoldServer, total: Total, rows: Any, cohort: Any, held: Any
     ) -> tuple[ScaffoldServer, Info]:
-        step, info = uniform_mean(round, up, cohort)
+        step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
-        part = cohort.present / jnp.maximum(server.population, 1)
-        control = trees.add(server.control, aggregators.weighted_sum(up.control, part))
-        return ScaffoldServer(model, state, control, server.population), info
+        control = trees.move(server.control, divided(total.value.control, server.population))
+        return ScaffoldServer(model, state, control, server.population), {"weight": share(trees.wide(cohort.present))}
 
     def model(key: Any, seat: Any, down: ScaffoldDown, client: Any, data: Any) -> PyTree:
         return down.model
@@ -137,7 +140,7 @@ def scaffold(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        aggregate=aggregate,
+        aggregate=Streamed(contribute, finish),
         init_server=init_server,
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
         init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.model)),

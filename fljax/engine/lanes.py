@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fljax import trees
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PyTree
+    from jaxtyping import Array, Bool, Int, PyTree
 
 AXIS = "clients"
 
@@ -73,11 +73,43 @@ def map_lanes(
       Results in the order of ``xs``; where the rows do not divide into chunks, padding costs nothing.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
-    lanes = max(1, min(lanes, -(-count // devices)))
-    if count == 0 or (devices == 1 and (cost is None or lanes >= count)):
+    if count == 0 or (devices == 1 and cost is None):
         if lanes >= count != 1:
             return jax.vmap(function)(xs)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
+    return fold_lanes(lambda x: ((), function(x)), lambda nothing, real: (), xs, lanes, devices, cost, skip=skip)[1]
+
+
+def fold_lanes(
+    function: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Bool[Array, " lanes"]], Any],
+    xs: PyTree,
+    lanes: int,
+    devices: int = 1,
+    cost: Int[Array, " count"] | None = None,
+    *,
+    skip: bool = True,
+) -> tuple[PyTree, PyTree]:
+    """As ``map_lanes``, with one of two results added up on the way, so that it is held for one chunk only.
+
+    Args:
+      function: of one row: what is added up, and what is kept.
+      add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; where ``real`` is False the row is padding, whose
+        summand repeats another's.
+      xs: ``[count, ...]``, at least one row.
+      lanes: as for ``map_lanes``, like all others.
+      devices: over which the sums go as well.
+      cost: see there.
+      skip: see there.
+
+    Returns:
+      The sums over all rows, and ``[count, ...]`` of what is kept, in the order of ``xs``.
+    """
+    count = jax.tree.leaves(xs)[0].shape[0]
+    lanes = max(1, min(lanes, -(-count // devices)))
+    if devices == 1 and lanes == count > 1:
+        summands, kept = jax.vmap(function)(xs)
+        return add_up(summands, jnp.ones(count, bool)), kept
     chunks = -(-count // (lanes * devices))
     order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
     padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: nobody
@@ -91,36 +123,52 @@ def map_lanes(
             turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
     row = row.reshape(devices, chunks, lanes)
     if devices == 1:
-        return _in_turn(function, xs, row[0], row[0], count, turns)
+        return _in_turn(function, add_up, xs, row[0], row[0], count, turns)
     place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    found = _in_turn(function, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns)
-    found = jax.lax.all_gather(found, AXIS, tiled=True)
-    return trees.take(found, jnp.argsort(row.reshape(-1))[:count])
+    sums, kept = _in_turn(function, add_up, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns)
+    sums, kept = jax.lax.psum(sums, AXIS), jax.lax.all_gather(kept, AXIS, tiled=True)
+    return sums, trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
 
 
 def _in_turn(
-    function: Callable[[Any], Any], xs: PyTree, row: Array, place: Array, size: int, turns: int | Array
-) -> PyTree:
+    function: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Any], Any],
+    xs: PyTree,
+    row: Array,
+    place: Array,
+    size: int,
+    turns: int | Array,
+) -> tuple[PyTree, PyTree]:
     """The first ``turns`` chunks one after another: ``row [chunks, lanes]`` of ``xs`` go to ``place`` of ``size``.
 
-    Rows beyond the end repeat the last one; what is computed for them is written nowhere that is read.
+    Rows beyond the end repeat the last one; what is computed for them is neither added up nor written where it is read.
     """
     lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
+
+    def one_by_one(x: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(x))
 
     def read(turn: Array) -> PyTree:
         index = jnp.minimum(row[turn], count - 1)
         return trees.take(xs, index[0] if lanes == 1 else index)
 
-    whole = jax.jit(function if lanes == 1 else jax.vmap(function))  # so that it is traced once for shapes and loop
-    shapes = jax.eval_shape(lambda: whole(read(jnp.zeros((), jnp.int32))))
-    cut = 0 if lanes == 1 else 1
-    empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[cut:]), leaf.dtype), shapes)
+    whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # so that it is traced once for shapes and loop
 
-    def one(turn: Array, found: PyTree) -> PyTree:
-        where = place[turn, 0] if lanes == 1 else place[turn]
-        return jax.tree.map(lambda all, new: all.at[where].set(new, mode="drop"), found, whole(read(turn)))
+    def chunk(turn: Array) -> tuple[PyTree, PyTree]:
+        summands, kept = whole(read(turn))
+        return add_up(summands, row[turn] < count), kept
 
-    return jax.lax.fori_loop(0, turns, one, empty)
+    shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    kept = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def one(turn: Array, found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        sums, kept = found
+        more, new = chunk(turn)
+        kept = jax.tree.map(lambda all, new: all.at[place[turn]].set(new, mode="drop"), kept, new)
+        return trees.add(sums, more), kept
+
+    return jax.lax.fori_loop(0, turns, one, (sums, kept))
 
 
 def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:

@@ -16,8 +16,9 @@ from fljax.engine.declared import as_declared, shared
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
 from fljax.engine.memory import attempt, made_bytes, steps_differ
-from fljax.engine.round import State, by_id, initial_state, one_round, poll, train
+from fljax.engine.round import State, by_id, initial_state, one_round, poll, train_one
 from fljax.local import AT_ONCE
+from fljax.streaming import as_streamed
 from fljax.types import Algorithm, Federation, Seat
 
 if TYPE_CHECKING:
@@ -366,10 +367,14 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         traced: list[Any], by_seed: Any, data: Federation, server: Any, cohort: Any, kept: Any, own: Any
     ) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)
-        return train(algorithm, data, single, zero, zero, server, cohort, kept, own)[0]
+        kept, own = trees.take((kept, own), 0)
+        up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
+        aggregate = as_streamed(algorithm.aggregate)
+        context = aggregate.context(jax.random.key(0), zero, server, cohort)
+        return up, aggregate.contribute(context, server, Seat(zero, own.id, zero), up)
 
     arguments = (traced, by_seed, data, state.server, row(cohort), row(state.clients), row(data.clients))
-    closed, up = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
+    closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
     population = data.clients.id.shape[0]
     sizes = Sizes(
         rows=cohort.id.shape[0],

@@ -11,7 +11,8 @@ import numpy as np
 from fljax import trees
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.lanes import map_lanes
+from fljax.engine.lanes import fold_lanes, map_lanes
+from fljax.streaming import Part, Total, add_up, as_streamed
 from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset
 
 if TYPE_CHECKING:
@@ -168,10 +169,10 @@ def one_round(
     row = jnp.clip(cohort.id, 0, population - 1)
     kept = trees.take(state.clients, row)
     data = trees.take(federation.clients, row)
-    up, trained = train(algorithm, federation, lanes, state.seed, round, server, cohort, kept, data)
-
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
-    server, aggregated = algorithm.aggregate(aggregate_key, round, server, up, cohort, held_data(federation))
+    total, rows, trained = train(algorithm, federation, lanes, state.seed, round, server, cohort, kept, data)
+    finish = as_streamed(algorithm.aggregate).finish
+    server, aggregated = finish(aggregate_key, round, server, total, rows, cohort, held_data(federation))
 
     broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
     sound = (state.diverged < 0) & ~broken
@@ -200,19 +201,44 @@ def train(
     cohort: Cohort,
     kept: PyTree,
     data: ClientData,
-) -> tuple[PyTree, PyTree]:
-    """(Up, Client) of every row of the cohort; zeros, and a Client that is not to be kept, where a row is empty."""
-    key = round_key(seed, Purpose.TRAIN, round)
+) -> tuple[Total, PyTree, PyTree]:
+    """What the cohort adds up to, and of each row what is recorded and the Client.
 
-    def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[PyTree, PyTree]:
+    Where a row is empty nothing is added, zeros are recorded, and the Client is not to be kept.
+    """
+    aggregate = as_streamed(algorithm.aggregate)
+    context = aggregate.context(round_key(seed, Purpose.AGGREGATE, round), round, server, cohort)
+
+    def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
         client, slot, present, own = row
-        seat = Seat(round, client.id, slot)
-        down = algorithm.send(server, seat)
-        up, new = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
-        return trees.where(present, up, trees.zeros_like(up)), trees.where(present, new, own)
+        up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
+        part, record = aggregate.contribute(context, server, Seat(round, client.id, slot), up)
+        kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
+        return (part, present), kept
+
+    def sums(summands: tuple[Part, Array], real: Array) -> Total:
+        parts, present = summands
+        return add_up(parts, present & real)
 
     # A client's steps follow from its samples; an empty row has none.
     cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
-    return map_lanes(
-        one, (data, cohort.slot, cohort.present, kept), lanes.clients, lanes.devices, cost, skip=lanes.seeds == 1
-    )
+    xs = (data, cohort.slot, cohort.present, kept)
+    total, (rows, trained) = fold_lanes(one, sums, xs, lanes.clients, lanes.devices, cost, skip=lanes.seeds == 1)
+    return total, rows, trained
+
+
+def train_one(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    client: ClientData,
+    slot: Array,
+    own: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """(Up, Client) of one client that trains."""
+    key = round_key(seed, Purpose.TRAIN, round)
+    seat = Seat(round, client.id, slot)
+    down = algorithm.send(server, seat)
+    return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
+from fljax import streaming
 from fljax.types import Algorithm, Applied, Subset
 
 if TYPE_CHECKING:
@@ -109,16 +110,12 @@ def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable
         own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
         return rewrap(server, own), cohort, info
 
-    def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Any, held: Any) -> Any:
-        own, info = inner.aggregate(key, round, unwrap(server), up, cohort, held)
-        return rewrap(server, own), info
-
     counted, introduce, served, clusters = inner.counted, inner.introduce, inner.served, inner.clusters
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
         introduce=None if introduce is None else lambda server, seat: introduce(unwrap(server), seat),
         select=select,
-        aggregate=aggregate,
+        aggregate=streaming.within(inner.aggregate, unwrap, rewrap),
         served=None if served is None else lambda server: served(unwrap(server)),
         clusters=None if clusters is None else lambda server: clusters(unwrap(server)),
         counted=None if counted is None else lambda server, seat: counted(unwrap(server), seat),

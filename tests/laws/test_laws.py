@@ -16,9 +16,8 @@ import pytest
 from fljax import engine
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.round import by_id, initial_state, local_data
-from fljax.engine.round import train as train_cohort
-from fljax.types import Cohort, Seat
+from fljax.engine.round import by_id, initial_state, local_data, train_one
+from fljax.types import Seat
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
@@ -212,11 +211,9 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
 
         def messages() -> Any:
             state = initial_state(algorithm, data, jnp.uint32(0))
-            row = Cohort(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
-            first = jax.tree.map(lambda leaf: leaf[:1], (state.clients, data.clients))
-            up, _ = train_cohort(
-                algorithm, data, Lanes(1, 1, 1), jnp.uint32(0), jnp.int32(0), state.server, row, *first
-            )
+            kept, client = jax.tree.map(lambda leaf: leaf[0], (state.clients, data.clients))
+            zero = jnp.int32(0)
+            up, _ = train_one(algorithm, data, jnp.uint32(0), zero, state.server, client, zero, kept)
             return up, state.ballots
 
         return shapes(jax.eval_shape(messages))

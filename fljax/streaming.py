@@ -1,0 +1,164 @@
+"""Aggregation as a sum: what each client adds, and what becomes of the total.
+
+Floor 0: imports JAX only. A round's updates need not all be there at once: each is added to the sums as soon as it is
+made, so that the memory of a round does not grow with the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fljax import trees
+from fljax.types import Aggregate, Cohort, Seat
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, PyTree
+
+
+class Part(NamedTuple):
+    """What one client adds to the sums of a round.
+
+    Attributes:
+      value: a pytree of floating leaves ``[...]``.
+      weight: ``[]``, or ``[R]`` where there are R sums (clusters, for example). A value of weight 0 is never read.
+    """
+
+    value: PyTree
+    weight: Any = 1.0
+
+
+class Total(NamedTuple):
+    """The sums of a round, in float32 or wider.
+
+    Attributes:
+      value: ``sum_s weight_s * value_s``: leaves ``[...]``, or ``[R, ...]`` where weights are ``[R]``.
+      weight: ``sum_s weight_s``, ``[]`` or ``[R]``.
+    """
+
+    value: PyTree
+    weight: Array
+
+
+class Streamed(NamedTuple):
+    """How what the cohort sends is folded into the server, client by client.
+
+    What it computes: with (part_s, row_s) = contribute(prepare(...), server, seat_s, up_s) of each client s that is
+    present, ``finish`` is given ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds the
+    parts up while the cohort trains, and leaves out who is absent, whatever it holds (also NaN).
+
+    Attributes:
+      contribute: ONE ``(context, server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any
+        pytree.
+      finish: ``(key, round, server, total, rows, cohort, held) -> (Server, Info)``. ``rows`` are ``[S, ...]``, zeros
+        where nobody is present; ``held`` maps names to Subsets of the server's own examples.
+      prepare: ``(key, round, server, cohort) -> context``, once a round; None: the context is ``()``.
+    """
+
+    contribute: Callable[[Any, Any, Seat, Any], tuple[Part, Any]]
+    finish: Callable[..., tuple[Any, Any]]
+    prepare: Callable[[Any, Any, Any, Cohort], Any] | None = None
+
+    def context(self, key: Any, round: Any, server: Any, cohort: Cohort) -> Any:
+        """What every client of the round is given besides its own."""
+        return () if self.prepare is None else self.prepare(key, round, server, cohort)
+
+    def __call__(
+        self, key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """The same on a whole cohort, ``up`` [S, ...]: an ``Aggregate``."""
+        context = self.context(key, round, server, cohort)
+
+        def one(id: Array, slot: Array, up: Any) -> tuple[Part, Any]:
+            return self.contribute(context, server, Seat(round, id, slot), up)
+
+        parts, rows = jax.vmap(one)(cohort.id, cohort.slot, up)
+        rows = trees.where_rows(cohort.present, rows, trees.zeros_like(rows))
+        return self.finish(key, round, server, add_up(parts, cohort.present), rows, cohort, held)
+
+
+def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
+    """An aggregation of a whole cohort as one of which the record of a client is all that it sends.
+
+    Nothing is added up, so that ``finish`` finds the messages of the cohort in its rows.
+    """
+    if isinstance(aggregate, Streamed):
+        return aggregate
+
+    def contribute(context: Any, server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+        return Part(()), up
+
+    def finish(
+        key: Any, round: Any, server: Any, total: Total, rows: Any, cohort: Cohort, held: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        return aggregate(key, round, server, rows, cohort, held)
+
+    return Streamed(contribute, finish)
+
+
+def within(
+    aggregate: Streamed | Aggregate, unwrap: Callable[[Any], Any], rewrap: Callable[[Any, Any], Any]
+) -> Streamed:
+    """``aggregate`` in a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
+    inner = as_streamed(aggregate)
+
+    def contribute(context: Any, server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+        return inner.contribute(context, unwrap(server), seat, up)
+
+    def finish(
+        key: Any, round: Any, server: Any, total: Total, rows: Any, cohort: Cohort, held: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        own, info = inner.finish(key, round, unwrap(server), total, rows, cohort, held)
+        return rewrap(server, own), info
+
+    def prepare(key: Any, round: Any, server: Any, cohort: Cohort) -> Any:
+        return inner.context(key, round, unwrap(server), cohort)
+
+    return Streamed(contribute, finish, prepare)
+
+
+def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
+    """The sums over the leading axis of ``parts``, of those present: one matrix product for each leaf.
+
+    Args:
+      parts: leaves ``[L, ...]``, weights ``[L]`` or ``[L, R]``.
+      present: ``[L]``. Who is absent is never read.
+
+    Returns:
+      The total, in float32 or wider. Products are taken at highest precision.
+    """
+    weight = trees.wide(parts.weight)
+    weight = jnp.where(present.reshape(-1, *[1] * (weight.ndim - 1)), weight, 0)
+    used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
+
+    def combine(leaf: Array) -> Array:
+        rows = trees.wide(jnp.where(used[:, None], leaf.reshape(leaf.shape[0], -1), jnp.zeros((), leaf.dtype)))
+        found = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+        return found.reshape(*weight.shape[1:], *leaf.shape[1:])
+
+    return Total(jax.tree.map(combine, parts.value), jnp.sum(weight, axis=0))
+
+
+def mean(total: Total) -> PyTree:
+    """``value / weight``: the weighted mean of what the clients added, zeros where no weight is left.
+
+    It is in float32 or wider, as the sums are; who adds it to a model casts it (``trees.move``).
+    """
+    return divided(total.value, total.weight)
+
+
+def divided(value: PyTree, by: Any) -> PyTree:
+    """``value / by``, zeros where ``by`` is zero; ``by`` is ``[]``, or ``[R]`` for leaves ``[R, ...]``.
+
+    Asked as "is zero", so that a NaN among the weights shows in the result instead of emptying it.
+    """
+    by = jnp.asarray(by)
+
+    def divide(leaf: Array) -> Array:
+        each = by.astype(leaf.dtype).reshape(by.shape + (1,) * (leaf.ndim - by.ndim))
+        return jnp.where(each == 0, jnp.zeros_like(leaf), leaf / jnp.where(each == 0, 1, each))
+
+    return jax.tree.map(divide, value)
