@@ -1,0 +1,82 @@
+"""Law 15: an algorithm whose aggregation is streamed gives the same on a cohort that is stacked."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import engine, streaming
+from fljax.engine.execution import Lanes
+from fljax.engine.round import State, by_id, initial_state
+from fljax.types import Algorithm
+from tests.laws.cases import ALGORITHMS, LOCAL
+from tests.laws.compare import assert_close
+from tests.precision import enable_x64
+from tests.toys.federation import spoil_client, tiny_federation
+from tests.toys.quick import QUICK
+from tests.toys.task import logistic_regression
+
+STREAMED = (
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "perfedavg",
+    "pfedme",
+    "afl",
+    "mwfed",
+    "incfl",
+    "lg_fedavg",
+    "ifca",
+    "fedsoft",
+    "fedem",
+    "fedavg_finetune",
+    "ditto",
+    "fedala",
+    "fedproto",
+)
+
+
+def _algorithm(name: str) -> Algorithm:
+    return ALGORITHMS[name].build(logistic_regression(jnp.float64), LOCAL, **ALGORITHMS[name].example)
+
+
+def test_which_algorithms_are_streamed() -> None:
+    with enable_x64(True):
+        found = [name for name in ALGORITHMS if isinstance(_algorithm(name).aggregate, streaming.Streamed)]
+    assert tuple(found) == STREAMED
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_law_15_streamed_and_stacked_agree(name: str) -> None:
+    """In chunks and all at once, ragged, with an absent client that holds NaN; law 3 has one client at a time."""
+    with enable_x64(True):
+        whole = tiny_federation(dtype=jnp.float64)
+        streamed = _algorithm(name)
+
+        def aggregate(*arguments: Any) -> Any:
+            return streamed.aggregate(*arguments)
+
+        assert not isinstance(aggregate, streaming.Streamed)
+        stacked = streamed._replace(aggregate=aggregate)
+        data = by_id(spoil_client(whole, 1))
+        available = jnp.arange(5) != 1
+
+        def run(algorithm: Algorithm, lanes: int) -> tuple[State, Any]:
+            @functools.partial(jax.jit, compiler_options=QUICK)
+            def step(state: State) -> tuple[State, Any]:
+                return engine.one_round(algorithm, data, Lanes(lanes, 1, 5), state, available=available)
+
+            state, info = initial_state(algorithm, data, jnp.uint32(0)), None
+            for _ in range(2):
+                state, info = step(state)
+            return state, info
+
+        expected = run(stacked, 5)
+        assert np.all(np.asarray(expected[0].diverged) == -1)
+        for lanes in (2, 5):
+            assert_close(expected, run(streamed, lanes), 1e-12)
