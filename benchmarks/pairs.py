@@ -1,10 +1,12 @@
-"""Before and after a compiler option, in interleaved pairs: ``python benchmarks/pairs.py``.
+"""Two forms of fljax in interleaved pairs: ``python benchmarks/pairs.py``.
 
-On several CPU devices fljax compiles without YNNPACK's fused kernels, because with them the heap grows with every local
-step. This measures what that costs and saves: each workload runs in two processes, with the kernels and without them,
-which take turns (one is halted while the other runs). Of every pair of turns the ratio of the two times is kept. The
-table gives the median ratio with a 95 % interval (bootstrap over pairs), and by how much the resident memory of both
-processes grew over all turns, which have as many rounds in both.
+Each workload runs in two processes, which take turns (one is halted while the other runs). Of every pair of turns the
+ratio of the two times is kept. The table gives the median ratio with a 95 % interval (bootstrap over pairs), and by how
+much the resident memory of both processes grew over all turns, which have as many rounds in both.
+
+Without further arguments, the first form is compiled with YNNPACK's fused kernels and the second without them: fljax
+leaves them out on several CPU devices, because with them the heap grows with every local step. With ``--against
+FOLDER`` the first form is the fljax of another checkout, and the second is that of this one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measuring import Entrant, enter, export
 from throughput import RESULTS, hardware
@@ -24,24 +26,53 @@ from workers import OWN, Contestant, WorkerError
 from workloads import WORKLOADS, Workload
 
 _STEP: dict[str, Any] = {"clients": 2, "cohort": 2, "samples": 8, "distinct": 16, "batch": 8}
-CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3")} | {
+CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3", "W5")} | {
     "ResNet18": WORKLOADS["W4"]._replace(
         name="ResNet18", title="ResNet18 with GroupNorm on 32x32x3, 2 of 2 clients, 1 step of 8", **_STEP
     )
 }
-_OPTIONS = ("--clients", "auto", "--devices", "all")
-WITH = Contestant("with fused kernels", "fljax", OWN, "fljax_.py", ((*_OPTIONS, "--fused"),), tuple(CHOSEN))
-WITHOUT = Contestant("without", "fljax", OWN, "fljax_.py", (_OPTIONS,), tuple(CHOSEN))
+USUAL = ("W1a", "W1b", "W2", "W3", "ResNet18")
+
+
+class Question(NamedTuple):
+    """What is compared: the two forms, and their names in the table."""
+
+    title: str
+    names: tuple[str, str]
+    contestants: tuple[Contestant, Contestant]
+    file: str
+
+
+def question(against: Path | None, devices: str) -> Question:
+    """The question that the command line asks."""
+    options = ("--clients", "auto", "--devices", devices)
+
+    def form(name: str, *more: str) -> Contestant:
+        return Contestant(name, "fljax", OWN, "fljax_.py", ((*options, *more),), tuple(CHOSEN))
+
+    if against is None:
+        names = ("with", "without")
+        forms = form("with fused kernels", "--fused"), form("without")
+        return Question("fljax with and without YNNPACK's fused kernels", names, forms, "fused-kernels")
+    names = ("before", "after")
+    forms = form("before", "--source", str(against.resolve())), form("after")
+    return Question("fljax before and after a change", names, forms, f"before-after-{devices}")
 
 
 def main() -> None:
     """Measures workload after workload, and writes the table after each."""
-    parser = argparse.ArgumentParser(description="fljax with and without YNNPACK's fused kernels, in pairs.")
-    parser.add_argument("--workloads", default=",".join(CHOSEN), help="comma-separated")
+    parser = argparse.ArgumentParser(description="Two forms of fljax, in interleaved pairs.")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout, which is the first form")
+    parser.add_argument("--devices", choices=("1", "all"), default="all", help="cores of the CPU that are devices")
+    parser.add_argument("--workloads", default=",".join(USUAL), help=f"comma-separated, among {', '.join(CHOSEN)}")
     parser.add_argument("--pairs", type=int, default=40, help="of turns, for each workload")
     parser.add_argument("--seconds", type=float, default=1.5, help="of one turn")
-    parser.add_argument("--out", type=Path, default=RESULTS / f"{datetime.date.today()}-fused-kernels.md")
+    parser.add_argument("--out", type=Path, help="a Markdown file")
     options = parser.parse_args()
+    if options.against is not None and not (options.against / "fljax" / "__init__.py").is_file():
+        raise SystemExit(f"expected a checkout of fljax, got {str(options.against)!r}")
+    asked = question(options.against, options.devices)
+    out = options.out or RESULTS / f"{datetime.date.today()}-{asked.file}.md"
     names = options.workloads.split(",")
     unknown = [name for name in names if name not in CHOSEN]
     if unknown:
@@ -50,23 +81,25 @@ def main() -> None:
     for name in names:
         with tempfile.TemporaryDirectory(prefix="fljax-pairs-") as scratch:
             try:
-                row, found = measure(CHOSEN[name], options.pairs, options.seconds, Path(scratch))
+                row, found = measure(asked, CHOSEN[name], options.pairs, options.seconds, Path(scratch))
                 versions |= found
             except WorkerError as reason:
-                row = f"| {name} | skipped: {reason} | | | | | | |"
+                row = f"| {name} | skipped: {reason} | | | | | | | |"
         rows.append(row)
         print(row, flush=True)
-        write(options.out, rows, versions, machine, options)
-    print(f"saved: {options.out.name} in {options.out.parent.name}/")
+        write(out, asked, rows, versions, machine, options)
+    print(f"saved: {out.name} in {out.parent.name}/")
 
 
-def measure(workload: Workload, pairs: int, seconds: float, scratch: Path) -> tuple[str, dict[str, str]]:
+def measure(
+    asked: Question, workload: Workload, pairs: int, seconds: float, scratch: Path
+) -> tuple[str, dict[str, str]]:
     """One row of the table, and the versions of packages."""
     file = export(workload, scratch)
     entrants: list[Entrant] = []
     versions: dict[str, str] = {}
     try:
-        for contestant in (WITH, WITHOUT):
+        for contestant in asked.contestants:
             found, versions = enter(contestant, sys.executable, workload, file, scratch, seconds, print)
             entrants.append(found)
         rounds = min(each.rounds for each in entrants)
@@ -76,12 +109,13 @@ def measure(workload: Workload, pairs: int, seconds: float, scratch: Path) -> tu
     finally:
         for each in entrants:
             each.worker.close()
-    ratios = [without / having for having, without in spent]
+    ratios = [second / first for first, second in spent]
     low, high = interval(ratios)
     times = [statistics.median(column) / rounds * 1e3 for column in zip(*spent, strict=True)]
     cells = [workload.name, workload.title, f"{times[0]:.1f}", f"{times[1]:.1f}"]
     cells += [f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"]
     steps = workload.client_steps * rounds * pairs
+    cells += [f"{entrants[0].first_round:.1f} / {entrants[1].first_round:.1f}"]
     cells += [f"{grown[0]:+.0f}", f"{grown[1]:+.0f}", f"{steps:,}"]
     return "| " + " | ".join(cells) + " |", versions
 
@@ -107,21 +141,26 @@ def interval(ratios: list[float], draws: int = 4000) -> tuple[float, float]:
     return medians[round(0.025 * draws)], medians[round(0.975 * draws) - 1]
 
 
-def write(out: Path, rows: list[str], versions: dict[str, str], machine: dict[str, Any], options: Any) -> None:
+def write(
+    out: Path, asked: Question, rows: list[str], versions: dict[str, str], machine: dict[str, Any], options: Any
+) -> None:
     """The results so far, as Markdown."""
+    first, second = asked.names
+    against = "" if options.against is None else "--against FOLDER "
     lines = [
-        f"# fljax with and without YNNPACK's fused kernels, {datetime.date.today()}",
+        f"# {asked.title}, {datetime.date.today()}",
         "",
-        f"`python benchmarks/pairs.py --workloads {options.workloads} --pairs {options.pairs} "
-        f"--seconds {options.seconds:g}` on {machine['cpu']}, {machine['cores']} cores.",
+        f"`python benchmarks/pairs.py {against}--devices {options.devices} --workloads {options.workloads} "
+        f"--pairs {options.pairs} --seconds {options.seconds:g}` on {machine['cpu']}, {machine['cores']} cores.",
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
         "",
-        "Each workload ran on all cores as devices in two processes that took turns. Times are medians of a round. The",
-        "ratio is the median over pairs of turns of time without by time with the kernels (above 1: leaving them out",
-        "costs time), with a 95 % bootstrap interval. Growth is that of resident memory over all turns together.",
+        "Each workload ran in two processes that took turns. Times are medians of a round. The ratio is the median",
+        f"over pairs of turns of the time {second} divided by the time {first} (above 1: {second} is slower), with a 95 %",
+        "bootstrap interval. A first round includes compilation. Growth is that of resident memory over all turns.",
         "",
-        "| | workload | ms with | ms without | ratio | growth with, MiB | growth without, MiB | client-steps each |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| | workload | ms {first} | ms {second} | ratio | first round, s | growth {first}, MiB | "
+        f"growth {second}, MiB | client-steps each |",
+        "|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
     ]

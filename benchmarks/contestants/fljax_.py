@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto", fused=False)
+options = arguments(clients="auto", devices="auto", fused=False, source="")
+if options.source:  # the fljax of another checkout
+    sys.path.insert(0, options.source)
 
 import fljax  # noqa: E402
 

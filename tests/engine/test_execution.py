@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 SIZES = Sizes(rows=12, population=30, seeds=4, model=1000, evaluated=1000)
@@ -166,10 +169,40 @@ def test_every_strategy_gives_the_same(local: Local, rows: int) -> None:
         assert_close(expected, _runs(Execution(clients, devices=devices), local, rows).state)
 
 
-def test_devices_do_not_change_a_bit() -> None:
-    """One client at a time is the same computation wherever it runs."""
-    one, two = (_runs(Execution("scan", devices=n), LOCAL, 5).state for n in (1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+def test_the_same_layout_gives_the_same_bits() -> None:
+    """Other numbers of devices or lanes add up in another order: see ``test_every_strategy_gives_the_same``."""
+    for execution in (Execution("scan", devices=2), Execution(2, devices=1)):
+        one, two = (_runs(execution, LOCAL, 5).state for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+def test_all_devices_hold_the_same_bits() -> None:
+    """Every device goes on from sums of its own, so they must be equal to the last bit; on 2, 4 and 8 devices."""
+    code = """
+import fljax
+fljax.use_cores(8)
+import jax, numpy as np
+from fljax.algorithms import fedavg, incfl
+from fljax.local import Local
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+task, local = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+for algorithm in (fedavg(task, local, clients_per_round=None), incfl(task, local, threshold=0.9)):
+    alone = None
+    for devices in (1, 2, 4, 8):
+        execution = fljax.Execution("scan", devices=devices)
+        state = fljax.simulate(algorithm, tiny_federation(), rounds=3, execution=execution).state
+        for leaf in jax.tree.leaves(state):
+            copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+            assert len(copies) == min(devices, 5), len(copies)  # a device for each client at most
+            assert all(np.array_equal(copies[0], each) for each in copies), devices
+        found = jax.tree.map(np.asarray, state)
+        alone = found if alone is None else alone
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), alone, found)
+print("same")
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert found.stdout.split() == ["same"], found.stderr
 
 
 def test_a_trial_takes_one_of_the_neighbours() -> None:
