@@ -156,7 +156,7 @@ def write(
         "",
         "Each workload ran in two processes that took turns. Times are medians of a round. The ratio is the median",
         f"over pairs of turns of the time {second} divided by the time {first} (above 1: {second} is slower), with a",
-        "95 % bootstrap interval. A first round includes compilation. Growth is that of resident memory over all turns.",
+        "95 % bootstrap interval. A first round includes compilation. Growth is of resident memory over all turns.",
         "",
         f"| | workload | ms {first} | ms {second} | ratio | first round, s | growth {first}, MiB | "
         f"growth {second}, MiB | client-steps each |",
