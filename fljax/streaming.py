@@ -24,7 +24,8 @@ class Part(NamedTuple):
 
     Attributes:
       value: a pytree of floating leaves ``[...]``.
-      weight: ``[]``, or ``[R]`` where there are R sums (clusters, for example). A value of weight 0 is never read.
+      weight: ``[]``, or ``[R]`` where there are R sums (clusters, for example). A value whose weights are all 0 is
+        never read.
     """
 
     value: PyTree
@@ -46,34 +47,28 @@ class Total(NamedTuple):
 class Streamed(NamedTuple):
     """How what the cohort sends is folded into the server, client by client.
 
-    What it computes: with (part_s, row_s) = contribute(prepare(...), server, seat_s, up_s) of each client s that is
-    present, ``finish`` is given ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds the
-    parts up while the cohort trains, and leaves out who is absent, whatever it holds (also NaN).
+    With ``(part_s, row_s) = contribute(server, seat_s, up_s)`` of each client s that is present, ``finish`` is given
+    ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds the parts up while the cohort trains,
+    and leaves out who is absent, whatever it holds (also NaN). What all clients of a round need besides, ``select``
+    may put into the server.
 
     Attributes:
-      contribute: ONE ``(context, server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any
+      contribute: ONE ``(server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any
         pytree.
       finish: ``(key, round, server, total, rows, cohort, held) -> (Server, Info)``. ``rows`` are ``[S, ...]``, zeros
         where nobody is present; ``held`` maps names to Subsets of the server's own examples.
-      prepare: ``(key, round, server, cohort) -> context``, once a round; None: the context is ``()``.
     """
 
-    contribute: Callable[[Any, Any, Seat, Any], tuple[Part, Any]]
+    contribute: Callable[[Any, Seat, Any], tuple[Part, Any]]
     finish: Callable[..., tuple[Any, Any]]
-    prepare: Callable[[Any, Any, Any, Cohort], Any] | None = None
-
-    def context(self, key: Any, round: Any, server: Any, cohort: Cohort) -> Any:
-        """What every client of the round is given besides its own."""
-        return () if self.prepare is None else self.prepare(key, round, server, cohort)
 
     def __call__(
         self, key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Mapping[str, Any]
     ) -> tuple[Any, Any]:
         """The same on a whole cohort, ``up`` [S, ...]: an ``Aggregate``."""
-        context = self.context(key, round, server, cohort)
 
         def one(id: Array, slot: Array, up: Any) -> tuple[Part, Any]:
-            return self.contribute(context, server, Seat(round, id, slot), up)
+            return self.contribute(server, Seat(round, id, slot), up)
 
         parts, rows = jax.vmap(one)(cohort.id, cohort.slot, up)
         rows = trees.where_rows(cohort.present, rows, trees.zeros_like(rows))
@@ -83,12 +78,12 @@ class Streamed(NamedTuple):
 def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
     """An aggregation of a whole cohort as one of which the record of a client is all that it sends.
 
-    Nothing is added up, so that ``finish`` finds the messages of the cohort in its rows.
+    Nothing but their number is added up, so that ``finish`` finds the messages of the cohort in its rows.
     """
     if isinstance(aggregate, Streamed):
         return aggregate
 
-    def contribute(context: Any, server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+    def contribute(server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
         return Part(()), up
 
     def finish(
@@ -105,8 +100,8 @@ def within(
     """``aggregate`` in a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
     inner = as_streamed(aggregate)
 
-    def contribute(context: Any, server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
-        return inner.contribute(context, unwrap(server), seat, up)
+    def contribute(server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+        return inner.contribute(unwrap(server), seat, up)
 
     def finish(
         key: Any, round: Any, server: Any, total: Total, rows: Any, cohort: Cohort, held: Mapping[str, Any]
@@ -114,10 +109,7 @@ def within(
         own, info = inner.finish(key, round, unwrap(server), total, rows, cohort, held)
         return rewrap(server, own), info
 
-    def prepare(key: Any, round: Any, server: Any, cohort: Cohort) -> Any:
-        return inner.context(key, round, unwrap(server), cohort)
-
-    return Streamed(contribute, finish, prepare)
+    return Streamed(contribute, finish)
 
 
 def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
@@ -129,8 +121,16 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
 
     Returns:
       The total, in float32 or wider. Products are taken at highest precision.
+
+    Raises:
+      ValueError: if a leaf holds integers, or a weight is neither one number nor a row of them.
     """
     weight = trees.wide(parts.weight)
+    if weight.ndim not in (1, 2):
+        raise ValueError(f"expected a weight of one number or [R] for each client, got shape {weight.shape[1:]}")
+    for leaf in jax.tree.leaves(parts.value):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(f"expected floating leaves to add up, got a leaf of dtype {leaf.dtype}")
     weight = jnp.where(present.reshape(-1, *[1] * (weight.ndim - 1)), weight, 0)
     used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
 
@@ -145,7 +145,7 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
 def mean(total: Total) -> PyTree:
     """``value / weight``: the weighted mean of what the clients added, zeros where no weight is left.
 
-    It is in float32 or wider, as the sums are; who adds it to a model casts it (``trees.move``).
+    It is in float32 or wider, as the sums are; ``trees.add_scaled`` gives a model to which it is added its own dtype.
     """
     return divided(total.value, total.weight)
 

@@ -80,11 +80,13 @@ def add(a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(jnp.add, a, b)
 
 
-def move(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
+def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
     """``tree + rate * step``, computed in the wider dtype of both and given that of ``tree``."""
 
     def one(x: Array, y: Array) -> Array:
-        return (x + y * jnp.asarray(rate).astype(y.dtype)).astype(jnp.result_type(x))
+        x = jnp.asarray(x)
+        dtype = x.dtype if x.dtype.itemsize > y.dtype.itemsize else y.dtype
+        return (x.astype(dtype) + y.astype(dtype) * jnp.asarray(rate).astype(dtype)).astype(x.dtype)
 
     return jax.tree.map(one, tree, step)
 

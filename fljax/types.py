@@ -206,7 +206,7 @@ class Algorithm(NamedTuple):
       init_server: ``(key, census) -> Server``.
       send: ONE ``(server, seat) -> Down``: everything that the server shows this client.
       train: ONE ``(key, seat, down, client, data) -> (Up, Client)``.
-      aggregate: see Aggregate.
+      aggregate: a ``fljax.streaming.Streamed``, where what clients send is added up; else see Aggregate.
       select: see Select.
       deploy: ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train.
       predict: ONE ``(deployed, x, key=None) -> logits`` on prepared ``x``; a key means training mode.

@@ -111,13 +111,13 @@ def test_a_stacked_aggregation_is_one_whose_rows_are_the_messages() -> None:
 
 
 def test_within_a_larger_server() -> None:
-    def contribute(context: Any, server: Any, seat: Any, up: Any) -> Any:
-        return Part(up * context + server), seat.id
+    def contribute(server: Any, seat: Any, up: Any) -> Any:
+        return Part(up * 6 + server), seat.id
 
     def finish(key: Any, round: Any, server: Any, total: Any, rows: Any, cohort: Any, held: Any) -> Any:
         return server + total.value, {"id": rows}
 
-    inner = Streamed(contribute, finish, lambda key, round, server, cohort: server * 2)
+    inner = Streamed(contribute, finish)
     outer = streaming.within(inner, lambda server: server[0], lambda server, own: (own, server[1]))
     cohort = Cohort(jnp.asarray([4, 2]), jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
     arguments = (jnp.asarray([1.0, 2.0]), cohort, {})
@@ -126,3 +126,10 @@ def test_within_a_larger_server() -> None:
     assert alone == 3 + (1 * 6 + 3) + (2 * 6 + 3)
     assert both == (alone, "kept")
     np.testing.assert_array_equal(info["id"], same["id"])
+
+
+def test_what_cannot_be_added_up_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected floating leaves to add up, got a leaf of dtype int32"):
+        streaming.add_up(Part(jnp.arange(3), jnp.ones(3)), jnp.ones(3, bool))
+    with pytest.raises(ValueError, match=r"expected a weight of one number or \[R\] .*, got shape \(2, 2\)"):
+        streaming.add_up(Part(jnp.ones(3), jnp.ones((3, 2, 2))), jnp.ones(3, bool))

@@ -80,6 +80,20 @@ def test_arithmetic(tree):
         trees.scale(tree, 0.5)
 
 
+def test_adding_a_step_keeps_the_dtype_and_is_computed_in_the_wider_one():
+    model, step = {"w": jnp.asarray([1.0, 2.0], jnp.bfloat16)}, {"w": jnp.asarray([0.5, 0.25], jnp.float32)}
+    found = trees.add_scaled(model, step, 2.0)["w"]
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found.astype(jnp.float32), [2, 2.5])
+
+
+def test_wide_is_floating_and_at_least_single_precision():
+    for given, expected in ((jnp.bfloat16, "float32"), (jnp.float16, "float32"), (jnp.float32, "float32")):
+        assert trees.wide(jnp.ones(2, given)).dtype == expected
+        assert trees.floating(jnp.ones(2, given)).dtype == given
+    assert trees.wide(jnp.ones(2, jnp.int32)).dtype == trees.wide(True).dtype == jnp.result_type(float)
+
+
 def test_gradients(tree):
     def loss(factor, w):
         rows = trees.where_rows(jnp.array([True, False]), {"w": w}, trees.zeros_like({"w": w}))

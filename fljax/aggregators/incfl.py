@@ -34,6 +34,14 @@ SURROGATES = {
 NORMALISERS = ("sum", "mean")
 
 
+def check_names(surrogate: str, normalise: str = "sum") -> None:
+    """Raises a ValueError unless both are valid names."""
+    if surrogate not in SURROGATES:
+        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
+    if normalise not in NORMALISERS:
+        raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
+
+
 def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Float[Array, " S"]:
     """Incentive weights ``q = surrogate'(gap)`` with ``gap = F_k(w) - rho_k`` (loss minus threshold).
 
@@ -50,8 +58,7 @@ def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Flo
     Raises:
       ValueError: if the surrogate is none of these.
     """
-    if surrogate not in SURROGATES:
-        raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
+    check_names(surrogate)
     return SURROGATES[surrogate](wide(gap))
 
 
@@ -88,8 +95,7 @@ def incfl_update(
     Raises:
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
     """
-    if normalise not in NORMALISERS:
-        raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
+    check_names(surrogate, normalise)
     gap = wide(gap)
     present = jnp.ones(gap.shape, bool) if present is None else jnp.asarray(present)
     # An absent client's weight must vanish although sigma'(0) = 1/4, and its gap may be NaN.

@@ -119,7 +119,7 @@ def afl(
         eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
         return Reported(trees.scale(slope, -eta), loss), client
 
-    def contribute(context: Any, server: AflServer, seat: Any, up: Reported) -> tuple[Part, AflRow]:
+    def contribute(server: AflServer, seat: Any, up: Reported) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]
         return Part(up.update, weight), AflRow(up.loss, weight)
 
@@ -137,9 +137,7 @@ def afl(
         mixture = jnp.where(present, projected, server.mixture).astype(server.mixture.dtype)
         anybody = jnp.any(cohort.present)
         done = server.averaged.astype(server.mixture.dtype)
-        average = jax.tree.map(
-            lambda mean, new: mean + (new - mean) / (done + 1).astype(mean.dtype), server.average, model
-        )
+        average = jax.tree.map(lambda old, new: old + (new - old) / (done + 1).astype(old.dtype), server.average, model)
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)

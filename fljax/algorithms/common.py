@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.local import Local, named_optimizer
-from fljax.streaming import Part, Streamed, Total, mean
+from fljax.streaming import Part, Streamed, Total, divided, mean
 from fljax.types import Algorithm, Census, Cohort, Select, Task
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Call
     transformation = named_optimizer(name, rate, options)
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
-        change, after = transformation.update(jax.tree.map(jnp.negative, step), state, model)
+        gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)
+        change, after = transformation.update(gradient, state, model)
         # A learning rate in double precision must not change what is of single precision.
         change, after = (
             jax.tree.map(lambda new, old: new.astype(old.dtype), *pair) for pair in ((change, model), (after, state))
@@ -205,7 +206,7 @@ def one_model(
 
 def following(
     task: Task,
-    contribute: Callable[[Any, Any, Any, Any], tuple[Part, Any]],
+    contribute: Callable[[Any, Any, Any], tuple[Part, Any]],
     direction: Callable[..., tuple[PyTree, Info]],
     server_lr: float | Array,
     optimizer: Any,
@@ -230,10 +231,10 @@ def following(
     return {"init_server": init_optimized(task, server_side), "aggregate": Streamed(contribute, finish)}
 
 
-def weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], tuple[Part, Any]]:
+def contribute_weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any], tuple[Part, Any]]:
     """``contribute`` of a client that adds its update with the weight ``weight(up)``, which is recorded."""
 
-    def contribute(context: Any, server: Any, seat: Any, up: Any) -> tuple[Part, Any]:
+    def contribute(server: Any, seat: Any, up: Any) -> tuple[Part, Any]:
         mass = trees.wide(weight(up))
         return Part(up.update, mass), mass
 
@@ -241,12 +242,12 @@ def weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], tup
 
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
-    """The direction ``sum_k a_k update_k / sum_k a_k`` of clients that are ``weighted``; Info: ``weight`` [row]."""
+    """The direction ``sum_k a_k update_k / sum_k a_k``, where ``a_k`` are the rows; Info: ``weight`` [row]."""
     return mean(total), {"weight": share(rows)}
 
 
 # A client adds its update as it is, so that the direction is the plain mean over those present.
-plainly = weighted(lambda up: 1.0)
+contribute_update = contribute_weighted(lambda up: 1.0)
 
 
 def checked(threshold: Array, init_server: Callable[[Any, Census], Any]) -> Callable[[Any, Census], Any]:
@@ -290,5 +291,4 @@ def check_positive(name: str, value: Any) -> None:
 
 def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for the record; zeros where the sum is zero."""
-    total = jnp.sum(weights)
-    return jnp.where(total == 0, jnp.zeros_like(weights), weights / jnp.where(total == 0, 1, total))
+    return divided(weights, jnp.sum(weights))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, following, mean_update, one_model, plainly, weighted
+from fljax.algorithms.common import Entry, contribute_update, contribute_weighted, following, mean_update, one_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -67,7 +67,7 @@ def fedavg(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
 
-    contribute = weighted(lambda up: up.size) if weights == "size" else plainly
+    contribute = contribute_weighted(lambda up: up.size) if weights == "size" else contribute_update
     return one_model(
         task,
         clients_per_round=clients_per_round,

@@ -118,14 +118,14 @@ def fedem(
 
         return FedEMUp(each(maximise, (down, responsibility)), mixture, data.train.rows.size), FedEMClient(mixture)
 
-    def contribute(context: Any, server: Clusters, seat: Any, up: FedEMUp) -> tuple[Part, FedEMRow]:
+    def contribute(server: Clusters, seat: Any, up: FedEMUp) -> tuple[Part, FedEMRow]:
         mass = trees.wide(up.size)
         return Part(up.update, mass), FedEMRow(up.mixture, mass)
 
     def finish(
         key: Any, round: Any, server: Clusters, total: Total, rows: FedEMRow, cohort: Any, held: Any
     ) -> tuple[Clusters, Info]:
-        models = trees.move(server.models, mean(total), server_lr)
+        models = trees.add_scaled(server.models, mean(total), server_lr)
         return Clusters(models), {"mixture": rows.mixture, "weight": share(rows.mass)}
 
     def deploy(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> Mixture:

@@ -137,7 +137,7 @@ def fedproto(
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
         return FedProtoUp(means.astype(down.prototypes.dtype), count), FedProtoClient(trained.params)
 
-    def contribute(context: Any, server: FedProtoServer, seat: Any, up: FedProtoUp) -> tuple[Part, tuple[()]]:
+    def contribute(server: FedProtoServer, seat: Any, up: FedProtoUp) -> tuple[Part, tuple[()]]:
         mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
         sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
         return Part(FedProtoSums(sums, mass)), ()

@@ -156,7 +156,7 @@ def fedsoft(
         update = trees.subtract(trained.params, middle(down.models))
         return Update(update), FedSoftClient(trained.params, jnp.asarray(True))
 
-    def contribute(context: Any, server: FedSoftServer, seat: Any, up: Update) -> tuple[Part, tuple[()]]:
+    def contribute(server: FedSoftServer, seat: Any, up: Update) -> tuple[Part, tuple[()]]:
         importance = server.importance[seat.id]
         mass = importance * server.size[seat.id].astype(importance.dtype)
         mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass
@@ -166,8 +166,8 @@ def fedsoft(
         key: Any, round: Any, server: FedSoftServer, total: Total, rows: Any, cohort: Any, held: Any
     ) -> tuple[FedSoftServer, Info]:
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clusters, *leaf.shape)), middle(server.models))
-        moved = trees.move(start, mean(total))
-        return server._replace(models=trees.where_rows(total.weight > 0, moved, server.models)), {}
+        moved = trees.add_scaled(start, mean(total))
+        return server._replace(models=trees.where_rows(total.weight != 0, moved, server.models)), {}
 
     def deploy(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> PyTree:
         # No lax.cond: with a condition for each client it would copy everything that it closes over, the examples too.

@@ -107,14 +107,14 @@ def ifca(
         update = change(key, trees.take(down, cluster), seat.round, data)
         return IfcaUp(update, cluster, data.train.rows.size), client
 
-    def contribute(context: Any, server: Clusters, seat: Any, up: IfcaUp) -> tuple[Part, IfcaRow]:
+    def contribute(server: Clusters, seat: Any, up: IfcaUp) -> tuple[Part, IfcaRow]:
         mass = trees.wide(up.size if weights == "size" else 1.0)
         return Part(up.update, jnp.where(jnp.arange(clusters) == up.cluster, mass, 0)), IfcaRow(up.cluster, mass)
 
     def finish(
         key: Any, round: Any, server: Clusters, total: Total, rows: IfcaRow, cohort: Any, held: Any
     ) -> tuple[Clusters, Info]:
-        models = trees.move(server.models, mean(total), server_lr)
+        models = trees.add_scaled(server.models, mean(total), server_lr)
         weight = divided(rows.mass, total.weight[rows.cluster])
         return Clusters(models), {"chosen_cluster": jnp.where(cohort.present, rows.cluster, -1), "weight": weight}
 

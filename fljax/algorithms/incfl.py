@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
+from fljax.aggregators.incfl import check_names
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from fljax.types import Info
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
+
+
+# Weights far below 1 times small updates would underflow before they are divided by the sum of weights. A power of two
+# changes no digit.
+LIFT = 2.0**60
 
 
 class IncflRow(NamedTuple):
@@ -83,8 +89,10 @@ def incfl(
       NaN and 0 where the row is empty.
 
     Raises:
-      ValueError: when it is built into a run, if ``threshold`` has another length than the population.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or (when it is built into a run) if
+        ``threshold`` has another length than the population.
     """
+    check_names(surrogate, normalise)
     rho = jnp.asarray(threshold)
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Reported, Any]:
@@ -98,13 +106,13 @@ def incfl(
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Reported(trees.subtract(trained.params, down), loss), client
 
-    def contribute(context: Any, server: Any, seat: Any, up: Reported) -> tuple[Part, IncflRow]:
+    def contribute(server: Any, seat: Any, up: Reported) -> tuple[Part, IncflRow]:
         gap = up.loss - by_client(rho, seat.id).astype(up.loss.dtype)
         weight = aggregators.incfl_weights(gap, surrogate=surrogate)
-        return Part(up.update, weight), IncflRow(up.loss, gap, weight)
+        return Part(up.update, weight * LIFT), IncflRow(up.loss, gap, weight)
 
     def direction(total: Total, rows: IncflRow, cohort: Any) -> tuple[PyTree, Info]:
-        step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype))
+        step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * LIFT)
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))

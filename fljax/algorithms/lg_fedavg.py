@@ -15,7 +15,7 @@ import jax
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, mean_update, plainly, select_uniform
+from fljax.algorithms.common import Entry, Update, contribute_update, mean_update, select_uniform
 from fljax.local import Local
 from fljax.streaming import Streamed
 from fljax.types import Algorithm, Task
@@ -100,7 +100,7 @@ def lg_fedavg(
         key: Any, round: Any, server: LgFedAvgServer, total: Any, rows: Any, cohort: Any, held: Any
     ) -> tuple[LgFedAvgServer, Info]:
         step, info = mean_update(total, rows, cohort)
-        return server._replace(shared=trees.move(server.shared, step)), info
+        return server._replace(shared=trees.add_scaled(server.shared, step)), info
 
     return Algorithm(
         task=task,
@@ -109,7 +109,7 @@ def lg_fedavg(
         init_client=init_client,
         send=lambda server, seat: server.shared,
         train=train,
-        aggregate=Streamed(plainly, finish),
+        aggregate=Streamed(contribute_update, finish),
         select=select_uniform(clients_per_round),
         deploy=lambda key, seat, down, client, data: merge(down, client.own),
         predict=task.logits,

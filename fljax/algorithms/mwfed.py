@@ -161,7 +161,7 @@ def mwfed(
         trained = training.train(key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps)
         return MwFedUp(trees.subtract(trained.params, down.model), loss, jnp.ones_like(loss)), client
 
-    def contribute(context: Any, server: MwFedServer, seat: Any, up: MwFedUp) -> tuple[Part, MwFedRow]:
+    def contribute(server: MwFedServer, seat: Any, up: MwFedUp) -> tuple[Part, MwFedRow]:
         return Part(up.update, up.samples), MwFedRow(up.loss, up.samples)
 
     def finish(

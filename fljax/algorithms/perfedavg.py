@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, following, mean_update, one_model, plainly
+from fljax.algorithms.common import Entry, Update, contribute_update, following, mean_update, one_model
 from fljax.local import Batches, Local
 from fljax.types import Algorithm, Subset, Task
 
@@ -108,7 +108,7 @@ def perfedavg(
         clients_per_round=clients_per_round,
         train=train,
         deploy=deploy,
-        **following(task, plainly, mean_update, server_lr, server_optimizer),
+        **following(task, contribute_update, mean_update, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )
 

@@ -15,7 +15,15 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, following, mean_update, one_model, plainly, require_plain_sgd
+from fljax.algorithms.common import (
+    Entry,
+    Update,
+    contribute_update,
+    following,
+    mean_update,
+    one_model,
+    require_plain_sgd,
+)
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -107,7 +115,7 @@ def pfedme(
         train=train,
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
         deploy=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
-        **following(task, plainly, mean_update, server_lr, server_optimizer),
+        **following(task, contribute_update, mean_update, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )
 

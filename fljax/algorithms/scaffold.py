@@ -122,7 +122,7 @@ def scaffold(
             control = trees.subtract(trees.scale(update, -1 / length), drift)
         return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
 
-    def contribute(context: Any, server: ScaffoldServer, seat: Any, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
+    def contribute(server: ScaffoldServer, seat: Any, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
         return Part(up), ()
 
     def finish(
@@ -130,7 +130,7 @@ def scaffold(
     ) -> tuple[ScaffoldServer, Info]:
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
-        control = trees.move(server.control, divided(total.value.control, server.population))
+        control = trees.add_scaled(server.control, divided(total.value.control, server.population))
         return ScaffoldServer(model, state, control, server.population), {"weight": share(trees.wide(cohort.present))}
 
     def model(key: Any, seat: Any, down: ScaffoldDown, client: Any, data: Any) -> PyTree:

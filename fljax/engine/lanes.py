@@ -28,8 +28,8 @@ def mesh(devices: int) -> Mesh:
 def on_devices(function: Callable[..., PyTree], devices: int) -> Callable[..., PyTree]:
     """Runs ``function`` on every device with the same arguments; ``map_lanes`` inside it parts the clients.
 
-    What is not mapped over clients (selection, aggregation) every device computes for itself, so that all of them
-    hold the same state and a result does not depend on their number.
+    What is not mapped over clients (selection, what becomes of a sum) every device computes for itself, from the same
+    values, so that all of them hold the same state. A result depends on their number up to rounding, as sums do.
     """
     if devices == 1:
         return function
@@ -74,6 +74,7 @@ def map_lanes(
     """
     count = jax.tree.leaves(xs)[0].shape[0]
     if count == 0 or (devices == 1 and cost is None):
+        lanes = max(1, min(lanes, count))
         if lanes >= count != 1:
             return jax.vmap(function)(xs)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)

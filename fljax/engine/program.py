@@ -363,17 +363,13 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
     state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
     row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
 
-    def one_client(
-        traced: list[Any], by_seed: Any, data: Federation, server: Any, cohort: Any, kept: Any, own: Any
-    ) -> PyTree:
+    def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)
         kept, own = trees.take((kept, own), 0)
         up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
-        aggregate = as_streamed(algorithm.aggregate)
-        context = aggregate.context(jax.random.key(0), zero, server, cohort)
-        return up, aggregate.contribute(context, server, Seat(zero, own.id, zero), up)
+        return up, as_streamed(algorithm.aggregate).contribute(server, Seat(zero, own.id, zero), up)
 
-    arguments = (traced, by_seed, data, state.server, row(cohort), row(state.clients), row(data.clients))
+    arguments = (traced, by_seed, data, state.server, row(state.clients), row(data.clients))
     closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
     population = data.clients.id.shape[0]
     sizes = Sizes(

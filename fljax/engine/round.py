@@ -207,12 +207,11 @@ def train(
     Where a row is empty nothing is added, zeros are recorded, and the Client is not to be kept.
     """
     aggregate = as_streamed(algorithm.aggregate)
-    context = aggregate.context(round_key(seed, Purpose.AGGREGATE, round), round, server, cohort)
 
     def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
         client, slot, present, own = row
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
-        part, record = aggregate.contribute(context, server, Seat(round, client.id, slot), up)
+        part, record = aggregate.contribute(server, Seat(round, client.id, slot), up)
         kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
         return (part, present), kept
 

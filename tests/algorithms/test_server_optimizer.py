@@ -82,3 +82,12 @@ def test_numbers_in_double_precision_leave_a_single_model_single():
         after, _ = one_round(algorithm, data, Lanes(5, 1, 5), start)
         dtypes = lambda server: jax.tree.map(lambda leaf: leaf.dtype, server)  # noqa: E731
         assert dtypes(after.server) == dtypes(start.server)
+
+
+def test_an_optimizer_is_given_steps_of_the_models_own_dtype():
+    """Sums are in single precision; novograd refuses gradients of another dtype than the parameters."""
+    task, data = logistic_regression(jnp.bfloat16), by_id(tiny_federation())
+    algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=1), server_optimizer="novograd", server_lr=0.1)
+    start = initial_state(algorithm, data, jnp.uint32(0))
+    after, _ = one_round(algorithm, data, Lanes(5, 1, 5), start)
+    assert {leaf.dtype for leaf in jax.tree.leaves(after.server.model)} == {jnp.dtype(jnp.bfloat16)}

@@ -1,0 +1,64 @@
+"""INCFL's streamed update beside the aggregator of the same name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import algorithms
+from fljax.aggregators import incfl_update
+from fljax.algorithms.common import OneModel, Reported, server_optimizer
+from fljax.local import Local
+from fljax.types import Cohort
+from tests.toys.task import logistic_regression
+
+RANDOM = np.random.default_rng(0)
+UPDATE = RANDOM.normal(size=(4, 3))
+PRESENT = np.array([True, True, False, True])
+
+
+def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
+    """What the server's model moves by, from 0, in a round; and the update of the aggregator."""
+    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
+    algorithm = algorithms.incfl(task, local, threshold=0.0, **options)
+    cohort = Cohort(jnp.arange(4), jnp.zeros(4, jnp.int32), jnp.asarray(PRESENT))
+    update = {"w": jnp.asarray(scale * UPDATE, jnp.float32)}
+    up = Reported(update, jnp.asarray(loss, jnp.float32))
+    model = {"w": jnp.zeros(3)}
+    server = OneModel(model, server_optimizer(1.0, "sgd").init(model))
+    after, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
+    return after.model["w"], incfl_update(update, up.loss, present=cohort.present, **options)["w"]
+
+
+@pytest.mark.parametrize("normalise", ["sum", "mean"])
+@pytest.mark.parametrize("surrogate", ["sigmoid", "softplus", "relu", "exp"])
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 0.3])
+def test_it_is_the_aggregator_streamed(surrogate: str, normalise: str, eps: float) -> None:
+    found, expected = _step([0.3, -1.0, np.nan, 2.0], surrogate=surrogate, normalise=normalise, eps=eps)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gap", [80.0, 84.0, 86.0])
+def test_tiny_weights_do_not_underflow(gap: float) -> None:
+    """Weights of 1e-35 times updates of 1e-4 are below the smallest number of single precision."""
+    found, expected = _step([gap, gap + 0.5, np.nan, gap - 0.5], scale=1e-4, eps=0.0)
+    assert np.all(expected != 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_infinite_loss_is_never_read() -> None:
+    found, expected = _step([0.3, np.inf, np.nan, 2.0])
+    assert np.all(np.isfinite(found))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_unknown_names_are_refused_when_it_is_built() -> None:
+    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
+    with pytest.raises(ValueError, match="expected a normaliser, got 'maen'; valid names are sum, mean"):
+        algorithms.incfl(task, local, threshold=0.0, normalise="maen")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="expected a surrogate, got 'sigmoidal'"):
+        algorithms.incfl(task, local, threshold=0.0, surrogate="sigmoidal")  # pyright: ignore[reportArgumentType]
