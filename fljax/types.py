@@ -129,25 +129,33 @@ class Seat(NamedTuple):
       id: client id in 0..N-1, or -1 for an unseen client (then index no ``[N]`` array with it).
       slot: what the client is asked for, e.g. which cluster model it trains; 0 where there is only one thing.
       known: a Python bool: False for an unseen client. Static, so ``if not seat.known`` is allowed.
+      first: a Python bool, static: True where ``send`` shows what ``init_client`` needs once, before a client's first
+        round.
     """
 
     round: Int[Array, ""]
     id: Int[Array, ""]
     slot: Int[Array, ""]
     known: bool = True
+    first: bool = False
 
 
-def _flatten_seat(seat: Seat) -> tuple[tuple[Any, Any, Any], bool]:
-    return (seat.round, seat.id, seat.slot), seat.known
+_MARKS = tuple[bool, bool]
 
 
-def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, bool]:
-    return tuple((jax.tree_util.GetAttrKey(name), getattr(seat, name)) for name in ("round", "id", "slot")), seat.known
+def _flatten_seat(seat: Seat) -> tuple[tuple[Any, Any, Any], _MARKS]:
+    return (seat.round, seat.id, seat.slot), (seat.known, seat.first)
 
 
-# "known" is no leaf: where it is False, it stays a Python bool under jit and vmap.
+def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, _MARKS]:
+    leaves, marks = _flatten_seat(seat)
+    names = map(jax.tree_util.GetAttrKey, ("round", "id", "slot"))
+    return tuple(zip(names, leaves, strict=True)), marks
+
+
+# "known" and "first" are no leaves: they stay Python bools under jit and vmap.
 jax.tree_util.register_pytree_with_keys(
-    Seat, _flatten_seat_with_keys, lambda known, leaves: Seat(*leaves, known=known), _flatten_seat
+    Seat, _flatten_seat_with_keys, lambda marks, leaves: Seat(*leaves, known=marks[0], first=marks[1]), _flatten_seat
 )
 
 
@@ -192,38 +200,60 @@ class Aggregate(Protocol):
     ) -> tuple[Any, Info]: ...
 
 
+class Poll(NamedTuple):
+    """What clients are asked before a cohort is selected.
+
+    Attributes:
+      ask: ONE ``(key, seat, down, client, data) -> Ballot``, of every available client.
+      every: rounds between two polls; rounds between reuse the last ballots.
+    """
+
+    ask: Callable[..., Any]
+    every: int = 1
+
+
+class Judged(NamedTuple):
+    """A model of the server's own that is judged, on rows of the server.
+
+    Attributes:
+      model: a Deployed; ``[C, ...]`` where there are several.
+      rows: their name in ``Federation.held``. Of several models each is judged on each of ``held[f"{rows}_0"]``,
+        ``held[f"{rows}_1"]`` and so on.
+      several: whether there are several models.
+    """
+
+    model: Any
+    rows: str
+    several: bool = False
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm: one value, a handful of pure functions.
 
     Only ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so the bytes on the wire
-    are the sizes of what they return (what ``introduce`` shows once is not counted). In Up and Ballot the field names
-    ``update`` (a model change, new minus old) and ``loss`` (a reported loss) are reserved, so that scenarios know what
-    they may touch. A builder closes over its hyper-parameters; floats among them may be traced. Server, Client, Down,
-    Ballot, Up and Deployed are pytrees of the algorithm's choice.
+    are the sizes of what they return (what ``send`` shows once, to a seat that is ``first``, is not counted). In Up and
+    Ballot the field names ``update`` (a model change, new minus old) and ``loss`` (a reported loss) are reserved, so
+    that scenarios know what they may touch. A builder closes over its hyper-parameters; floats among them may be
+    traced. Server, Client, Down, Ballot, Up and Deployed are pytrees of the algorithm's choice.
 
     Attributes:
-      task: what the deployed models are judged by (``prepare`` and ``loss`` in evaluation).
+      task: what the deployed models are judged by: ``task.logits(deployed, x, key)`` is what they predict.
       init_server: ``(key, census) -> Server``.
       send: ONE ``(server, seat) -> Down``: everything that the server shows this client.
       train: ONE ``(key, seat, down, client, data) -> (Up, Client)``.
       aggregate: a ``fljax.streaming.Streamed``, where what clients send is added up; else see Aggregate.
       select: see Select.
-      deploy: ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train.
-      predict: ONE ``(deployed, x, key=None) -> logits`` on prepared ``x``; a key means training mode.
-      init_client: ONE ``(key, seat, down, data) -> Client``, kept between rounds; ``()`` where nothing is kept.
-      introduce: ONE ``(server, seat) -> Down`` that ``init_client`` is given once, before a client's first round;
-        None: what ``send`` shows.
-      poll: ONE ``(key, seat, down, client, data) -> Ballot``, asked of every available client before ``select``;
-        None: nobody is asked and the ballots are ``()``.
-      poll_every: rounds between two polls; rounds between reuse the last ballots.
-      shared: ONE, as ``deploy``: the model that all clients have in common before any of them changes it, recorded as
-        the global model; None where there is none. Where all clients have the same test rows it is judged once, and
+      init_client: ONE ``(key, seat, down, data) -> Client``, kept between rounds; ``()`` where nothing is kept. Here
+        ``down`` is what ``send`` shows to a seat that is ``first``.
+      poll: see Poll; None: nobody is asked and the ballots are ``()``.
+      common: ``(down) -> Deployed``: the model that all clients have in common before any of them changes it, recorded
+        as the global model; None where there is none. Where all clients have the same test rows it is judged once, and
         that holds for everybody.
-      served: ``(server) -> Deployed``: a model that the server keeps and that need not be any client's, e.g. IAFL's
-        reference; judged on ``held["test"]`` where the federation has it. None: there is none.
-      clusters: ``(server) -> Deployed [C, ...]``: the models of clusters, each judged on the server's rows of each
-        source distribution, ``held["distribution_0"]`` and so on. None: there are none.
-      counted: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
+      personal: ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train. None: it uses
+        ``common(down)``.
+      models: ``(server) -> {name: Judged}``: models of the server's own that need not be any client's, such as IAFL's
+        reference or the models of clusters. None: there are none.
+      counts: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
       dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
       scenarios: which scenarios are wrapped around the algorithm, the innermost first. A scenario that draws random
         numbers counts its own name here, so that it draws others when it is nested in itself.
@@ -235,18 +265,26 @@ class Algorithm(NamedTuple):
     train: Callable[..., tuple[Any, Any]]
     aggregate: Aggregate
     select: Select
-    deploy: Callable[..., Any]
-    predict: Callable[..., Any]
     init_client: Callable[..., Any] = lambda key, seat, down, data: ()
-    introduce: Callable[[Any, Seat], Any] | None = None
-    poll: Callable[..., Any] | None = None
-    poll_every: int = 1
-    shared: Callable[..., Any] | None = None
-    served: Callable[[Any], Any] | None = None
-    clusters: Callable[[Any], Any] | None = None
-    counted: Callable[[Any, Seat], Any] | None = None
+    poll: Poll | None = None
+    common: Callable[[Any], Any] | None = None
+    personal: Callable[..., Any] | None = None
+    models: Callable[[Any], Mapping[str, Judged]] | None = None
+    counts: Callable[[Any, Seat], Any] | None = None
     dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scenarios: tuple[Applied, ...] = ()
+
+    def deploy(self, key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
+        """ONE: what this client would use."""
+        if self.personal is not None:
+            return self.personal(key, seat, down, client, data)
+        if self.common is None:
+            raise ValueError("expected an algorithm with a common or a personal model, got one with neither")
+        return self.common(down)
+
+    def predict(self, deployed: Any, x: Any, key: Any = None) -> Any:
+        """What a deployed model says of prepared ``x``; a key means training mode."""
+        return self.task.logits(deployed, x, key)
 
 
 # Functions and numbers of classes: nothing that could be traced.

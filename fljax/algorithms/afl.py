@@ -143,9 +143,6 @@ def afl(
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)
         return after, {"mixture": mixture, "weight": share(rows.weight), "loss": loss}
 
-    def average(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> PyTree:
-        return down.average
-
     return one_model(
         task,
         clients_per_round=clients_per_round,
@@ -153,8 +150,7 @@ def afl(
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
         send=lambda server, seat: AflDown(server.model, server.average),
-        deploy=average,
-        shared=average,
+        common=lambda down: down.average,
         dimensions=(("mixture", ("client",)), ("weight", ("row",)), ("loss", ("row",))),
     )
 

@@ -95,7 +95,7 @@ def cgsv(
     usual = models_for_all(task, local, select_uniform(clients_per_round), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
-        served=reference_model,
+        models=reference_model,
         dimensions=(("contribution", ("client",)), ("share", ("client",))),
     )
 
@@ -146,7 +146,7 @@ def cgsv_iafl(
     usual = models_for_all(task, local, recovering(select_uniform(clients_per_round), recovery), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
-        served=reference_model,
+        models=reference_model,
         dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
     )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax.local.evaluation import SIDE_BY_SIDE
-from fljax.types import LocalData, Rows, Subset, Task
+from fljax.types import Judged, LocalData, Rows, Subset, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Key, PyTree
@@ -41,9 +41,14 @@ def initial_models(task: Task, key: Key[Array, ""], clusters: int, *, alike: boo
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), first, *others)
 
 
-def cluster_models(server: Any) -> PyTree:
-    """What is judged as the models of the clusters, of a server that has them under ``models``."""
-    return server.models
+def judged_clusters(models: PyTree) -> dict[str, Judged]:
+    """Models of clusters ``[C, ...]``, each judged on the server's rows of each source distribution."""
+    return {"cluster": Judged(models, "distribution", several=True)}
+
+
+def cluster_models(server: Any) -> dict[str, Judged]:
+    """The models of the clusters, of a server that has them under ``models``."""
+    return judged_clusters(server.models)
 
 
 def judge(task: Task, models: PyTree, data: LocalData) -> tuple[Float[Array, " C"], Float[Array, " C"]]:

@@ -174,8 +174,13 @@ def send_model(server: OneModel, seat: Any) -> PyTree:
     return server.model
 
 
-def deploy_model(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
-    """The client uses the model that it is shown."""
+def whole(down: PyTree) -> PyTree:
+    """Down is the model that all have in common."""
+    return down
+
+
+def shown(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+    """The client uses the model that it is shown, which is its own."""
     return down
 
 
@@ -197,9 +202,7 @@ def one_model(
         train=train,
         aggregate=lambda key, round, server, up, cohort, held: (server, {}),
         select=select_uniform(clients_per_round),
-        deploy=deploy_model,
-        predict=task.logits,
-        shared=deploy_model,
+        common=whole,
     )
     return usual._replace(**others)
 

@@ -70,7 +70,7 @@ def ditto(
 
     Returns:
       The algorithm. What is deployed is v_k (an unseen client's is the global model, as is that of a client that never
-      trained); ``shared`` is the global model, bit for bit that of ``fedavg``. Info: ``weight`` [row], normalised.
+      trained); ``common`` is the global model, bit for bit that of ``fedavg``. Info: ``weight`` [row], normalised.
 
     Raises:
       ValueError: as ``fedavg``, or if both ``personal_epochs`` and ``personal_steps`` are given or one is not positive.
@@ -101,7 +101,7 @@ def ditto(
     return inner._replace(
         train=train,
         init_client=lambda key, seat, down, data: DittoClient(down, jnp.asarray(False)),
-        deploy=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
+        personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
     )
 
 

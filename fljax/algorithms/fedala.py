@@ -95,7 +95,7 @@ def fedala(
 
     Returns:
       The algorithm. What is deployed is the newest global model merged with theta_k by the W that is kept (an unseen
-      client's is the global model, as is that of a client that never trained); ``shared`` is the global model. Info:
+      client's is the global model, as is that of a client that never trained); ``common`` is the global model. Info:
       ``weight`` [row], normalised.
 
     Raises:
@@ -167,7 +167,7 @@ def fedala(
     def deploy(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> PyTree:
         return trees.where(client.trained, start(down, client.model, client.weights), down)
 
-    return inner._replace(train=train, init_client=init_client, deploy=deploy)
+    return inner._replace(train=train, init_client=init_client, personal=deploy)
 
 
 def top_tensors(task: Task, layers: int) -> list[bool]:

@@ -63,7 +63,7 @@ def fedavg_finetune(
     def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
         return training.train(key, down, data.train, task=task, local=tuning).params
 
-    return usual if tune_epochs == 0 else usual._replace(deploy=deploy)
+    return usual if tune_epochs == 0 else usual._replace(personal=deploy)
 
 
 ENTRY = Entry(fedavg_finetune, "FedAvg whose model every client tunes before it uses it", IAFL_REFERENCE)

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, row_losses
+from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, select_uniform, share
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Judged, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -139,21 +139,21 @@ def fedem(
         chance = each(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
-    def components(server: Clusters) -> Mixture:
+    def components(server: Clusters) -> dict[str, Judged]:
         # Each one a mixture of itself alone.
-        return Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
+        alone = Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
+        return judged_clusters(alone)
 
     return Algorithm(
-        task=task,
+        task=task._replace(logits=predict),
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
         init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
         send=lambda server, seat: server.models,
         train=train,
         aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
-        deploy=deploy,
-        predict=predict,
-        clusters=components,
+        personal=deploy,
+        models=components,
         dimensions=(("mixture", ("row", "cluster")), ("weight", ("row",))),
     )
 

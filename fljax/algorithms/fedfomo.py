@@ -22,7 +22,7 @@ from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import everywhere
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Task
+from fljax.types import Algorithm, Census, Judged, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -116,10 +116,11 @@ def fedfomo(
         models = everywhere(task.init(key), population)
         return FedFomoServer(models, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
-    def mean(server: FedFomoServer) -> PyTree:
+    def mean(server: FedFomoServer) -> dict[str, Judged]:
         mass = jnp.where(server.uploaded, server.size, 0).astype(server.affinity.dtype)
         # Before anybody has uploaded all models are the same.
-        return trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
+        model = trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
+        return {"server_test": Judged(model, "test")}
 
     def send(server: FedFomoServer, seat: Any) -> FedFomoDown:
         if not seat.known:
@@ -174,10 +175,9 @@ def fedfomo(
         train=train,
         aggregate=aggregate,
         select=select_uniform(clients_per_round),
-        deploy=lambda key, seat, down, client, data: down.own,
+        personal=lambda key, seat, down, client, data: down.own,
         init_client=lambda key, seat, down, data: FedFomoClient(down.own),
-        predict=task.logits,
-        served=mean,
+        models=mean,
         dimensions=(("better", ("row",)),),
     )
 

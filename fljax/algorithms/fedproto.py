@@ -161,17 +161,15 @@ def fedproto(
         return jnp.where(jnp.any(known), nearness.astype(own.dtype), own)
 
     return Algorithm(
-        task=task,
+        task=task._replace(logits=logits),
         init_server=init_server,
-        introduce=lambda server, seat: server.start,
         init_client=lambda key, seat, down, data: FedProtoClient(down),
-        send=lambda server, seat: server.shown,
+        send=lambda server, seat: server.start if seat.first else server.shown,
         train=train,
         aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
-        deploy=lambda key, seat, down, client, data: FedProtoDeployed(client.model, down),
-        predict=logits,
-        counted=lambda server, seat: jnp.asarray(seat.known),
+        personal=lambda key, seat, down, client, data: FedProtoDeployed(client.model, down),
+        counts=lambda server, seat: jnp.asarray(seat.known),
         dimensions=(("known_classes", ()),),
     )
 

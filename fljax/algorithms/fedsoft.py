@@ -20,7 +20,7 @@ from fljax.algorithms.clustered import check_clusters, cluster_models, initial_m
 from fljax.algorithms.common import Entry, Update, check_share
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Cohort, Task
+from fljax.types import Algorithm, Census, Cohort, Poll, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -181,11 +181,9 @@ def fedsoft(
         train=train,
         aggregate=Streamed(contribute, finish),
         select=select,
-        deploy=deploy,
-        predict=task.logits,
-        poll=poll,
-        poll_every=estimate_every,
-        clusters=cluster_models,
+        personal=deploy,
+        poll=Poll(poll, estimate_every),
+        models=cluster_models,
         dimensions=(("importance", ("client", "cluster")), ("membership", ("client", "cluster"))),
     )
 

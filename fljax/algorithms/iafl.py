@@ -96,7 +96,7 @@ def iafl(
         init_server = checked_length("joining", probability, init_server)
     return usual._replace(
         init_server=init_server,
-        served=reference_model,
+        models=reference_model,
         dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
     )
 

@@ -125,9 +125,8 @@ def ifca(
         train=train,
         aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
-        deploy=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),
-        predict=task.logits,
-        clusters=cluster_models,
+        personal=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),
+        models=cluster_models,
         dimensions=(("chosen_cluster", ("row",)), ("weight", ("row",))),
     )
 

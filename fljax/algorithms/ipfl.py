@@ -25,7 +25,7 @@ from fljax.algorithms.clustered import check_clusters, cluster_models, initial_m
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Cohort, Task
+from fljax.types import Algorithm, Census, Cohort, Poll, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -208,13 +208,12 @@ def ipfl(
         task=task,
         init_server=init_server,
         send=lambda server, seat: server.models,
-        poll=poll,
+        poll=Poll(poll),
         select=select,
         train=train,
         aggregate=aggregate,
-        deploy=deploy,
-        predict=task.logits,
-        clusters=cluster_models,
+        personal=deploy,
+        models=cluster_models,
         dimensions=(
             ("weight", ("row",)),
             *((name, by_both) for name in ("bid", "membership", "cluster_contribution")),

@@ -105,14 +105,12 @@ def lg_fedavg(
     return Algorithm(
         task=task,
         init_server=lambda key, census: LgFedAvgServer(*split(task.init(key))),
-        introduce=lambda server, seat: server,
         init_client=init_client,
-        send=lambda server, seat: server.shared,
+        send=lambda server, seat: server if seat.first else server.shared,
         train=train,
         aggregate=Streamed(contribute_update, finish),
         select=select_uniform(clients_per_round),
-        deploy=lambda key, seat, down, client, data: merge(down, client.own),
-        predict=task.logits,
+        personal=lambda key, seat, down, client, data: merge(down, client.own),
         dimensions=(("weight", ("row",)),),
     )
 

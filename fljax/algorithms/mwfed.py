@@ -181,9 +181,6 @@ def mwfed(
         }
         return MwFedServer(model, state, weights, server.effort), info
 
-    def model(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> PyTree:
-        return down.model
-
     return one_model(
         task,
         clients_per_round=clients_per_round,
@@ -192,8 +189,7 @@ def mwfed(
         init_server=checked(rho, init_server),
         send=send,
         select=select,
-        deploy=model,
-        shared=model,
+        common=lambda down: down.model,
         dimensions=(("weight", ("row",)), ("loss", ("row",)), ("effort", ("row",)), ("share", ("client",))),
     )
 

@@ -60,7 +60,7 @@ def perfedavg(
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm; the model before adaptation is ``shared``. Info: ``weight`` [row].
+      The algorithm; the model before adaptation is ``common``. Info: ``weight`` [row].
 
     Raises:
       ValueError: if ``hessian`` is no valid name, or ``adaptation_steps`` is negative.
@@ -107,7 +107,7 @@ def perfedavg(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        deploy=deploy,
+        personal=deploy,
         **following(task, contribute_update, mean_update, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )

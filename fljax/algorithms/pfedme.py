@@ -77,7 +77,7 @@ def pfedme(
 
     Returns:
       The algorithm. What is deployed is theta_k (an unseen client's is the global model, as is that of a client that
-      never trained); ``shared`` is the global model. Info: ``weight`` [row].
+      never trained); ``common`` is the global model. Info: ``weight`` [row].
 
     Raises:
       ValueError: if ``personal_steps`` is not positive, or the local optimizer is another than plain SGD.
@@ -114,7 +114,7 @@ def pfedme(
         clients_per_round=clients_per_round,
         train=train,
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
-        deploy=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
+        personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
         **following(task, contribute_update, mean_update, server_lr, server_optimizer),
         dimensions=(("weight", ("row",)),),
     )

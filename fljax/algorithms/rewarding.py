@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import Update, check_share, deploy_model, select_uniform
+from fljax.algorithms.common import Update, check_share, select_uniform, shown
 from fljax.local import Local
-from fljax.types import Algorithm, Cohort, Select, Task
+from fljax.types import Algorithm, Cohort, Judged, Select, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,15 +61,14 @@ def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **o
         train=train,
         aggregate=aggregate,
         select=select,
-        deploy=deploy_model,
-        predict=task.logits,
+        personal=shown,
     )
     return usual._replace(**others)
 
 
-def reference_model(server: Models) -> PyTree:
+def reference_model(server: Models) -> dict[str, Judged]:
     """What is judged as the server's own model."""
-    return server.reference
+    return {"server_test": Judged(server.reference, "test")}
 
 
 def everywhere(model: PyTree, population: int) -> PyTree:

@@ -133,9 +133,6 @@ def scaffold(
         control = trees.add_scaled(server.control, divided(total.value.control, server.population))
         return ScaffoldServer(model, state, control, server.population), {"weight": share(trees.wide(cohort.present))}
 
-    def model(key: Any, seat: Any, down: ScaffoldDown, client: Any, data: Any) -> PyTree:
-        return down.model
-
     return one_model(
         task,
         clients_per_round=clients_per_round,
@@ -144,8 +141,7 @@ def scaffold(
         init_server=init_server,
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
         init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.model)),
-        deploy=model,
-        shared=model,
+        common=lambda down: down.model,
         dimensions=(("weight", ("row",)),),
     )
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
-from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, OneModel, one_model, send_model
+from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, OneModel, one_model
 from fljax.local import Local
 from fljax.types import Algorithm, Task
 
@@ -65,11 +65,10 @@ def standalone(task: Task, local: Local) -> Algorithm:
         clients_per_round=None,  # everybody, whatever the participation of the others
         train=train,
         aggregate=aggregate,
-        send=lambda server, seat: (),
-        introduce=send_model,
+        send=lambda server, seat: server.model if seat.first else (),
         init_client=init_client,
-        deploy=deploy,
-        shared=None,  # nobody shares a model
+        personal=deploy,
+        common=None,  # nobody shares a model
     )
 
 

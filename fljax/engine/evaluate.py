@@ -14,10 +14,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, held_data, introduced, local_data
-from fljax.types import Algorithm, ClientData, Federation, Seat
-
-# What partitioners call the server's rows of one source distribution, before its number.
-DISTRIBUTION = "distribution_"
+from fljax.types import Algorithm, ClientData, Federation, Judged, Seat
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
@@ -26,14 +23,14 @@ if TYPE_CHECKING:
 def deploy_seen(
     algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData, kept: PyTree
 ) -> tuple[PyTree, PyTree | None]:
-    """(Deployed, shared model or None) of one seen client."""
+    """(Deployed, common model or None) of one seen client; None also where Deployed is the common model."""
     return _deploy(algorithm, federation, state, round, client, Purpose.DEPLOY, lambda seat, down, key: kept)
 
 
 def deploy_unseen(
     algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData
 ) -> tuple[PyTree, PyTree | None]:
-    """(Deployed, shared model or None) of one unseen client, which starts from a fresh Client."""
+    """As ``deploy_seen``, of one unseen client, which starts from a fresh Client."""
     data = local_data(federation, client)
     init_key = client_key(round_key(state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
     return _deploy(
@@ -61,9 +58,9 @@ def _deploy(
     key = client_key(round_key(state.seed, purpose, round), client.id)
     arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
     deployed = algorithm.deploy(*arguments)
-    if algorithm.shared is None or algorithm.shared is algorithm.deploy:
+    if algorithm.common is None or algorithm.personal is None:
         return deployed, None
-    return deployed, algorithm.shared(*arguments)
+    return deployed, algorithm.common(down)
 
 
 def _seat(round: Array, client: ClientData, known: bool) -> Seat:
@@ -93,7 +90,7 @@ def evaluate(
 
     Returns:
       ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
-      ``global_`` of the model that all share (where the algorithm has one); and all of them with the prefix
+      ``global_`` of the model that all have in common (where the algorithm has one); and all of them with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
       of what seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's own model on
       ``held["test"]``, where there are both. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
@@ -103,15 +100,14 @@ def evaluate(
     """
     round = state.round if round is None else round
 
-    shares = algorithm.shared is not None
-    same = shares and algorithm.shared is algorithm.deploy
-    once = common and shares
+    same = algorithm.personal is None  # everybody uses the common model
+    once = common and algorithm.common is not None
 
     def counts(client: ClientData, part: str, known: bool) -> Array:
         there = (client.train.size > 0) & (getattr(client, part).size > 0)
-        if algorithm.counted is None:
+        if algorithm.counts is None:
             return there
-        return there & algorithm.counted(state.server, _seat(round, client, known))
+        return there & algorithm.counts(state.server, _seat(round, client, known))
 
     def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Any]:
         rows = getattr(local_data(federation, client), part)
@@ -156,18 +152,27 @@ def evaluate(
         for name in [name for name in found if "test_" in name]:
             prefix, _, rest = name.rpartition("test_")
             found[f"{prefix}global_test_{rest}"] = found[name]
-    if algorithm.served is not None and "test" in federation.held:
-        model, rows = algorithm.served(state.server), held_data(federation)["test"]
-        loss, accuracy = local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
-        values = local.judged(loss, accuracy, rows.rows.size > 0)
-        found |= _named("server_test", *values)
-    if algorithm.clusters is not None and (sources := distributions(federation)):
-        models = algorithm.clusters(state.server)
-        scores_of = lambda rows: local.evaluate_each(algorithm.task, models, rows, algorithm.predict)  # noqa: E731
-        each = [scores_of(held_data(federation)[name]) for name in sources]
-        loss, accuracy = jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *each)
-        found |= _named("cluster", loss, accuracy)
+    judged_models = {} if algorithm.models is None else algorithm.models(state.server)
+    for name, model in judged_models.items():
+        values = _judge_on_held(algorithm, federation, model)
+        found |= {} if values is None else _named(name, *values)
     return found
+
+
+def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged) -> tuple[Array, Array | None] | None:
+    """Loss and accuracy of models of the server on its rows, ``[]`` or ``[C, distributions]``; None without rows."""
+    held = held_data(federation)
+    if judged.several:
+        each = [
+            local.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)
+            for name in numbered(federation, judged.rows)
+        ]
+        return jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *each) if each else None
+    if judged.rows not in held:
+        return None
+    rows = held[judged.rows]
+    scores = local.evaluate(algorithm.task, lambda x: algorithm.predict(judged.model, x), rows)
+    return local.judged(*scores, rows.rows.size > 0)
 
 
 def _named(prefix: str, loss: Array, accuracy: Array | None) -> dict[str, Array]:
@@ -176,10 +181,11 @@ def _named(prefix: str, loss: Array, accuracy: Array | None) -> dict[str, Array]
     return found if accuracy is None else found | {f"{prefix}_accuracy": accuracy}
 
 
-def distributions(federation: Federation) -> list[str]:
-    """Names of the server's rows of single source distributions, by their numbers."""
-    names = [name for name in federation.held if name.removeprefix(DISTRIBUTION).isdigit() and DISTRIBUTION in name]
-    return sorted(names, key=lambda name: int(name.removeprefix(DISTRIBUTION)))
+def numbered(federation: Federation, rows: str) -> list[str]:
+    """Names of the server's rows ``rows_0``, ``rows_1`` and so on, by their numbers."""
+    prefix = f"{rows}_"
+    names = [name for name in federation.held if name.startswith(prefix) and name.removeprefix(prefix).isdigit()]
+    return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
 
 
 def same_tests(federation: Federation) -> bool:

@@ -78,7 +78,7 @@ def held_data(federation: Federation) -> dict[str, Subset]:
 
 def introduced(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     """What a client is shown before its first round."""
-    return (algorithm.introduce or algorithm.send)(server, seat)
+    return algorithm.send(server, seat._replace(first=True))
 
 
 def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array, ""]) -> State:
@@ -111,8 +111,8 @@ def poll(
 ) -> PyTree:
     """Ballots of all clients, by id."""
     key = round_key(seed, Purpose.POLL, round)
-    ask = algorithm.poll
-    assert ask is not None
+    assert algorithm.poll is not None
+    ask = algorithm.poll.ask
 
     def one(row: tuple[ClientData, PyTree]) -> PyTree:
         client, kept = row
@@ -160,8 +160,8 @@ def one_round(
             poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes),
             state.ballots,
         )
-        due = round % algorithm.poll_every == 0
-        ballots = ask() if algorithm.poll_every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
+        due = round % algorithm.poll.every == 0
+        ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
         polled = jnp.where(due, jnp.sum(available, dtype=jnp.int32), 0)
 
     select_key = round_key(state.seed, Purpose.SELECT, round)

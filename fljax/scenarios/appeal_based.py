@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
-from fljax.types import Algorithm
+from fljax.types import Algorithm, Poll
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -59,7 +59,7 @@ def appeal_based(
     rho = jnp.asarray(threshold)
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
-        own = () if inner.poll is None else inner.poll(key, seat, down, client, data)
+        own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
         return AppealBallot(deployed_scores(inner, split, key, seat, down, client, data)[0], own)
 
     def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
@@ -76,8 +76,7 @@ def appeal_based(
         return server, cohort, info
 
     return inner._replace(
-        poll=poll,
-        poll_every=1,
+        poll=Poll(poll),
         select=select,
         dimensions=(*inner.dimensions, ("polled_loss", ("client",)), ("appealed", ("client",)), ("pool_size", ())),
         scenarios=applied(inner, "appeal_based"),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, applied, stream, with_server
-from fljax.types import Algorithm, Census
+from fljax.types import Algorithm, Census, Poll
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, PyTree
@@ -83,7 +83,7 @@ def byzantine(
 
     def poll(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
         assert inner.poll is not None
-        return inflated(inner.poll(key, seat, down.inner, client, data), down.byzantine)
+        return inflated(inner.poll.ask(key, seat, down.inner, client, data), down.byzantine)
 
     def train(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> tuple[PyTree, PyTree]:
         up, client = inner.train(key, seat, down.inner, client, data)
@@ -96,27 +96,27 @@ def byzantine(
 
         return altered(inflated(up, down.byzantine), "update", spoil), client
 
-    def counted(server: ByzantineServer, seat: Any) -> Any:
+    def counts(server: ByzantineServer, seat: Any) -> Any:
         honest = ~server.byzantine[seat.id] if seat.known else jnp.asarray(True)
-        return honest if own.counted is None else honest & own.counted(server, seat)
+        return honest if own.counts is None else honest & own.counts(server, seat)
 
-    def deploy(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
+    def init_client(key: Any, seat: Any, down: ByzantineDown, data: Any) -> PyTree:
+        return inner.init_client(key, seat, down.inner, data)
+
+    def personal(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
         return inner.deploy(key, seat, down.inner, client, data)
 
-    def shared(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
-        assert inner.shared is not None
-        return inner.shared(key, seat, down.inner, client, data)
+    common = inner.common
 
     return own._replace(
         init_server=init_server,
         send=send,
-        introduce=own.introduce or own.send,
-        init_client=inner.init_client,
-        poll=None if inner.poll is None else poll,
+        init_client=init_client,
+        poll=None if inner.poll is None else Poll(poll, inner.poll.every),
         train=train,
-        deploy=deploy,
-        shared=None if inner.shared is None else deploy if inner.shared is inner.deploy else shared,
-        counted=own.counted if count_all else counted,
+        common=None if common is None else lambda down: common(down.inner),
+        personal=None if inner.personal is None else personal,
+        counts=own.counts if count_all else counts,
         scenarios=applied(inner, "byzantine"),
     )
 

@@ -110,13 +110,11 @@ def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable
         own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
         return rewrap(server, own), cohort, info
 
-    counted, introduce, served, clusters = inner.counted, inner.introduce, inner.served, inner.clusters
+    counts, models = inner.counts, inner.models
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
-        introduce=None if introduce is None else lambda server, seat: introduce(unwrap(server), seat),
         select=select,
         aggregate=streaming.within(inner.aggregate, unwrap, rewrap),
-        served=None if served is None else lambda server: served(unwrap(server)),
-        clusters=None if clusters is None else lambda server: clusters(unwrap(server)),
-        counted=None if counted is None else lambda server, seat: counted(unwrap(server), seat),
+        models=None if models is None else lambda server: models(unwrap(server)),
+        counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
     )

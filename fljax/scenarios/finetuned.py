@@ -40,7 +40,7 @@ def finetuned(
       optimizer: a name of optax.
 
     Returns:
-      The algorithm; its ``shared`` model stays that of ``inner``, so both are judged.
+      The algorithm; its ``common`` model stays that of ``inner``, so both are judged.
 
     Raises:
       ValueError: unless exactly one of steps and epochs is given.
@@ -68,7 +68,7 @@ def finetuned(
         tune_key = jax.random.fold_in(key, 1)
         return rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
 
-    return inner._replace(deploy=deploy, scenarios=applied(inner, "finetuned"))
+    return inner._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
 
 
 ENTRY = Entry(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
-from fljax.types import Algorithm, Census
+from fljax.types import Algorithm, Census, Poll
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
@@ -93,7 +93,7 @@ def opting_out(
         return OptingServer(inner.init_server(key, census), jnp.zeros(population, bool))
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> OptingBallot:
-        ballot = () if inner.poll is None else inner.poll(key, seat, down, client, data)
+        ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
         return OptingBallot(deployed_scores(inner, split, key, seat, down, client, data)[1], ballot)
 
     def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
@@ -111,9 +111,7 @@ def opting_out(
 
     return own._replace(
         init_server=init_server,
-        introduce=own.introduce,
-        poll=poll,
-        poll_every=poll_every,
+        poll=Poll(poll, poll_every),
         select=select,
         dimensions=(*inner.dimensions, ("gain", ("client",)), ("opted_out", ("client",))),
         scenarios=applied(inner, "opting_out", rho.shape[0] if rho.ndim == 2 else None),

@@ -117,7 +117,8 @@ def test_finetuned_leaves_integers_alone():
     def deploy(key, seat, down, client, data):
         return {"model": down, "cluster": jnp.int32(3)}
 
-    inner = inner._replace(deploy=deploy, predict=lambda own, x, key=None: TASK.logits(own["model"], x, key))
+    task = TASK._replace(logits=lambda own, x, key=None: TASK.logits(own["model"], x, key))
+    inner = inner._replace(personal=deploy, task=task)
     scenario = finetuned(inner, learning_rate=0.2, batch_size=2, steps=1)
     examples = Examples(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32))
     rows = Subset(examples, Rows(jnp.arange(2), jnp.int32(2)))

@@ -308,7 +308,7 @@ def untrained(data):
         seat = Seat(jnp.int32(0), jnp.int32(2), jnp.int32(0))
         down, own = algorithm.send(state.server, seat), take(state.clients, 2)
         arguments = (jax.random.key(0), seat, down, own, local_data(data, take(data.clients, 2)))
-        found[name] = algorithm.shared(*arguments), algorithm.deploy(*arguments)
+        found[name] = algorithm.common(down), algorithm.deploy(*arguments)
     return found
 
 

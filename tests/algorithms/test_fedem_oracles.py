@@ -130,8 +130,8 @@ def test_the_model_of_a_cluster_is_a_component():
     server = algorithm.init_server(jax.random.key(0), None)  # type: ignore
     x, y = own_rows(federation(), 1)
     rows = Subset(Examples(jnp.asarray(x), jnp.asarray(y)), Rows(jnp.arange(7, dtype=jnp.int32), jnp.int32(7)))
-    assert algorithm.clusters is not None
-    loss, accuracy = evaluate_each(SCATTERED, algorithm.clusters(server), rows, algorithm.predict)
+    assert algorithm.models is not None
+    loss, accuracy = evaluate_each(SCATTERED, algorithm.models(server)["cluster"].model, rows, algorithm.predict)
     expected = evaluate_each(SCATTERED, server.models, rows)
     close((loss, accuracy), expected)
     assert np.ptp(loss) > 0.1

@@ -358,8 +358,8 @@ def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     moved = server._replace(models=jax.tree.map(offset, server.models), uploaded=jnp.array([True, True, False]))
     expected = jax.tree.map(lambda leaf: leaf[0] + 1.75, server.models)
     close(algorithm.send(moved, unknown).own, expected)
-    assert algorithm.served is not None
-    close(algorithm.served(moved), expected)
+    assert algorithm.models is not None
+    close(algorithm.models(moved)["server_test"].model, expected)
 
 
 @pytest.mark.parametrize("models_sent", [-1, 2.5, True])

@@ -279,8 +279,8 @@ def test_fedfomo(how, models_sent, tolerance):
     sizes = np.array([len(own_rows(data, id)[1]) for id in range(POPULATION)], float) * state.uploaded
     mean = oracle.mixed(list(state.models), list(sizes / sizes.sum()))
     close(stranger(algorithm, data, last(states))[0], mean, 10 * tolerance)
-    assert algorithm.served is not None
-    close(algorithm.served(last(states).server), mean, 10 * tolerance)
+    assert algorithm.models is not None
+    close(algorithm.models(last(states).server)["server_test"].model, mean, 10 * tolerance)
     for id in range(POPULATION):
         close(deployed(algorithm, data, last(states), id)[0], state.models[id], 10 * tolerance)
 

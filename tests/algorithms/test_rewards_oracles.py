@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.algorithms import cgsv, cgsv_iafl, fedavg, fedavg_finetune, iafl, lg_fedavg, rank, standalone
+from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.round import by_id
 from fljax.local import Local
@@ -193,7 +193,7 @@ def test_what_cgsv_refuses(arguments, message):
 def test_no_tuning_is_fedavg():
     task = quadratic.quadratic(jnp.asarray(START))
     plain = fedavg_finetune(task, how(STEPS), tune_epochs=0)
-    assert plain.deploy is fedavg(task, how(STEPS)).deploy
+    assert plain.personal is None
     with pytest.raises(ValueError, match="expected tune_epochs to be zero or more, got -1"):
         fedavg_finetune(task, how(STEPS), tune_epochs=-1)
 

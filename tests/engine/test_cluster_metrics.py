@@ -9,7 +9,7 @@ import pytest
 
 from fljax import Execution, simulate
 from fljax.algorithms import fedem, ipfl
-from fljax.engine.evaluate import distributions, evaluate
+from fljax.engine.evaluate import evaluate, numbered
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state
 from fljax.local import Local
@@ -42,8 +42,8 @@ def by_hand(models, data):
 
 
 def test_distributions_are_known_by_their_numbers():
-    assert distributions(federation()) == ["distribution_2", "distribution_10"]
-    assert distributions(tiny_federation()) == []
+    assert numbered(federation(), "distribution") == ["distribution_2", "distribution_10"]
+    assert numbered(tiny_federation(), "distribution") == []
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

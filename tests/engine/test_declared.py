@@ -75,7 +75,7 @@ def test_equal_partials_share_a_program() -> None:
     array = np.zeros(2)  # cannot be hashed
     assert groups([plan(build=functools.partial(build, clients_per_round=array)) for _ in "ab"]) == [[0], [1]]
     algorithm = fedavg(TASK, LOCAL)
-    assert groups([algorithm._replace(predict=half()) for _ in "ab"]) == [[0, 1]]
+    assert groups([algorithm._replace(common=half()) for _ in "ab"]) == [[0, 1]]
 
 
 def test_a_seat_crosses_and_stays_static() -> None:

@@ -199,7 +199,7 @@ def test_law_10_loss_falls(case: Bench) -> None:
     for name, part in (("test_loss", 0.8), ("unseen_test_loss", 1.0)):
         if name.startswith("unseen_") and np.isnan(metrics[name].values).all():
             # Whoever has no model for strangers says so; for anybody else this would be a fault.
-            assert case.algorithm().counted is not None
+            assert case.algorithm().counts is not None
             continue
         loss = metrics[name].mean([dim for dim in metrics[name].dims if dim != "evaluated_round"]).values
         assert loss[-1] < part * loss[0], name

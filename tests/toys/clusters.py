@@ -14,7 +14,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.aggregators import mix
 from fljax.local import Local
-from fljax.types import Algorithm, Cohort, Task
+from fljax.types import Algorithm, Cohort, Poll, Task
 
 
 class Server(NamedTuple):
@@ -94,9 +94,7 @@ def clusters(
         train=train,
         aggregate=aggregate,
         select=select,
-        deploy=deploy,
-        predict=task.logits,
-        poll=poll,
-        poll_every=poll_every,
+        personal=deploy,
+        poll=Poll(poll, poll_every),
         dimensions=(("tokens", ("client",)), ("best", ("client",))),
     )

@@ -71,8 +71,6 @@ def control_variates(
         train=train,
         aggregate=aggregate,
         select=select_uniform(clients_per_round),
-        deploy=lambda key, seat, down, client, data: down.model,
-        predict=task.logits,
         init_client=lambda key, seat, down, data: trees.zeros_like(down.model),
-        shared=lambda key, seat, down, client, data: down.model,
+        common=lambda down: down.model,
     )

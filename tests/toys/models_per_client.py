@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.aggregators import mix
-from fljax.algorithms.common import deploy_model, select_uniform, share
+from fljax.algorithms.common import select_uniform, share, shown
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Judged, Task
 
 
 class Server(NamedTuple):
@@ -95,8 +95,7 @@ def models_per_client(
         train=train,
         aggregate=aggregate,
         select=select,
-        deploy=deploy_model,
-        predict=task.logits,
-        served=lambda server: server.reference,
+        personal=shown,
+        models=lambda server: {"server_test": Judged(server.reference, "test")},
         dimensions=(("recovered", ("client",)), ("matrix", ("client", "row"))),
     )
