@@ -8,7 +8,7 @@ from typing import Any
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto", fused=False)
+options = arguments(clients="auto", devices="auto", fused=False, unfused=False)
 
 import fljax  # noqa: E402
 
@@ -20,8 +20,10 @@ import parts  # noqa: E402
 
 from fljax.engine import jit  # noqa: E402
 
-if options.fused:  # as before XLA was told to leave YNNPACK's kernels out on several devices
+if options.fused:  # YNNPACK's kernels in all programs
     jit.UNFUSED = {}
+if options.unfused:  # and in none of several devices
+    jit.LONG = 0
 
 work = read(options.workload)
 meta = work.meta
