@@ -14,9 +14,10 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine import jit, program
+from fljax.engine import jit
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import on_devices
+from fljax.engine.program import evaluate, run_rounds
 from fljax.engine.standalone import _run
 from fljax.local import Local
 from tests.toys.federation import tiny_federation
@@ -72,10 +73,10 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
 
 def test_which_programs_are_long() -> None:
     """A run of many rounds in one block, and standalone training; an evaluation is short."""
-    rounds = lambda capacity: program.run_rounds.options({"lanes": TWO, "capacity": capacity})  # noqa: E731
+    rounds = lambda capacity: run_rounds.options({"lanes": TWO, "capacity": capacity})  # noqa: E731
     long = jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
     assert rounds(jit.LONG) == _run.options({"lanes": TWO}) == long
-    assert rounds(jit.LONG - 1) == program.evaluate.options({"lanes": TWO}) == jit.UNSPLIT
+    assert rounds(jit.LONG - 1) == evaluate.options({"lanes": TWO}) == jit.UNSPLIT
 
 
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
