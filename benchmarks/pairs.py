@@ -4,8 +4,9 @@ Each workload runs in two processes, which take turns (one is halted while the o
 ratio of the two times is kept. The table gives the median ratio with a 95 % interval (bootstrap over pairs), and by how
 much the resident memory of both processes grew over all turns, which have as many rounds in both.
 
-Without further arguments, the first form is compiled with YNNPACK's fused kernels and the second without them: fljax
-leaves them out on several CPU devices, because with them the heap grows with every local step. With ``--against
+Without further arguments, the first form is compiled with YNNPACK's fused kernels and the second without them: on
+several CPU devices fljax leaves them out of long programs, because with them the heap grows as long as a program runs.
+With ``--against
 FOLDER`` the first form is the fljax of another checkout, and the second is that of this one.
 """
 
@@ -52,7 +53,7 @@ def question(against: Path | None, devices: str) -> Question:
 
     if against is None:
         names = ("with", "without")
-        forms = form("with fused kernels", "--fused"), form("without")
+        forms = form("with fused kernels", "--fused"), form("without", "--unfused")
         return Question("fljax with and without YNNPACK's fused kernels", names, forms, "fused-kernels")
     names = ("before", "after")
     forms = form("before", "--source", str(against.resolve())), form("after")

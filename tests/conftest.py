@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import jax
@@ -13,6 +14,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update(
     "jax_num_cpu_devices", 2
 )  # so that clients are really spread in every test that does not say otherwise
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto", fused=False, source="")
+options = arguments(clients="auto", devices="auto", fused=False, unfused=False, source="")
 if options.source:  # the fljax of another checkout
     sys.path.insert(0, options.source)
 
@@ -23,8 +23,10 @@ import parts  # noqa: E402
 
 from fljax.engine import jit  # noqa: E402
 
-if options.fused:  # as before XLA was told to leave YNNPACK's kernels out on several devices
+if options.fused:  # YNNPACK's kernels in all programs
     jit.UNFUSED = {}
+if options.unfused:  # and in none of several devices
+    jit.LONG = 0
 
 work = read(options.workload)
 meta = work.meta

@@ -6,7 +6,7 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,11 +17,14 @@ from fljax.engine.execution import Lanes
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # Products that XLA fuses into YNNPACK's kernels leave helper tasks in queues of threads that lead devices: the heap
-# grows with every local step. Earlier releases of XLA have neither the kernels nor the option.
+# grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the kernels
+# small networks are 11 to 20 % slower (benchmarks/pairs.py), so that short programs keep them.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # How many programs a process keeps; a run has three. Each takes about 100 of the 65,530 memory maps that Linux grants
 # a process, and large networks take several times as many.
 PROGRAMS = 64
+# From so many rounds on a program is long.
+LONG = 32
 
 
 class Store:
@@ -68,7 +71,15 @@ class Program:
     thousand loops the queues are full, and from then on jaxlib 0.10 gets large matrix products wrong. (A ResNet18 on
     two devices was right for six local steps.) With a device to every core nothing is lost by not splitting; with
     fewer devices than cores, loops use as many cores as there are devices. YNNPACK's kernels share their work in the
-    same way, so that there they are left out as well, where XLA can do without them.
+    same way; there a long program leaves them out as well, where XLA can do without them.
+
+    Args:
+      function: what is compiled.
+      static_argnames: as for ``jax.jit``, like the next one.
+      donate_argnames: see there.
+      compiler_options: of XLA, on any number of devices.
+      is_long: from the static arguments by name, whether a program runs for long; None: none does.
+      store: keeps the programs.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class Program:
         static_argnames: Sequence[str],
         donate_argnames: Sequence[str] = (),
         compiler_options: dict[str, Any] | None = None,
+        is_long: Callable[[Mapping[str, Any]], bool] | None = None,
         store: Store = STORE,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -86,6 +98,7 @@ class Program:
         self._static = tuple(static_argnames)
         self._donated = tuple(donate_argnames)
         self._options = compiler_options or {}
+        self._is_long = is_long
         self._store = store
 
     def jitted(self, *arguments: Any, **named: Any) -> Any:
@@ -93,16 +106,18 @@ class Program:
         given = self._signature.bind(*arguments, **named).arguments
         static = tuple((name, given.pop(name, None)) for name in self._static)
         leaves, structure = jax.tree.flatten(given)
-        options = self.options(dict(static).get("lanes"))
+        options = self.options(dict(static))
         key = (self, static, structure, tuple(map(_describe, leaves)), tuple(options.items()))
         return self._store.find(key, lambda: self._fresh(options))
 
-    def options(self, lanes: Lanes | None) -> dict[str, Any]:
-        """Those of the compiler, for as many devices as ``lanes`` has."""
+    def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the compiler for these static arguments, of which ``lanes`` tells the number of devices."""
+        lanes: Lanes | None = static.get("lanes")
         apart = lanes is not None and lanes.devices > 1 and jax.default_backend() == "cpu"
         if not apart:
             return self._options
-        return self._options | UNSPLIT | (UNFUSED if is_accepted(tuple(UNFUSED.items())) else {})
+        long = self._is_long is not None and self._is_long(static)
+        return self._options | UNSPLIT | (UNFUSED if long and is_accepted(tuple(UNFUSED.items())) else {})
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)

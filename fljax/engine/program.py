@@ -231,7 +231,11 @@ def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     return on_devices(run, lanes.devices)(inputs, seeds)
 
 
-@jit.program(static_argnames=("spec", "lanes", "capacity"), donate_argnames=("state",))
+@jit.program(
+    static_argnames=("spec", "lanes", "capacity"),
+    donate_argnames=("state",),
+    is_long=lambda static: static["capacity"] >= jit.LONG,
+)
 def run_rounds(
     spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, dict[str, Array]]:

@@ -166,7 +166,7 @@ def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
     return attempt(made_bytes, jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr) or 0
 
 
-@jit.program(static_argnames=("spec", "lanes", "keep_models"))
+@jit.program(static_argnames=("spec", "lanes", "keep_models"), is_long=lambda static: True)
 def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
     def one_run(solo: Any, data: Federation, lanes: Lanes, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))

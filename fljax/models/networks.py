@@ -16,6 +16,7 @@ from fljax.models import planes
 from fljax.models.augment import named_augmentation
 from fljax.models.checks import check_blocks, check_convolution, check_rate, check_widths
 from fljax.models.layers import Convolution, GroupNorm
+from fljax.models.prepare import checked_dtype
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
 from fljax.models.task import task_from_module
@@ -376,10 +377,9 @@ def _task(
     dtype: Any,
     compute_dtype: Any,
 ) -> Task:
-    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.dtype(dtype))
     return task_from_module(
         module,
-        example,
+        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),
         classes=classes,
         prepare=prepare,
         augment=named_augmentation(augment, input_shape, prepare),

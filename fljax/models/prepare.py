@@ -71,9 +71,13 @@ def checked_dtype(dtype: Any) -> np.dtype:
     Raises:
       ValueError: if it is not floating, or JAX would silently cut it (float64 while x64 is off).
     """
-    dtype = jnp.dtype(dtype)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"expected a floating dtype for a model, got {dtype}")
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise ValueError(f"expected jax_enable_x64 to be on for a model in {dtype}, got it off")
-    return dtype
+    try:
+        found = jnp.dtype(dtype)
+        held = jax.dtypes.canonicalize_dtype(found)
+    except Exception:  # NumPy and JAX raise several kinds
+        raise ValueError(f"expected a floating dtype for a model, such as 'float32', got {dtype!r}") from None
+    if not jnp.issubdtype(found, jnp.floating) or found.itemsize > 8:  # JAX has no long doubles
+        raise ValueError(f"expected a floating dtype for a model, got {found}")
+    if held != found:
+        raise ValueError(f"expected jax_enable_x64 to be on for a model in {found}, got it off")
+    return found

@@ -83,7 +83,7 @@ def task_from_module(
     arguments = (
         module,
         (1, *example_x.shape[1:]),
-        jnp.dtype(example_x.dtype),
+        jax.dtypes.canonicalize_dtype(example_x.dtype),
         classes,
         loss,
         score,

@@ -17,6 +17,8 @@ from fljax.algorithms import fedavg
 from fljax.engine import jit
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import on_devices
+from fljax.engine.program import evaluate, run_rounds
+from fljax.engine.standalone import _run
 from fljax.local import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
@@ -58,11 +60,23 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
     assert jit.is_accepted((("xla_backend_optimization_level", 1),))
     assert not jit.is_accepted((("xla_no_such_option", 1),))
     known = jit.is_accepted(tuple(jit.UNFUSED.items()))
-    assert pointwise.options(TWO) == jit.UNSPLIT | (jit.UNFUSED if known else {})
-    assert pointwise.options(ONE) == pointwise.options(None) == {}
+    one, two, none = {"lanes": ONE}, {"lanes": TWO}, {"lanes": None}
+    names = ("spec", "lanes")
+    long = jit.Program(lambda spec, lanes, x: x, static_argnames=names, is_long=lambda static: static["lanes"] is TWO)
+    assert long.options(two) == jit.UNSPLIT | (jit.UNFUSED if known else {})
+    assert pointwise.options(two) == jit.UNSPLIT  # a short one
+    assert long.options(one) == long.options(none) == pointwise.options(one) == {}
     for name in ("yes", "no"):
         monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
-        assert (pointwise.options(TWO) != jit.UNSPLIT) == (name == "yes")
+        assert (long.options(two) != jit.UNSPLIT) == (name == "yes")
+
+
+def test_which_programs_are_long() -> None:
+    """A run of many rounds in one block, and standalone training; an evaluation is short."""
+    rounds = lambda capacity: run_rounds.options({"lanes": TWO, "capacity": capacity})  # noqa: E731
+    long = jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
+    assert rounds(jit.LONG) == _run.options({"lanes": TWO}) == long
+    assert rounds(jit.LONG - 1) == evaluate.options({"lanes": TWO}) == jit.UNSPLIT
 
 
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -52,3 +54,12 @@ def test_more_rows_than_an_array_holds_are_not_drawn(count):
     rows = Rows(jnp.arange(8), jnp.asarray(8))
     with pytest.raises(ValueError, match="expected at most 2147483647 rows drawn by a client in a round"):
         draw(jax.random.key(0), Subset(None, rows), Local(0.1, 4, **count))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [0, True, "", "x", "i4, (", "longdouble", [], {"x": 1}, [[]], object()])
+def test_what_is_no_dtype_is_one_sentence(dtype: Any) -> None:
+    for name in ("dtype", "compute_dtype"):
+        with pytest.raises(ValueError, match="expected a floating dtype for a model"):
+            models.logistic_regression((4,), 2, **{name: dtype})
+    with pytest.raises(ValueError, match="expected a floating dtype for a model, got int32"):
+        models.logistic_regression((4,), 2, compute_dtype="int32")

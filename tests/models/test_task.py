@@ -204,3 +204,9 @@ def test_not_a_module(module, message):
 def test_wrong_width():
     with pytest.raises(ValueError, match=r"shape \[b, 4\], got \[1, 3\]"):
         task_from_module(Linen(), X, classes=4)
+
+
+def test_examples_in_double_precision_are_stored_in_single():
+    """The newest JAX warns where a dtype is asked for that it does not hold now."""
+    single, double = (task_from_module(Linen(), np.zeros((1, 5), kind), classes=3) for kind in ("float32", "float64"))
+    assert double is single
