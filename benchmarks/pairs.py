@@ -6,8 +6,7 @@ much the resident memory of both processes grew over all turns, which have as ma
 
 Without further arguments, the first form is compiled with YNNPACK's fused kernels and the second without them: on
 several CPU devices fljax leaves them out of long programs, because with them the heap grows as long as a program runs.
-With ``--against
-FOLDER`` the first form is the fljax of another checkout, and the second is that of this one.
+With ``--against FOLDER`` the first form is the fljax of another checkout, and the second is that of this one.
 """
 
 from __future__ import annotations

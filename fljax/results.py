@@ -10,6 +10,7 @@ import xarray as xr
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
+from fljax.types import Labelled
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -234,17 +235,17 @@ def records_dataset(
     seeds: Sequence[int],
     first: int,
     blocks: Sequence[Mapping[str, Any]],
-    dimensions: Mapping[str, tuple[str, ...]],
     wire: tuple[int, int, int],
     population: int,
 ) -> xr.Dataset:
-    """Joins the records of blocks ``{name: [seeds, rounds, ...]}`` and adds bytes on the wire.
+    """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
+
+    Entries that are not ``Labelled`` get numbered dimensions.
 
     Args:
       seeds: coordinate.
       first: round of the first record.
       blocks: in order; may be empty.
-      dimensions: of each entry beyond seed and round; entries that are not named get numbered dimensions.
       wire: bytes that one client receives, that one row sends, and of one ballot.
       population: seen clients.
 
@@ -255,15 +256,17 @@ def records_dataset(
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
-    joined = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+    joined = {name: np.concatenate([_values(block[name]) for block in blocks], axis=1) for name in blocks[0]}
     variables: dict[str, Any] = {}
-    for name, values in joined.items():
-        extra = dimensions.get(name, tuple(f"{name}_axis_{i}" for i in range(values.ndim - 2)))
-        variables[name] = (("seed", "round", *extra), values)
+    for name, entry in blocks[0].items():
+        numbered = tuple(f"{name}_axis_{i}" for i in range(joined[name].ndim - 2))
+        extra = entry.dimensions if isinstance(entry, Labelled) else numbered
+        variables[name] = (("seed", "round", *extra), joined[name])
     rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
     polled = joined["polled"].astype(np.int64)
     down, up, ballot = wire
-    variables |= _by_client(joined, dimensions, population)
+    by_row = "weight" in variables and variables["weight"][0] == ("seed", "round", "row")
+    variables |= _by_client(joined, by_row, population)
     variables["bytes_down"] = (("seed", "round"), (rows + polled) * down)
     variables["bytes_up"] = (("seed", "round"), rows * up + polled * ballot)
     rounds = np.arange(first, first + joined["polled"].shape[1])
@@ -319,8 +322,12 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
     return found
 
 
-def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], population: int) -> dict[str, Any]:
-    """Who trained, and with what weight, by client instead of by row."""
+def _values(entry: Any) -> np.ndarray:
+    return entry.values if isinstance(entry, Labelled) else entry
+
+
+def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
+    """Who trained, and where rows are ``weighed`` with what weight, by client instead of by row."""
     id, present = joined["cohort_id"], joined["cohort_present"]
     seeds, rounds, _ = id.shape
     if seeds * rounds * population > LARGEST_TABLE:
@@ -331,7 +338,7 @@ def _by_client(joined: Mapping[str, np.ndarray], dimensions: Mapping[str, Any], 
     np.add.at(count, place, 1)
     dims = ("seed", "round", "client")
     found: dict[str, Any] = {"participation": (dims, count)}
-    if "weight" in joined and dimensions.get("weight") == ("row",):
+    if weighed:
         weight = np.zeros(count.shape, joined["weight"].dtype)
         np.add.at(weight, place, joined["weight"][seed, round, row])
         found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))

@@ -7,6 +7,8 @@ Everything here is a pytree and may cross ``jit``, ``vmap`` and ``lax.scan``. ``
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -15,7 +17,7 @@ import jax
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-    Info = dict[str, Array]
+    Info = dict[str, "Array | Labelled"]
 
 
 # --- Data ---------------------------------------------------------------------------------------------------
@@ -171,6 +173,25 @@ class Cohort(NamedTuple):
     present: Bool[Array, " S"]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("dimensions",))
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """An entry of Info with the names of its dimensions, which are static.
+
+    Attributes:
+      values: as many dimensions as there are names; the engine adds seeds and rounds in front.
+      dimensions: such as ``("client",)``. Usual names are client, row (of the cohort) and cluster.
+    """
+
+    values: Any
+    dimensions: tuple[str, ...]
+
+
+def along(*dimensions: str, **values: Any) -> Info:
+    """Entries of Info that share their dimensions: ``along("row", loss=loss, weight=weight)``."""
+    return {name: Labelled(entry, dimensions) for name, entry in values.items()}
+
+
 class Applied(NamedTuple):
     """A scenario that is wrapped around an algorithm.
 
@@ -254,7 +275,6 @@ class Algorithm(NamedTuple):
       models: ``(server) -> {name: Judged}``: models of the server's own that need not be any client's, such as IAFL's
         reference or the models of clusters. None: there are none.
       counts: ONE ``(server, seat) -> bool``: whether metrics count this client; None: all count.
-      dimensions: ``(name, dimensions)`` of each Info entry beyond seed and round, e.g. ``(("weight", ("row",)),)``.
       scenarios: which scenarios are wrapped around the algorithm, the innermost first. A scenario that draws random
         numbers counts its own name here, so that it draws others when it is nested in itself.
     """
@@ -271,7 +291,6 @@ class Algorithm(NamedTuple):
     personal: Callable[..., Any] | None = None
     models: Callable[[Any], Mapping[str, Judged]] | None = None
     counts: Callable[[Any, Seat], Any] | None = None
-    dimensions: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scenarios: tuple[Applied, ...] = ()
 
     def deploy(self, key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:

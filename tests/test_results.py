@@ -19,6 +19,7 @@ from fljax.results import (
     with_contribution_correlation,
     with_gains,
 )
+from fljax.types import along
 
 RNG = np.random.default_rng(0)
 SCALARS = {
@@ -119,24 +120,23 @@ def test_clients_without_test_rows_do_not_count():
     np.testing.assert_allclose(whole["average_accuracy"], whole["test_accuracy"].mean("client", skipna=True))
 
 
-def block(rounds, start=0):
-    return {
-        "cohort_id": np.arange(start, start + 2 * rounds * 3).reshape(2, rounds, 3),
-        "cohort_present": np.tile(np.array([True, True, False]), (2, rounds, 1)),
-        "polled": np.full((2, rounds), 4, np.int32),
-        "weight": np.ones((2, rounds, 3), np.float32),
-        "tokens": np.zeros((2, rounds, 4, 5)),
-    }
+def block(rounds, start=0) -> dict[str, Any]:
+    rows = along(
+        "row",
+        cohort_id=np.arange(start, start + 2 * rounds * 3).reshape(2, rounds, 3),
+        cohort_present=np.tile(np.array([True, True, False]), (2, rounds, 1)),
+        weight=np.ones((2, rounds, 3), np.float32),
+    )
+    return rows | {"polled": np.full((2, rounds), 4, np.int32), "tokens": np.zeros((2, rounds, 4, 5))}
 
 
 def test_records():
-    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
-    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], dimensions, (2**33, 10, 3), 70)
+    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], (2**33, 10, 3), 70)
     assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
     assert found["weight"].dims == ("seed", "round", "row")
     assert found["polled"].dims == ("seed", "round")
     assert found["tokens"].dims == ("seed", "round", "tokens_axis_0", "tokens_axis_1")
-    np.testing.assert_array_equal(found["cohort_id"].sel(seed=1, round=12), block(3, 50)["cohort_id"][1, 0])
+    np.testing.assert_array_equal(found["cohort_id"].sel(seed=1, round=12), block(3, 50)["cohort_id"].values[1, 0])
     # Two rows present and four clients polled; counts beyond 32 bits do not overflow.
     assert (found["bytes_down"] == (2 + 4) * 2**33).all()
     assert (found["bytes_up"] == 2 * 10 + 4 * 3).all()
@@ -144,10 +144,9 @@ def test_records():
 
 def test_participation_and_weights_by_client(monkeypatch):
     one = block(2)
-    one["cohort_id"][0, 0] = (7, 7, 1)  # two rows of one client; the third row is empty
-    one["weight"][0, 0] = (0.25, 0.5, 9.0)
-    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
-    found = records_dataset([0, 1], 0, [one], dimensions, (1, 1, 1), 20)
+    one["cohort_id"].values[0, 0] = (7, 7, 1)  # two rows of one client; the third row is empty
+    one["weight"].values[0, 0] = (0.25, 0.5, 9.0)
+    found = records_dataset([0, 1], 0, [one], (1, 1, 1), 20)
     assert found["participation"].dims == found["client_weight"].dims == ("seed", "round", "client")
     table, weight = found["participation"].values, found["client_weight"].values
     assert table[0, 0].tolist() == [2 if client == 7 else 0 for client in range(20)]
@@ -156,9 +155,9 @@ def test_participation_and_weights_by_client(monkeypatch):
     assert np.isnan(weight[0, 0, [0, 1]]).all()
     np.testing.assert_array_equal(np.isfinite(weight), table > 0)
     without = {name: values for name, values in one.items() if name != "weight"}
-    assert "client_weight" not in records_dataset([0, 1], 0, [without], dimensions, (1, 1, 1), 20)
+    assert "client_weight" not in records_dataset([0, 1], 0, [without], (1, 1, 1), 20)
     monkeypatch.setattr("fljax.results.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
-    assert "participation" not in records_dataset([0, 1], 0, [one], dimensions, (1, 1, 1), 20)
+    assert "participation" not in records_dataset([0, 1], 0, [one], (1, 1, 1), 20)
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -186,7 +185,7 @@ def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, w
 def test_no_correlation_without_contributions_of_clients():
     metrics = metrics_dataset([0, 1], evaluated(unseen=False), None)
     by_row = xr.Dataset({"contribution": (("seed", "round", "row"), np.ones((2, 7, 3)))}, {"round": np.arange(7)})
-    for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], {}, (1, 1, 1), 4)):
+    for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], (1, 1, 1), 4)):
         assert "contribution_correlation" not in with_contribution_correlation(metrics, records)
 
 
@@ -206,7 +205,7 @@ def test_the_global_model_has_metrics_of_its_own():
 
 
 def test_records_of_no_rounds():
-    found = records_dataset([0, 1], 10, [], {}, (1, 1, 1), 5)
+    found = records_dataset([0, 1], 10, [], (1, 1, 1), 5)
     assert found.sizes == {"seed": 2, "round": 0}
 
 
@@ -325,8 +324,7 @@ def test_aligned_clusters_that_are_few_equal_or_absent():
 
 def test_files(tmp_path):
     metrics = with_gains(join(algorithms(reference())), "fedavg")
-    dimensions = {"cohort_id": ("row",), "cohort_present": ("row",), "polled": (), "weight": ("row",)}
-    records = records_dataset([0, 1], 0, [block(2)], dimensions, (5, 6, 7), 20)
+    records = records_dataset([0, 1], 0, [block(2)], (5, 6, 7), 20)
     for name, dataset in (("metrics", metrics), ("records", records)):
         path = tmp_path / f"{name}.nc"
         dataset.to_netcdf(path, engine="h5netcdf")

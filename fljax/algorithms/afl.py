@@ -27,7 +27,7 @@ from fljax.algorithms.common import (
 )
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Task
+from fljax.types import Algorithm, Census, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -141,7 +141,7 @@ def afl(
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)
-        return after, {"mixture": mixture, "weight": share(rows.weight), "loss": loss}
+        return after, along("client", mixture=mixture) | along("row", weight=share(rows.weight), loss=loss)
 
     return one_model(
         task,
@@ -151,7 +151,6 @@ def afl(
         init_server=init_server,
         send=lambda server, seat: AflDown(server.model, server.average),
         common=lambda down: down.average,
-        dimensions=(("mixture", ("client",)), ("weight", ("row",)), ("loss", ("row",))),
     )
 
 

@@ -24,7 +24,7 @@ from fljax.algorithms.rewarding import (
     share_rewards,
 )
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -90,13 +90,12 @@ def cgsv(
         moved = Models(trees.add(server.models, rewards), trees.add(server.reference, total), book)
         after = trees.where(jnp.any(cohort.present), moved, server)
         share = aggregators.cgsv_shares(after.book.reputation, beta=beta)
-        return after, {"contribution": after.book.reputation, "share": share}
+        return after, along("client", contribution=after.book.reputation, share=share)
 
     usual = models_for_all(task, local, select_uniform(clients_per_round), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
-        dimensions=(("contribution", ("client",)), ("share", ("client",))),
     )
 
 
@@ -147,7 +146,6 @@ def cgsv_iafl(
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
-        dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
     )
 
 

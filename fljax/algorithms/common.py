@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.local import Local, named_optimizer
 from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.types import Algorithm, Census, Cohort, Select, Task
+from fljax.types import Algorithm, Census, Cohort, Select, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -246,7 +246,7 @@ def contribute_weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
     """The direction ``sum_k a_k update_k / sum_k a_k``, where ``a_k`` are the rows; Info: ``weight`` [row]."""
-    return mean(total), {"weight": share(rows)}
+    return mean(total), along("row", weight=share(rows))
 
 
 # A client adds its update as it is, so that the direction is the plain mean over those present.

@@ -73,7 +73,6 @@ def fedavg(
         clients_per_round=clients_per_round,
         train=train,
         **following(task, contribute, mean_update, server_lr, server_optimizer),
-        dimensions=(("weight", ("row",)),),
     )
 
 

@@ -19,7 +19,7 @@ from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_m
 from fljax.algorithms.common import Entry, select_uniform, share
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Judged, Task
+from fljax.types import Algorithm, Judged, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -126,7 +126,8 @@ def fedem(
         key: Any, round: Any, server: Clusters, total: Total, rows: FedEMRow, cohort: Any, held: Any
     ) -> tuple[Clusters, Info]:
         models = trees.add_scaled(server.models, mean(total), server_lr)
-        return Clusters(models), {"mixture": rows.mixture, "weight": share(rows.mass)}
+        info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=share(rows.mass))
+        return Clusters(models), info
 
     def deploy(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> Mixture:
         if deploy_steps == 0:
@@ -154,7 +155,6 @@ def fedem(
         select=select_uniform(clients_per_round),
         personal=deploy,
         models=components,
-        dimensions=(("mixture", ("row", "cluster")), ("weight", ("row",))),
     )
 
 

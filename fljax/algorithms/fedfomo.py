@@ -22,7 +22,7 @@ from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import everywhere
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Judged, Task
+from fljax.types import Algorithm, Census, Judged, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -166,7 +166,7 @@ def fedfomo(
         affinity = server.affinity.at[place[:, None], up.id].add(weight, mode="drop")
         uploaded = server.uploaded.at[place].set(True, mode="drop")
         better = jnp.sum((weight > 0) & cohort.present[:, None], axis=1, dtype=jnp.int32)
-        return FedFomoServer(models, uploaded, affinity, server.size), {"better": better}
+        return FedFomoServer(models, uploaded, affinity, server.size), along("row", better=better)
 
     return Algorithm(
         task=task,
@@ -178,7 +178,6 @@ def fedfomo(
         personal=lambda key, seat, down, client, data: down.own,
         init_client=lambda key, seat, down, data: FedFomoClient(down.own),
         models=mean,
-        dimensions=(("better", ("row",)),),
     )
 
 

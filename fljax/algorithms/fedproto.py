@@ -170,7 +170,6 @@ def fedproto(
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: FedProtoDeployed(client.model, down),
         counts=lambda server, seat: jnp.asarray(seat.known),
-        dimensions=(("known_classes", ()),),
     )
 
 

@@ -20,7 +20,7 @@ from fljax.algorithms.clustered import check_clusters, cluster_models, initial_m
 from fljax.algorithms.common import Entry, Update, check_share
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Cohort, Poll, Task
+from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -144,7 +144,7 @@ def fedsoft(
         _, id = jax.lax.top_k(chosen.astype(jnp.int32), rows)  # ties go to the lower id
         id = id.astype(jnp.int32)
         server = server._replace(importance=ballots.importance, membership=membership)
-        info = {"importance": ballots.importance, "membership": membership}
+        info = along("client", "cluster", importance=ballots.importance, membership=membership)
         return server, Cohort(id, jnp.zeros_like(id), chosen[id]), info
 
     def train(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> tuple[Update, FedSoftClient]:
@@ -184,7 +184,6 @@ def fedsoft(
         personal=deploy,
         poll=Poll(poll, estimate_every),
         models=cluster_models,
-        dimensions=(("importance", ("client", "cluster")), ("membership", ("client", "cluster"))),
     )
 
 

@@ -97,7 +97,6 @@ def iafl(
     return usual._replace(
         init_server=init_server,
         models=reference_model,
-        dimensions=tuple((name, ("client",)) for name in ("contribution", "rate", "recovered")),
     )
 
 

@@ -18,7 +18,7 @@ from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models,
 from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -116,7 +116,8 @@ def ifca(
     ) -> tuple[Clusters, Info]:
         models = trees.add_scaled(server.models, mean(total), server_lr)
         weight = divided(rows.mass, total.weight[rows.cluster])
-        return Clusters(models), {"chosen_cluster": jnp.where(cohort.present, rows.cluster, -1), "weight": weight}
+        chosen = jnp.where(cohort.present, rows.cluster, -1)
+        return Clusters(models), along("row", chosen_cluster=chosen, weight=weight)
 
     return Algorithm(
         task=task,
@@ -127,7 +128,6 @@ def ifca(
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: trees.take(down, best(key, down, data)),
         models=cluster_models,
-        dimensions=(("chosen_cluster", ("row",)), ("weight", ("row",))),
     )
 
 

@@ -30,7 +30,7 @@ from fljax.algorithms.common import (
 )
 from fljax.local import Local
 from fljax.streaming import Part, Total, divided
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -116,7 +116,7 @@ def incfl(
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))
-        return step, {"loss": loss, "gap": gap, "weight": rows.weight}
+        return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 
     parts = following(task, contribute, direction, server_lr, server_optimizer)
     return one_model(
@@ -125,7 +125,6 @@ def incfl(
         train=train,
         aggregate=parts["aggregate"],
         init_server=checked(rho, parts["init_server"]),
-        dimensions=(("loss", ("row",)), ("gap", ("row",)), ("weight", ("row",))),
     )
 
 

@@ -25,7 +25,7 @@ from fljax.algorithms.clustered import check_clusters, cluster_models, initial_m
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Cohort, Poll, Task
+from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
@@ -178,7 +178,8 @@ def ipfl(
         accuracy = ballots.accuracy
         bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, available, bidding, trade.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
-        info = {"tokens": books.tokens, "pool": books.pools, "bid": bids & ~open_to_all[None, :]}
+        info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)
+        info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
         return server._replace(books=books), cohort, info | settled | explored
 
     def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IpflUp, Any]:
@@ -193,8 +194,8 @@ def ipfl(
         models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
         values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
         books = market.record_training(server.books, cohort, values)
-        info = {"membership": books.members, "cluster_contribution": books.contribution}
-        return IpflServer(models, books), info | {"weight": jnp.sum(weights, axis=0)}
+        info = along("client", "cluster", membership=books.members, cluster_contribution=books.contribution)
+        return IpflServer(models, books), info | along("row", weight=jnp.sum(weights, axis=0))
 
     def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
         rows = validation(data) if importance_split == "valid" else data.test
@@ -203,7 +204,6 @@ def ipfl(
         accuracy = jnp.where(rows.rows.size > 0, accuracy, 0)
         return market.personalised(down, aggregators.importance_weights(accuracy))
 
-    by_both, by_client, by_cluster = ("client", "cluster"), ("client",), ("cluster",)
     return Algorithm(
         task=task,
         init_server=init_server,
@@ -214,12 +214,6 @@ def ipfl(
         aggregate=aggregate,
         personal=deploy,
         models=cluster_models,
-        dimensions=(
-            ("weight", ("row",)),
-            *((name, by_both) for name in ("bid", "membership", "cluster_contribution")),
-            *((name, by_client) for name in ("tokens", "paid", "reimbursed", "rewarded")),
-            *((name, by_cluster) for name in ("pool", "utility", "exploration")),
-        ),
     )
 
 

@@ -111,7 +111,6 @@ def lg_fedavg(
         aggregate=Streamed(contribute_update, finish),
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: merge(down, client.own),
-        dimensions=(("weight", ("row",)),),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Cohort, Rows, Subset, Task
+from fljax.types import Cohort, Rows, Subset, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -147,7 +147,7 @@ def settle(
     settled = books._replace(
         tokens=ledger.tokens, pools=ledger.pools, best=ledger.best, members=jnp.zeros_like(books.members)
     )
-    return settled, {"utility": utility, **flows}
+    return settled, along("cluster", utility=utility) | along("client", **flows)
 
 
 def place_bids(
@@ -208,7 +208,8 @@ def choose(
     share = jnp.where(at_random, 1, share).astype(books.best.dtype)
     plan = aggregators.schedule(key, bids, books.contribution, books.participation, share, slots=exploring.slots)
     slot = jnp.broadcast_to(jnp.arange(bids.shape[1], dtype=jnp.int32)[:, None], plan.id.shape)
-    return Cohort(plan.id.reshape(-1), slot.reshape(-1), plan.present.reshape(-1)), {"exploration": share}
+    cohort = Cohort(plan.id.reshape(-1), slot.reshape(-1), plan.present.reshape(-1))
+    return cohort, along("cluster", exploration=share)
 
 
 def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:

@@ -32,7 +32,7 @@ from fljax.algorithms.common import (
 )
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Cohort, Task
+from fljax.types import Algorithm, Census, Cohort, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -173,12 +173,9 @@ def mwfed(
         unsatisfied = jnp.zeros(server.weights.shape, bool).at[place].set(True, mode="drop")
         raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
-        info = {
-            "weight": share(rows.samples),
-            "loss": jnp.where(cohort.present, rows.loss, jnp.nan),
-            "effort": jnp.where(cohort.present, server.effort[cohort.id], 0),
-            "share": weights,
-        }
+        loss = jnp.where(cohort.present, rows.loss, jnp.nan)
+        effort = jnp.where(cohort.present, server.effort[cohort.id], 0)
+        info = along("row", weight=share(rows.samples), loss=loss, effort=effort) | along("client", share=weights)
         return MwFedServer(model, state, weights, server.effort), info
 
     return one_model(
@@ -190,7 +187,6 @@ def mwfed(
         send=send,
         select=select,
         common=lambda down: down.model,
-        dimensions=(("weight", ("row",)), ("loss", ("row",)), ("effort", ("row",)), ("share", ("client",))),
     )
 
 

@@ -109,7 +109,6 @@ def perfedavg(
         train=train,
         personal=deploy,
         **following(task, contribute_update, mean_update, server_lr, server_optimizer),
-        dimensions=(("weight", ("row",)),),
     )
 
 

@@ -116,7 +116,6 @@ def pfedme(
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
         **following(task, contribute_update, mean_update, server_lr, server_optimizer),
-        dimensions=(("weight", ("row",)),),
     )
 
 

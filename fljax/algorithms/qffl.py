@@ -17,7 +17,7 @@ from fljax import local as training
 from fljax.algorithms.common import Entry, OneModel, Reported, init_optimized, one_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import PyTree
@@ -69,7 +69,7 @@ def qffl(
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
         step = aggregators.qffl_update(up.update, up.loss, q=q, learning_rate=rate, present=cohort.present)
         after = server_side.move(server.model, server.optimizer, step, cohort.present)
-        return OneModel(*after), {"loss": jnp.where(cohort.present, up.loss, jnp.nan)}
+        return OneModel(*after), along("row", loss=jnp.where(cohort.present, up.loss, jnp.nan))
 
     return one_model(
         task,
@@ -77,7 +77,6 @@ def qffl(
         train=train,
         aggregate=aggregate,
         init_server=init_optimized(task, server_side),
-        dimensions=(("loss", ("row",)),),
     )
 
 

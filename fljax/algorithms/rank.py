@@ -17,7 +17,7 @@ from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
 from fljax.algorithms.rewarding import Models, everywhere, models_for_all
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import PyTree
@@ -61,7 +61,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         )
         _, score = training.evaluate_each(task, trees.add(server.models, update), held[rank_on])
         rewards = aggregators.rank_rewards(update, score)
-        return server._replace(models=trees.add(server.models, rewards)), {"score": score}
+        return server._replace(models=trees.add(server.models, rewards)), along("client", score=score)
 
     def send(server: Models, seat: Any) -> PyTree:
         if seat.known:
@@ -75,7 +75,6 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         aggregate,
         init_server=lambda key, census: _alone(task.init(key), census.train.shape[0]),
         send=send,
-        dimensions=(("score", ("client",)),),
     )
 
 

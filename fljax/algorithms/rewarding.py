@@ -12,7 +12,7 @@ from fljax import trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import Update, check_share, select_uniform, shown
 from fljax.local import Local
-from fljax.types import Algorithm, Cohort, Judged, Select, Task
+from fljax.types import Algorithm, Cohort, Judged, Select, Task, along
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def recovering(inner: Select, probability: float | Array) -> Select:
         chosen = jax.random.uniform(jax.random.fold_in(key, 1), available.shape) < probability
         chosen = chosen & jnp.any(cohort.present)
         models = trees.where_rows(chosen, everywhere(server.reference, available.shape[0]), server.models)
-        return server._replace(models=models), cohort, info | {"recovered": chosen}
+        return server._replace(models=models), cohort, info | along("client", recovered=chosen)
 
     return select
 
@@ -126,7 +126,8 @@ def share_rewards(
     steps = mix(jnp.concatenate([subsets, own]), update)
     models = trees.add(server.models, jax.tree.map(lambda leaf: leaf[:population], steps))
     reference = trees.add(server.reference, jax.tree.map(lambda leaf: leaf[population], steps))
-    return server._replace(models=models, reference=reference), {"contribution": contribution, "rate": rates}
+    info = along("client", contribution=contribution, rate=rates)
+    return server._replace(models=models, reference=reference), info
 
 
 def checked_sharing(sharing: Sharing) -> Sharing:

@@ -20,7 +20,7 @@ from fljax.algorithms.common import Entry, one_model, require_plain_sgd, share
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.local import Local
 from fljax.streaming import Part, Streamed, Total, divided
-from fljax.types import Algorithm, Census, Task
+from fljax.types import Algorithm, Census, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
@@ -131,7 +131,8 @@ def scaffold(
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
         control = trees.add_scaled(server.control, divided(total.value.control, server.population))
-        return ScaffoldServer(model, state, control, server.population), {"weight": share(trees.wide(cohort.present))}
+        info = along("row", weight=share(trees.wide(cohort.present)))
+        return ScaffoldServer(model, state, control, server.population), info
 
     return one_model(
         task,
@@ -142,7 +143,6 @@ def scaffold(
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
         init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.model)),
         common=lambda down: down.model,
-        dimensions=(("weight", ("row",)),),
     )
 
 

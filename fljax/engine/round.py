@@ -13,7 +13,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import fold_lanes, map_lanes
 from fljax.streaming import Part, Total, add_up, as_streamed
-from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset
+from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int, PyTree
@@ -186,9 +186,8 @@ def one_round(
         trees.where(sound, ballots, state.ballots),
         jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
-    info = {**selected, **aggregated}
-    info |= {"cohort_id": cohort.id, "cohort_slot": cohort.slot, "cohort_present": cohort.present}
-    return after, info | {"polled": polled}
+    rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
+    return after, {**selected, **aggregated, **rows, "polled": polled}
 
 
 def train(

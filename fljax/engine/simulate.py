@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,8 @@ from fljax.infinite_losses import infinite_losses
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
-_DIMENSIONS = {"cohort_id": ("row",), "cohort_slot": ("row",), "cohort_present": ("row",), "polled": ()}
+if TYPE_CHECKING:
+    from fljax.types import Info
 
 
 class Block(NamedTuple):
@@ -171,14 +172,14 @@ def run_plans(
     evaluations = [(first, _evaluate(spec, lanes, inputs, state, first))]
     clock.lap("evaluate")
 
-    records: list[dict[str, np.ndarray]] = []
+    records: list[Info] = []
     done, end = first, first + rounds
     while done < end:
         began = time.perf_counter()
         usual = first + ((done - first) // capacity + 1) * capacity
         count = min(usual, end, *(at for at in evaluate_at if at > done)) - done
         state, block = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
-        records.append({name: np.asarray(values)[:, :count] for name, values in block.items()})
+        records.append(jax.tree.map(lambda values, count=count: np.asarray(values)[:, :count], block))
         clock.lap("train")
         done += count
         evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
@@ -197,7 +198,7 @@ def run_plans(
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = (
             [(at, {name: values[own] for name, values in scores.items()}) for at, scores in evaluations],
-            [{name: values[own] for name, values in block.items()} for block in records],
+            [jax.tree.map(lambda values, own=own: values[own], block) for block in records],
             state if len(plans) == 1 else jax.tree.map(lambda leaf, own=own: leaf[own], state),
         )
         found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, known[0].peak))
@@ -286,7 +287,7 @@ def _result(
     seeds: list[int],
     first: int,
     evaluations: list[tuple[int, dict[str, np.ndarray]]],
-    records: list[dict[str, np.ndarray]],
+    records: list[Info],
     state: State,
     reference: Reference | None,
     seconds: dict[str, float],
@@ -300,9 +301,8 @@ def _result(
         metrics[f"execution_{name}"] = ((), number)
     told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if memory is None else memory), told)
-    dimensions = _DIMENSIONS | dict(shapes.algorithm.dimensions)
     wire = (shapes.down, shapes.up, shapes.ballot)
-    table = results.records_dataset(seeds, first, records, dimensions, wire, inputs.federation.clients.id.shape[-1])
+    table = results.records_dataset(seeds, first, records, wire, inputs.federation.clients.id.shape[-1])
     metrics = results.with_contribution_correlation(metrics, table)
 
     deployed = DeployedModels((spec, inputs), state, len(seeds), lanes.devices)

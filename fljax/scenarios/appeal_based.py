@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
-from fljax.types import Algorithm, Poll
+from fljax.types import Algorithm, Poll, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -72,13 +72,12 @@ def appeal_based(
         pool = jnp.where(round < after, available, appealed)
         taken = jnp.where(jnp.any(pool), pool, available) if empty_pool == "all" else pool
         server, cohort, info = inner.select(key, round, server, ballots.inner, taken)
-        info |= {"polled_loss": ballots.loss, "appealed": appealed, "pool_size": jnp.sum(taken, dtype=jnp.int32)}
-        return server, cohort, info
+        info = info | along("client", polled_loss=ballots.loss, appealed=appealed)
+        return server, cohort, info | {"pool_size": jnp.sum(taken, dtype=jnp.int32)}
 
     return inner._replace(
         poll=Poll(poll),
         select=select,
-        dimensions=(*inner.dimensions, ("polled_loss", ("client",)), ("appealed", ("client",)), ("pool_size", ())),
         scenarios=applied(inner, "appeal_based"),
     )
 

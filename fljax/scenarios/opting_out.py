@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
-from fljax.types import Algorithm, Census, Poll
+from fljax.types import Algorithm, Census, Poll, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
@@ -107,13 +107,12 @@ def opting_out(
         decides = (round % every == 0) & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available & ~gone)
-        return OptingServer(inner_server, gone), cohort, info | {"gain": gain, "opted_out": gone}
+        return OptingServer(inner_server, gone), cohort, info | along("client", gain=gain, opted_out=gone)
 
     return own._replace(
         init_server=init_server,
         poll=Poll(poll, poll_every),
         select=select,
-        dimensions=(*inner.dimensions, ("gain", ("client",)), ("opted_out", ("client",))),
         scenarios=applied(inner, "opting_out", rho.shape[0] if rho.ndim == 2 else None),
     )
 

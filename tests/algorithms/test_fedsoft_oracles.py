@@ -138,8 +138,8 @@ def test_who_was_not_asked_is_not_chosen(each):
     asked, joined = [], []
     for there in (everybody.at[jnp.array([1, 2])].set(False), everybody, everybody):
         state, info = step(state, there)
-        asked.append(np.asarray(info["importance"]).any(axis=1).tolist())
-        joined.append(np.asarray(info["membership"]).any(axis=1).tolist())
+        asked.append(np.asarray(info["importance"].values).any(axis=1).tolist())
+        joined.append(np.asarray(info["membership"].values).any(axis=1).tolist())
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server))
     assert asked == [[False, False, False, True, True]] * 2 + [[False, True, True, True, True]]
     assert joined[:2] == asked[:2]

@@ -75,13 +75,13 @@ def test_only_the_available_who_have_data_sit() -> None:
     seen: set[int] = set()
     for gone in range(5):
         state, info = step(state, jnp.ones(5, bool).at[gone].set(False))
-        present = np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])].tolist()
+        present = np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)].tolist()
         expected = {0, 1, 2, 3, 4} - {gone, 3}
         assert len(present) == len(expected)
         assert set(present) == expected
         seen |= set(present)
-        weight = np.asarray(info["weight"])
-        assert (weight[~np.asarray(info["cohort_present"])] == 0).all()
+        weight = np.asarray(info["weight"].values)
+        assert (weight[~np.asarray(info["cohort_present"].values)] == 0).all()
         np.testing.assert_allclose(weight.sum(), 1, rtol=1e-6)
     assert seen == {0, 1, 2, 4}
     assert int(state.round) == 5

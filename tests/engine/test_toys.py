@@ -103,7 +103,7 @@ def test_models_per_client(precision: Any) -> None:
     for id in CLIENTS:
         _assert_close(jax.tree.map(lambda leaf, i=id: leaf[i], state.server.models), models[id], tolerance)
     for info, ids in zip(infos, AVAILABLE, strict=True):
-        assert sorted(np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])]) == ids
+        assert sorted(np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]) == ids
 
 
 @pytest.mark.parametrize("poll_every", [1, 2])
@@ -121,9 +121,9 @@ def test_clusters(precision: Any, poll_every: int) -> None:
         _assert_close(jax.tree.map(lambda leaf, c=c: leaf[c], state.server.models), models[c], tolerance)
     _assert_close(state.server.tokens, tokens, tolerance)
     for info, (id, slot), ids in zip(infos, extra, AVAILABLE, strict=True):
-        assert (int(info["cohort_id"][-1]), int(info["cohort_slot"][-1])) == (id, slot)
-        assert int(info["cohort_slot"][id]) != slot
-        np.testing.assert_array_equal(info["cohort_present"][:-1], np.isin(CLIENTS, ids))
+        assert (int(info["cohort_id"].values[-1]), int(info["cohort_slot"].values[-1])) == (id, slot)
+        assert int(info["cohort_slot"].values[id]) != slot
+        np.testing.assert_array_equal(info["cohort_present"].values[:-1], np.isin(CLIENTS, ids))
     asked = [len(ids) if round % poll_every == 0 else 0 for round, ids in enumerate(AVAILABLE)]
     assert [int(info["polled"]) for info in infos] == asked
 

@@ -110,7 +110,7 @@ def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
         controls = Controls(case.all.order, jnp.asarray(keep))
         after, info = case.step(case.numbers, federation(), before, case.everybody, controls)
         present = np.zeros(POPULATION, bool)
-        present[np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])]] = True
+        present[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = True
         assert present.sum() <= keep.sum()
         absent = lambda state, gone=~present: jax.tree.map(lambda leaf: np.asarray(leaf)[gone], state.clients)  # noqa: E731
         assert_same(absent(before), absent(after))
@@ -137,7 +137,7 @@ def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> N
     if case.algorithm().poll is None:
         _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
         there = case.all._replace(present=jnp.arange(case.rows) != 1)
-        gone = spoil_client(federation(), int(info["cohort_id"][1]))
+        gone = spoil_client(federation(), int(info["cohort_id"].values[1]))
         state = case.run(case.start(), rounds=1, controls=there)
         assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
 

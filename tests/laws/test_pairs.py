@@ -54,7 +54,7 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     first, info, judged = step(start, everybody)
     assert shapes(first) == shapes(start)
     absent = np.ones(everybody.shape, bool)
-    absent[np.asarray(info["cohort_id"])[np.asarray(info["cohort_present"])]] = False
+    absent[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = False
     of_absent = lambda state: jax.tree.map(lambda leaf: np.asarray(leaf)[absent], state.clients)  # noqa: E731
     assert_same(of_absent(start), of_absent(first))
 

@@ -14,7 +14,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.aggregators import mix
 from fljax.local import Local
-from fljax.types import Algorithm, Cohort, Poll, Task
+from fljax.types import Algorithm, Cohort, Poll, Task, along
 
 
 class Server(NamedTuple):
@@ -70,7 +70,11 @@ def clusters(
         richest = jnp.argmax(jnp.where(available, tokens, -1))
         id = jnp.append(jnp.arange(available.shape[0]), richest).astype(jnp.int32)
         slot = jnp.append(best, (best[richest] + 1) % clusters).astype(jnp.int32)
-        return server._replace(tokens=tokens), Cohort(id, slot, available[id]), {"tokens": tokens, "best": best}
+        return (
+            server._replace(tokens=tokens),
+            Cohort(id, slot, available[id]),
+            along("client", tokens=tokens, best=best),
+        )
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
         start = trees.take(down, seat.slot)
@@ -96,5 +100,4 @@ def clusters(
         select=select,
         personal=deploy,
         poll=Poll(poll, poll_every),
-        dimensions=(("tokens", ("client",)), ("best", ("client",))),
     )

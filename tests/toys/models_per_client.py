@@ -15,7 +15,7 @@ from fljax import trees
 from fljax.aggregators import mix
 from fljax.algorithms.common import select_uniform, share, shown
 from fljax.local import Local
-from fljax.types import Algorithm, Judged, Task
+from fljax.types import Algorithm, Judged, Task, along
 
 
 class Server(NamedTuple):
@@ -72,7 +72,7 @@ def models_per_client(
         everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), server.reference)
         models = trees.where_rows(chosen, everywhere, server.models)
         server, cohort, _ = uniform(key, round, server._replace(models=models), ballots, available)
-        return server, cohort, {"recovered": chosen}
+        return server, cohort, along("client", recovered=chosen)
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
@@ -86,7 +86,7 @@ def models_per_client(
         models = trees.add(server.models, mix(matrix, up.update))
         everyone = share(cohort.present.astype(matrix.dtype))[None, :]
         step = trees.take(mix(everyone, up.update), 0)
-        return Server(models, trees.add(server.reference, step)), {"matrix": matrix}
+        return Server(models, trees.add(server.reference, step)), along("client", "row", matrix=matrix)
 
     return Algorithm(
         task=task,
@@ -97,5 +97,4 @@ def models_per_client(
         select=select,
         personal=shown,
         models=lambda server: {"server_test": Judged(server.reference, "test")},
-        dimensions=(("recovered", ("client",)), ("matrix", ("client", "row"))),
     )

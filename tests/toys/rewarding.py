@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Task, along
 from tests.toys.models_per_client import models_per_client
 
 
@@ -25,9 +25,9 @@ def rewarding(task: Task, local: Local, *, contribution: Any, clients_per_round:
 
     def aggregate(*arguments: Any) -> Any:
         server, info = inner.aggregate(*arguments)
-        return server, info | {"contribution": contribution}
+        return server, info | along("client", contribution=contribution)
 
-    return inner._replace(aggregate=aggregate, dimensions=(*inner.dimensions, ("contribution", ("client",))))
+    return inner._replace(aggregate=aggregate)
 
 
 def inverse_loss(standalone_loss: Any, *, power: float = 1.0) -> Any:
