@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.types import Aggregate, Cohort, Seat
+from fljax.types import Aggregate, Cohort, Seat, seen_from
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, PyTree
@@ -68,7 +68,8 @@ class Streamed(NamedTuple):
         """The same on a whole cohort, ``up`` [S, ...]: an ``Aggregate``."""
 
         def one(id: Array, slot: Array, up: Any) -> tuple[Part, Any]:
-            return self.contribute(server, Seat(round, id, slot), up)
+            seat = Seat(round, id, slot)
+            return self.contribute(seen_from(server, seat), seat, up)
 
         parts, rows = jax.vmap(one)(cohort.id, cohort.slot, up)
         rows = trees.where_rows(cohort.present, rows, trees.zeros_like(rows))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -204,10 +205,62 @@ class Applied(NamedTuple):
     rounds: int | None = None
 
 
-class Select(Protocol):
-    """Chooses the cohort from those ``available`` [N]; may settle the ballots of the last round in the server."""
+class Available(NamedTuple):
+    """Who can take part in a round.
 
-    def __call__(self, key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]: ...
+    Attributes:
+      population: how many clients there are, N. A Python int, static.
+      among: ``[N]`` by id, who can; None: everybody. Ask for it where everybody is a simpler case, else for ``mask``.
+    """
+
+    population: int
+    among: Bool[Array, " N"] | None = None
+
+    def mask(self) -> Bool[Array, " N"]:
+        """``[N]`` by id, who can."""
+        return jnp.ones(self.population, bool) if self.among is None else self.among
+
+    def only(self, some: Bool[Array, " N"]) -> Available:
+        """Those of them who are also among ``some``."""
+        return Available(self.population, some if self.among is None else self.among & some)
+
+
+jax.tree_util.register_pytree_node(
+    Available, lambda each: ((each.among,), each.population), lambda population, among: Available(population, *among)
+)
+
+
+class PerClient(NamedTuple):
+    """What of the Server belongs to one client each, such as the models that clients are rewarded with.
+
+    Where one client is looked at (``send``, ``contribute``, ``counts``), its own row stands here instead; for an unseen
+    client zeros. So no client's part of a round needs the rows of others.
+
+    Attributes:
+      values: leaves ``[N, ...]`` by id.
+    """
+
+    values: PyTree
+
+
+def seen_from(server: PyTree, seat: Seat) -> PyTree:
+    """The Server as ``send``, ``contribute`` and ``counts`` see it from a seat: of ``PerClient`` the client's row."""
+
+    def own(leaf: Array) -> Array:
+        return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
+
+    def look(part: Any) -> Any:
+        return jax.tree.map(own, part.values) if isinstance(part, PerClient) else part
+
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient))
+
+
+class Select(Protocol):
+    """Chooses the cohort from those ``available``; may settle the ballots of the last round in the server."""
+
+    def __call__(
+        self, key: Any, round: Any, server: Any, ballots: Any, available: Available
+    ) -> tuple[Any, Cohort, Info]: ...
 
 
 class Aggregate(Protocol):
@@ -259,8 +312,9 @@ class Algorithm(NamedTuple):
 
     Attributes:
       task: what the deployed models are judged by: ``task.logits(deployed, x, key)`` is what they predict.
-      init_server: ``(key, census) -> Server``.
-      send: ONE ``(server, seat) -> Down``: everything that the server shows this client.
+      init_server: ``(key, census) -> Server``; what belongs to one client each is ``PerClient`` there.
+      send: ONE ``(server, seat) -> Down``: everything that the server shows this client; of ``PerClient`` it is handed
+        the client's row.
       train: ONE ``(key, seat, down, client, data) -> (Up, Client)``.
       aggregate: a ``fljax.streaming.Streamed``, where what clients send is added up; else see Aggregate.
       select: see Select.

@@ -19,7 +19,7 @@ import fljax
 from fljax import local as training
 from fljax.algorithms.common import sample_uniform
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.types import Rows, Subset
+from fljax.types import Available, Rows, Subset
 
 
 def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def round_zero(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Ids of the cohort ``[S]`` and batch positions ``[S, T, b]``, from the keys that the engine uses."""
-    available = jnp.ones(meta["clients"], bool)
+    available = Available(meta["clients"])
     cohort, _ = sample_uniform(round_key(meta["seed"], Purpose.SELECT, 0), available, meta["cohort"])
     key = round_key(meta["seed"], Purpose.TRAIN, 0)
     index, size = jnp.zeros(meta["samples"], jnp.int32), jnp.asarray(meta["samples"], jnp.int32)

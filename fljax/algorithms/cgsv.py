@@ -24,7 +24,7 @@ from fljax.algorithms.rewarding import (
     share_rewards,
 )
 from fljax.local import Local
-from fljax.types import Algorithm, Task, along
+from fljax.types import Algorithm, PerClient, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -87,7 +87,8 @@ def cgsv(
     def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
         book, total = _judged(server.book, up.update, cohort, length, alpha)
         rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
-        moved = Models(trees.add(server.models, rewards), trees.add(server.reference, total), book)
+        models = PerClient(trees.add(server.models.values, rewards))
+        moved = Models(models, trees.add(server.reference, total), book)
         after = trees.where(jnp.any(cohort.present), moved, server)
         share = aggregators.cgsv_shares(after.book.reputation, beta=beta)
         return after, along("client", contribution=after.book.reputation, share=share)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.local import Local, named_optimizer
 from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.types import Algorithm, Census, Cohort, Select, Task, along
+from fljax.types import Algorithm, Available, Census, Cohort, Select, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -83,21 +83,23 @@ def cohort_size(clients_per_round: int | None, population: int) -> int:
 
 
 def sample_uniform(
-    key: Key[Array, ""], available: Bool[Array, " N"], rows: int
+    key: Key[Array, ""], available: Available, rows: int
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
     """``min(rows, number available)`` clients without replacement: ids, and which rows are filled."""
-    score = jax.random.uniform(key, available.shape)
+    score = -jax.random.uniform(key, (available.population,))
+    if available.among is not None:
+        score = jnp.where(available.among, score, -jnp.inf)
     # Not a sort: of a million clients that alone would take half a second. Ties go to the lower id.
-    _, id = jax.lax.top_k(jnp.where(available, -score, -jnp.inf), min(rows, available.shape[0]))
+    _, id = jax.lax.top_k(score, min(rows, available.population))
     id = id.astype(jnp.int32)
-    return id, available[id]
+    return id, jnp.ones(id.shape, bool) if available.among is None else available.among[id]
 
 
 def select_uniform(clients_per_round: int | None) -> Select:
     """The usual ``select``: a uniform sample of those available, without replacement, each in slot 0."""
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]:
-        rows = cohort_size(clients_per_round, available.shape[0])
+        rows = cohort_size(clients_per_round, available.population)
         id, present = sample_uniform(key, available, rows)
         return server, Cohort(id, jnp.zeros_like(id), present), {}
 

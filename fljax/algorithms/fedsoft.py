@@ -133,8 +133,8 @@ def fedsoft(
         key: Any, round: Any, server: FedSoftServer, ballots: FedSoftBallot, available: Any
     ) -> tuple[FedSoftServer, Cohort, Info]:
         mass = ballots.importance * server.size.astype(ballots.importance.dtype)[:, None]
-        population = available.shape[0]
-        able = available[:, None] & (mass > 0)
+        population = available.population
+        able = available.mask()[:, None] & (mass > 0)
         if clients_per_cluster is None:
             membership, rows = jnp.broadcast_to(jnp.any(able, axis=1, keepdims=True), able.shape), population
         else:

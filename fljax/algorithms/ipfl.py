@@ -173,10 +173,11 @@ def ipfl(
         return IpflBallot(judge(task, down, data)[1])
 
     def select(key: Any, round: Any, server: IpflServer, ballots: IpflBallot, available: Any) -> Any:
+        able = available.mask()
         bid_key, choice_key, settle_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
-        books, settled = market.settle(settle_key, server.books, ballots.accuracy, available, trade)
+        books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, trade)
         accuracy = ballots.accuracy
-        bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, available, bidding, trade.price, start)
+        bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, able, bidding, trade.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
         info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])

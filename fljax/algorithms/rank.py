@@ -15,13 +15,11 @@ import jax.numpy as jnp
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
-from fljax.algorithms.rewarding import Models, everywhere, models_for_all
+from fljax.algorithms.rewarding import Models, models_for_all
 from fljax.local import Local
-from fljax.types import Algorithm, Task, along
+from fljax.types import Algorithm, PerClient, Task, along
 
 if TYPE_CHECKING:
-    from jaxtyping import PyTree
-
     from fljax.types import Info
 
 
@@ -53,33 +51,24 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
             raise ValueError(
                 f"expected rank_on to name rows that the server has, got {rank_on!r}; valid names are {names}"
             )
-        population = jax.tree.leaves(server.models)[0].shape[0]
+        models = server.models.values
+        population = jax.tree.leaves(models)[0].shape[0]
         # Rows of absent clients may hold any id: they are dropped.
         place = jnp.where(cohort.present, cohort.id, population)
-        update = jax.tree.map(
-            lambda all, new: jnp.zeros_like(all).at[place].set(new, mode="drop"), server.models, up.update
-        )
-        _, score = training.evaluate_each(task, trees.add(server.models, update), held[rank_on])
+        update = jax.tree.map(lambda all, new: jnp.zeros_like(all).at[place].set(new, mode="drop"), models, up.update)
+        _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
         rewards = aggregators.rank_rewards(update, score)
-        return server._replace(models=trees.add(server.models, rewards)), along("client", score=score)
-
-    def send(server: Models, seat: Any) -> PyTree:
-        if seat.known:
-            return trees.take(server.models, seat.id)
-        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), server.models)
+        moved = trees.add(models, rewards)
+        # The mean of all models, for clients that have none.
+        reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
+        return Models(PerClient(moved), reference), along("client", score=score)
 
     return models_for_all(
         task,
         local,
         select_uniform(clients_per_round),
         aggregate,
-        init_server=lambda key, census: _alone(task.init(key), census.train.shape[0]),
-        send=send,
     )
-
-
-def _alone(model: PyTree, population: int) -> Models:
-    return Models(everywhere(model, population), ())
 
 
 ENTRY = Entry(

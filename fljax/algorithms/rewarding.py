@@ -12,7 +12,7 @@ from fljax import trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import Update, check_share, select_uniform, shown
 from fljax.local import Local
-from fljax.types import Algorithm, Cohort, Judged, Select, Task, along
+from fljax.types import Algorithm, Cohort, Judged, PerClient, Select, Task, along
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Models(NamedTuple):
     """Server: a model for every client, one that belongs to nobody, and what else the algorithm keeps."""
 
-    models: PyTree  # [N, ...] by id
+    models: PerClient
     reference: PyTree
     book: PyTree = ()
 
@@ -48,7 +48,7 @@ def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **o
 
     def init_server(key: Any, census: Any) -> Models:
         model = task.init(key)
-        return Models(everywhere(model, census.train.shape[0]), model)
+        return Models(PerClient(everywhere(model, census.train.shape[0])), model)
 
     def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Update, Any]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
@@ -57,7 +57,7 @@ def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **o
     usual = Algorithm(
         task=task,
         init_server=init_server,
-        send=lambda server, seat: trees.take(server.models, seat.id) if seat.known else server.reference,
+        send=lambda server, seat: server.models if seat.known else server.reference,
         train=train,
         aggregate=aggregate,
         select=select,
@@ -84,8 +84,8 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
     probability = jnp.asarray(joining)
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]:
-        joins = jax.random.uniform(jax.random.fold_in(key, 2), available.shape) < probability
-        return uniform(key, round, server, ballots, available & joins)
+        joins = jax.random.uniform(jax.random.fold_in(key, 2), (available.population,)) < probability
+        return uniform(key, round, server, ballots, available.only(joins))
 
     return select
 
@@ -98,10 +98,10 @@ def recovering(inner: Select, probability: float | Array) -> Select:
 
     def select(key: Any, round: Any, server: Models, ballots: Any, available: Any) -> tuple[Models, Cohort, Info]:
         server, cohort, info = inner(key, round, server, ballots, available)
-        chosen = jax.random.uniform(jax.random.fold_in(key, 1), available.shape) < probability
+        chosen = jax.random.uniform(jax.random.fold_in(key, 1), (available.population,)) < probability
         chosen = chosen & jnp.any(cohort.present)
-        models = trees.where_rows(chosen, everywhere(server.reference, available.shape[0]), server.models)
-        return server._replace(models=models), cohort, info | along("client", recovered=chosen)
+        models = trees.where_rows(chosen, everywhere(server.reference, available.population), server.models.values)
+        return server._replace(models=PerClient(models)), cohort, info | along("client", recovered=chosen)
 
     return select
 
@@ -124,7 +124,7 @@ def share_rewards(
         place = jnp.argmax(rates) if sharing.reference_rule == "max" else jnp.argsort(rates)[population // 2]
         own = subsets[place][None]
     steps = mix(jnp.concatenate([subsets, own]), update)
-    models = trees.add(server.models, jax.tree.map(lambda leaf: leaf[:population], steps))
+    models = PerClient(trees.add(server.models.values, jax.tree.map(lambda leaf: leaf[:population], steps)))
     reference = trees.add(server.reference, jax.tree.map(lambda leaf: leaf[population], steps))
     info = along("client", contribution=contribution, rate=rates)
     return server._replace(models=models, reference=reference), info

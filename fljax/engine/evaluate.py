@@ -14,7 +14,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, held_data, introduced, local_data
-from fljax.types import Algorithm, ClientData, Federation, Judged, Seat
+from fljax.types import Algorithm, ClientData, Federation, Judged, Seat, seen_from
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
@@ -54,7 +54,7 @@ def _deploy(
     own: Callable[..., PyTree],
 ) -> tuple[PyTree, PyTree | None]:
     seat = _seat(round, client, purpose is Purpose.DEPLOY)
-    down = algorithm.send(state.server, seat)
+    down = algorithm.send(seen_from(state.server, seat), seat)
     key = client_key(round_key(state.seed, purpose, round), client.id)
     arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
     deployed = algorithm.deploy(*arguments)
@@ -107,7 +107,8 @@ def evaluate(
         there = (client.train.size > 0) & (getattr(client, part).size > 0)
         if algorithm.counts is None:
             return there
-        return there & algorithm.counts(state.server, _seat(round, client, known))
+        seat = _seat(round, client, known)
+        return there & algorithm.counts(seen_from(state.server, seat), seat)
 
     def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Any]:
         rows = getattr(local_data(federation, client), part)

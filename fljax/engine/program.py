@@ -19,7 +19,7 @@ from fljax.engine.memory import attempt, made_bytes, steps_differ
 from fljax.engine.round import State, by_id, initial_state, one_round, poll, train_one
 from fljax.local import AT_ONCE
 from fljax.streaming import as_streamed
-from fljax.types import Algorithm, Federation, Seat
+from fljax.types import Algorithm, Available, Federation, Seat, seen_from
 
 if TYPE_CHECKING:
     from jaxtyping import Array, PyTree
@@ -50,6 +50,7 @@ class Spec(NamedTuple):
     varied: tuple[int, ...] = ()  # which of the traced leaves have a leading axis of runs, because plans differ in them
     valid: bool = False  # whether some client has validation rows, so that models are judged on them
     common: bool = False  # whether all clients have the same test rows, so that a model of all is judged once
+    everybody: bool = False  # whether all clients have training rows
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
         """The algorithm, with its traced leaves put back."""
@@ -118,7 +119,8 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = evaluation.same_tests(federation)
-    return spec._replace(valid=valid, common=common), Inputs(traced, by_seed, by_id(federation))
+    everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
+    return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, by_id(federation))
 
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
@@ -250,7 +252,7 @@ def run_rounds(
             algorithm: Algorithm, data: Federation, lanes: Lanes, state: State
         ) -> tuple[State, dict[str, Array]]:
             # Under jit, so that it is traced once for its shapes and for the loop.
-            step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round))
+            step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round, None, spec.everybody))
             shapes = jax.eval_shape(step, state, first)[1]
             records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
@@ -358,9 +360,9 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         algorithm = spec.algorithm(traced, by_seed)
         kept.append(algorithm)
         state = initial_state(algorithm, data, zero)
-        available = jnp.ones(data.clients.id.shape, bool)
+        available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
         _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
-        down = algorithm.send(state.server, Seat(zero, zero, zero))
+        down = algorithm.send(seen_from(state.server, seat), seat)
         ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
         return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
 
@@ -371,7 +373,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         algorithm = spec.algorithm(traced, by_seed)
         kept, own = trees.take((kept, own), 0)
         up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
-        return up, as_streamed(algorithm.aggregate).contribute(server, Seat(zero, own.id, zero), up)
+        seat = Seat(zero, own.id, zero)
+        return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
 
     arguments = (traced, by_seed, data, state.server, row(state.clients), row(data.clients))
     closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*arguments)

@@ -13,7 +13,20 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import fold_lanes, map_lanes
 from fljax.streaming import Part, Total, add_up, as_streamed
-from fljax.types import Algorithm, Census, ClientData, Cohort, Federation, LocalData, Rows, Seat, Subset, along
+from fljax.types import (
+    Algorithm,
+    Available,
+    Census,
+    ClientData,
+    Cohort,
+    Federation,
+    LocalData,
+    Rows,
+    Seat,
+    Subset,
+    along,
+    seen_from,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Int, PyTree
@@ -78,7 +91,7 @@ def held_data(federation: Federation) -> dict[str, Subset]:
 
 def introduced(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     """What a client is shown before its first round."""
-    return algorithm.send(server, seat._replace(first=True))
+    return algorithm.send(seen_from(server, seat), seat._replace(first=True))
 
 
 def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array, ""]) -> State:
@@ -117,7 +130,7 @@ def poll(
     def one(row: tuple[ClientData, PyTree]) -> PyTree:
         client, kept = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(server, seat)
+        down = algorithm.send(seen_from(server, seat), seat)
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
     return map_lanes(one, (federation.clients, clients), lanes.evaluation, lanes.devices)
@@ -130,6 +143,7 @@ def one_round(
     state: State,
     round: Int[Array, ""] | None = None,
     available: Bool[Array, " N"] | None = None,
+    everybody: bool = False,
 ) -> tuple[State, Info]:
     """Poll, select, train, aggregate.
 
@@ -141,6 +155,7 @@ def one_round(
       round: equals ``state.round``; given apart where states of several seeds are batched, so that whether to poll is
         decided once.
       available: ``[N]`` by id, who could take part; clients without training samples never do. None: all.
+      everybody: whether all clients are known to have training samples, so that nobody needs to look.
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
@@ -150,22 +165,22 @@ def one_round(
     """
     round = state.round if round is None else round
     population = federation.clients.id.shape[0]
-    has_data = federation.clients.train.size > 0
-    available = has_data if available is None else available & has_data
+    able = Available(population, available)
+    able = able if everybody else able.only(federation.clients.train.size > 0)
 
     ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
     if algorithm.poll is not None:
-        ask = lambda: trees.where_rows(  # noqa: E731
-            available,
-            poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes),
-            state.ballots,
-        )
+
+        def ask() -> PyTree:
+            found = poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes)
+            return found if able.among is None else trees.where_rows(able.among, found, state.ballots)
+
         due = round % algorithm.poll.every == 0
         ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
-        polled = jnp.where(due, jnp.sum(available, dtype=jnp.int32), 0)
+        polled = jnp.where(due, jnp.sum(able.mask(), dtype=jnp.int32), 0)
 
     select_key = round_key(state.seed, Purpose.SELECT, round)
-    server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, available)
+    server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)
     row = jnp.clip(cohort.id, 0, population - 1)
     kept = trees.take(state.clients, row)
     data = trees.take(federation.clients, row)
@@ -210,7 +225,8 @@ def train(
     def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
         client, slot, present, own = row
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
-        part, record = aggregate.contribute(server, Seat(round, client.id, slot), up)
+        seat = Seat(round, client.id, slot)
+        part, record = aggregate.contribute(seen_from(server, seat), seat, up)
         kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
         return (part, present), kept
 
@@ -238,5 +254,5 @@ def train_one(
     """(Up, Client) of one client that trains."""
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
-    down = algorithm.send(server, seat)
+    down = algorithm.send(seen_from(server, seat), seat)
     return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))

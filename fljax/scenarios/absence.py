@@ -40,13 +40,13 @@ def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | Sequence[float] | fl
     probability, number = jnp.asarray(rate), stream(inner, "dropout", DROPOUT)
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
-        if probability.shape not in ((), available.shape):
+        population = available.population
+        if probability.shape not in ((), (population,)):
             raise ValueError(
-                f"expected rate to be one number or one for each of {available.shape[0]} clients, got shape "
-                f"{probability.shape}"
+                f"expected rate to be one number or one for each of {population} clients, got shape {probability.shape}"
             )
         server, cohort, info = inner.select(key, round, server, ballots, available)
-        drawn = jax.random.uniform(jax.random.fold_in(key, number), available.shape)
+        drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,))
         return server, _only(cohort, drawn >= probability), info
 
     return inner._replace(select=select, scenarios=applied(inner, "dropout"))
@@ -78,11 +78,11 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
     table = table != 0
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
-        if table.shape[1] != available.shape[0]:
-            raise ValueError(f"expected a trace of {available.shape[0]} clients, got {table.shape[1]}")
+        if table.shape[1] != available.population:
+            raise ValueError(f"expected a trace of {available.population} clients, got {table.shape[1]}")
         there = table[round % table.shape[0]]
         if announced:
-            return inner.select(key, round, server, ballots, available & there)
+            return inner.select(key, round, server, ballots, available.only(there))
         server, cohort, info = inner.select(key, round, server, ballots, available)
         return server, _only(cohort, there), info
 

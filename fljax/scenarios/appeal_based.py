@@ -63,15 +63,15 @@ def appeal_based(
         return AppealBallot(deployed_scores(inner, split, key, seat, down, client, data)[0], own)
 
     def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
-        if rho.shape not in ((), available.shape):
+        population, able = available.population, available.mask()
+        if rho.shape not in ((), (population,)):
             raise ValueError(
-                f"expected threshold to be one number or one for each of {available.shape[0]} clients, got shape "
-                f"{rho.shape}"
+                f"expected threshold to be one number or one for each of {population} clients, got shape {rho.shape}"
             )
-        appealed = available & (ballots.loss < rho.astype(ballots.loss.dtype))
-        pool = jnp.where(round < after, available, appealed)
-        taken = jnp.where(jnp.any(pool), pool, available) if empty_pool == "all" else pool
-        server, cohort, info = inner.select(key, round, server, ballots.inner, taken)
+        appealed = able & (ballots.loss < rho.astype(ballots.loss.dtype))
+        pool = jnp.where(round < after, able, appealed)
+        taken = jnp.where(jnp.any(pool), pool, able) if empty_pool == "all" else pool
+        server, cohort, info = inner.select(key, round, server, ballots.inner, available.only(taken))
         info = info | along("client", polled_loss=ballots.loss, appealed=appealed)
         return server, cohort, info | {"pool_size": jnp.sum(taken, dtype=jnp.int32)}
 

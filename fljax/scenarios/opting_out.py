@@ -103,10 +103,10 @@ def opting_out(
             other = jnp.take(other, asked, axis=0, mode="fill", fill_value=jnp.nan)
         gain = ballots.accuracy - other
         # Two programs may round the same share of correct rows differently.
-        leaves = jnp.where(available, gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
+        leaves = jnp.where(available.mask(), gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
         decides = (round % every == 0) & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
-        inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available & ~gone)
+        inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available.only(~gone))
         return OptingServer(inner_server, gone), cohort, info | along("client", gain=gain, opted_out=gone)
 
     return own._replace(

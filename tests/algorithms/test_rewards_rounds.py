@@ -110,7 +110,7 @@ def test_iafl(how, draw, tolerance):
         reference_draw=draw,
     )
     states, records = run(algorithm)
-    models, reference = rows_of(at(states.server.models, 0)), at(states.server.reference, 0)
+    models, reference = rows_of(at(states.server.models.values, 0)), at(states.server.reference, 0)
     rates = oracle.iafl_rates(CONTRIBUTION, CEILING, KAPPA)
     np.testing.assert_allclose(records["rate"], [rates] * len(LOST), rtol=1e-6)
     np.testing.assert_allclose(records["contribution"], [CONTRIBUTION] * len(LOST), rtol=1e-6)
@@ -127,7 +127,7 @@ def test_iafl(how, draw, tolerance):
         models, reference = oracle.iafl_round(
             models, reference, clients, rate_of(how, t), subsets, used, records["recovered"][t]
         )
-        close(at(states.server.models, t + 1), stack(models), tolerance)
+        close(at(states.server.models.values, t + 1), stack(models), tolerance)
         close(at(states.server.reference, t + 1), reference, tolerance)
 
 
@@ -143,7 +143,7 @@ def test_iafl_with_contributions_of_each_round():
 def test_cgsv(how, tolerance):
     algorithm = cgsv(TASK, how, length=LENGTH, alpha=ALPHA, beta=BETA)
     states, records = run(algorithm)
-    models, server = rows_of(at(states.server.models, 0)), at(states.server.reference, 0)
+    models, server = rows_of(at(states.server.models.values, 0)), at(states.server.reference, 0)
     sizes = np.array([len(own_rows(federation(), id)[1]) for id in range(POPULATION)], float)
     reputation, weight = np.zeros(POPULATION), sizes / sizes.sum()
     for t in range(len(LOST)):
@@ -153,7 +153,7 @@ def test_cgsv(how, tolerance):
         )
         weight = reputation
         np.testing.assert_allclose(records["contribution"][t], reputation, rtol=10 * tolerance)
-        close(at(states.server.models, t + 1), stack(models), tolerance)
+        close(at(states.server.models.values, t + 1), stack(models), tolerance)
         close(at(states.server.reference, t + 1), server, tolerance)
         # The part that is kept differs between clients, or the test would not see it.
         assert len({int((model["w"] != models[0]["w"]).sum()) for model in models}) > 1
@@ -162,7 +162,7 @@ def test_cgsv(how, tolerance):
 def test_cgsv_iafl(tolerance):
     algorithm = cgsv_iafl(TASK, EPOCHS, length=LENGTH, alpha=ALPHA, kappa=KAPPA, recovery=0.4)
     states, records = run(algorithm)
-    models, reference = rows_of(at(states.server.models, 0)), at(states.server.reference, 0)
+    models, reference = rows_of(at(states.server.models.values, 0)), at(states.server.reference, 0)
     sizes = np.array([len(own_rows(federation(), id)[1]) for id in range(POPULATION)], float)
     reputation, weight = np.zeros(POPULATION), sizes / sizes.sum()
     for t in range(len(LOST)):
@@ -178,7 +178,7 @@ def test_cgsv_iafl(tolerance):
         present = [id in clients for id in range(POPULATION)]
         assert [len(each) for each in subsets] == oracle.subset_sizes(rates, present)
         models, reference = oracle.iafl_round(models, reference, clients, rate, subsets, own, recovered)
-        close(at(states.server.models, t + 1), stack(models), tolerance)
+        close(at(states.server.models.values, t + 1), stack(models), tolerance)
         close(at(states.server.reference, t + 1), reference, tolerance)
 
 
@@ -189,13 +189,13 @@ def test_rank(tolerance):
     index = np.concatenate([np.asarray(table.index)[id, : int(table.size[id])] for id in (1, 3, 4)])
     data = data._replace(held={"validation": Rows(jnp.asarray(index, jnp.int32), jnp.int32(len(index)))})
     states, records = run(rank(TASK, EPOCHS), data)
-    models = rows_of(at(states.server.models, 0))
+    models = rows_of(at(states.server.models.values, 0))
     for t in range(len(LOST)):
         clients = clients_of(records, t, EPOCHS)
         models, score = oracle.rank_round(models, clients, rate_of(EPOCHS, t), x.astype(np.float64), y)
         np.testing.assert_allclose(records["score"][t], score, rtol=1e-6)
         assert len(set(score)) > 2
-        close(at(states.server.models, t + 1), stack(models), tolerance)
+        close(at(states.server.models.values, t + 1), stack(models), tolerance)
 
 
 def test_rank_names_the_rows_that_the_server_has():

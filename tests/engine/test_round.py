@@ -160,3 +160,16 @@ def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) 
     found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]
     assert seen[1].lane > seen[0].lane > seen[0].model
     assert all(np.isfinite(each.threshold).all() for each in found)
+
+
+def test_everybody_is_as_if_all_were_named() -> None:
+    """Where all clients have data nobody looks who has, and the same bits come out."""
+    data = by_id(tiny_federation())
+    algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
+    state = initial_state(algorithm, data, jnp.uint32(3))
+
+    def step(everybody: bool) -> Any:
+        return jax.jit(lambda state: engine.one_round(algorithm, data, Lanes(3, 1, 5), state, None, None, everybody))
+
+    found, expected = step(True)(state), step(False)(state)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -17,7 +17,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.round import State, by_id, initial_state
 from fljax.local import Local
 from fljax.results import Result
-from fljax.types import Algorithm, Cohort, Federation, Task
+from fljax.types import Algorithm, Available, Cohort, Federation, Task
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
 from tests.toys.federation import tiny_federation
@@ -163,7 +163,7 @@ class Bench:
     def _cohort(self, data: Federation) -> Cohort:
         algorithm, data = self.algorithm(), by_id(data)
         state = initial_state(algorithm, data, jnp.uint32(0))
-        everybody = jnp.ones(POPULATION, bool)
+        everybody = Available(POPULATION)
         return algorithm.select(jax.random.key(0), jnp.int32(0), state.server, state.ballots, everybody)[1]
 
     def _init(self, numbers: Any, data: Federation, seed: Any) -> State:

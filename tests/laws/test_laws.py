@@ -17,7 +17,7 @@ from fljax import engine
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, local_data, train_one
-from fljax.types import Seat
+from fljax.types import Seat, seen_from
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
@@ -150,7 +150,8 @@ def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
         key = client_key(round_key(seed, Purpose.TRAIN, round), id, slot)
         zero = jnp.int32(0)
         client, kept = jax.tree.map(lambda leaf: leaf[0], (data.clients, state.clients))
-        down = algorithm.send(state.server, Seat(zero, zero, zero))
+        seat = Seat(zero, zero, zero)
+        down = algorithm.send(seen_from(state.server, seat), seat)
         return algorithm.train(key, Seat(zero, zero, zero), down, kept, local_data(data, client))
 
     program = jax.jit(train, compiler_options=QUICK)

@@ -10,6 +10,7 @@ import pytest
 from fljax import engine
 from fljax.engine.evaluate import evaluate
 from fljax.engine.round import by_id, initial_state
+from fljax.types import Available
 from tests.laws.cases import (
     CASES,
     COMPOSED_SLOW,
@@ -39,8 +40,11 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     algorithm = case.build(TASK, LOCAL, **case.example)
     start = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
     everybody = jnp.ones(data.clients.id.shape, bool)
+    available = Available(everybody.size)
     cohort = jax.eval_shape(
-        lambda: algorithm.select(jax.random.key(0), jnp.int32(0), start.server, start.ballots, everybody)[1]
+        lambda: algorithm.select(
+            jax.random.key(0), jnp.int32(0), start.server, start.ballots, Available(everybody.size)
+        )[1]
     )
     rows = jnp.arange(cohort.id.shape[0])
 

@@ -20,7 +20,7 @@ from fljax.engine.round import by_id, initial_state, local_data
 from fljax.local import Local
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.scenarios.common import altered
-from fljax.types import Seat
+from fljax.types import Seat, seen_from
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
 
@@ -42,7 +42,7 @@ def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
     @jax.jit
     def one(client: Any, kept: Any) -> Any:
         seat = Seat(zero, client.id, zero)
-        down = algorithm.send(state.server, seat)
+        down = algorithm.send(seen_from(state.server, seat), seat)
         return algorithm.train(client_key(key, client.id), seat, down, kept, local_data(data, client))[0]
 
     return state, jax.vmap(one)(data.clients, state.clients)

@@ -14,6 +14,7 @@ from fljax.algorithms import fedavg
 from fljax.engine.keys import Purpose, round_key
 from fljax.engine.round import by_id, initial_state
 from fljax.scenarios import REGISTRY, availability, byzantine, clipped, dropout
+from fljax.types import Available
 from tests.scenarios.test_messages import sent
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
@@ -50,7 +51,7 @@ def selected(algorithm: Any, federation: Any) -> Any:
     def one(seed: Any) -> Any:
         state = initial_state(algorithm, federation, seed)
         key = round_key(seed, Purpose.SELECT, 0)
-        available = jnp.ones(POPULATION, bool)
+        available = Available(POPULATION)
         return algorithm.select(key, jnp.int32(0), state.server, state.ballots, available)[1]
 
     return jax.vmap(one)(jnp.arange(KEYS, dtype=jnp.uint32))

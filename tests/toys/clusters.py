@@ -64,15 +64,16 @@ def clusters(
         return judge(down, data.valid)
 
     def select(key: Any, round: Any, server: Server, ballots: Ballot, available: Any) -> Any:
+        able = available.mask()
         best = jnp.argmin(ballots.loss, axis=1)
         gained = jnp.take_along_axis(ballots.accuracy, best[:, None], axis=1)[:, 0]
-        tokens = server.tokens + price * jnp.where(available, gained, 0).astype(server.tokens.dtype)
-        richest = jnp.argmax(jnp.where(available, tokens, -1))
-        id = jnp.append(jnp.arange(available.shape[0]), richest).astype(jnp.int32)
+        tokens = server.tokens + price * jnp.where(able, gained, 0).astype(server.tokens.dtype)
+        richest = jnp.argmax(jnp.where(able, tokens, -1))
+        id = jnp.append(jnp.arange(available.population), richest).astype(jnp.int32)
         slot = jnp.append(best, (best[richest] + 1) % clusters).astype(jnp.int32)
         return (
             server._replace(tokens=tokens),
-            Cohort(id, slot, available[id]),
+            Cohort(id, slot, able[id]),
             along("client", tokens=tokens, best=best),
         )
 

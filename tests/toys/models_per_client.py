@@ -67,8 +67,8 @@ def models_per_client(
         return trees.take(server.models, seat.id) if seat.known else server.reference
 
     def select(key: Any, round: Any, server: Server, ballots: Any, available: Any) -> Any:
-        population = available.shape[0]
-        chosen = recovers(key, population, recovery) & jnp.any(available)
+        population = available.population
+        chosen = recovers(key, population, recovery) & jnp.any(available.mask())
         everywhere = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), server.reference)
         models = trees.where_rows(chosen, everywhere, server.models)
         server, cohort, _ = uniform(key, round, server._replace(models=models), ballots, available)
