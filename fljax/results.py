@@ -10,7 +10,7 @@ import xarray as xr
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
-from fljax.types import Labelled
+from fljax.types import Labelled, unlabelled
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -256,7 +256,8 @@ def records_dataset(
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
-    joined = {name: np.concatenate([_values(block[name]) for block in blocks], axis=1) for name in blocks[0]}
+    parts = [unlabelled(dict(block)) for block in blocks]
+    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
     variables: dict[str, Any] = {}
     for name, entry in blocks[0].items():
         numbered = tuple(f"{name}_axis_{i}" for i in range(joined[name].ndim - 2))
@@ -320,10 +321,6 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
             values = metrics[f"{split}_accuracy"].sel(evaluated_round=there)
             found[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
     return found
-
-
-def _values(entry: Any) -> np.ndarray:
-    return entry.values if isinstance(entry, Labelled) else entry
 
 
 def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:

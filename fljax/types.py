@@ -193,6 +193,11 @@ def along(*dimensions: str, **values: Any) -> Info:
     return {name: Labelled(entry, dimensions) for name, entry in values.items()}
 
 
+def unlabelled(info: Info) -> dict[str, Any]:
+    """The values of Info alone, by name."""
+    return {name: entry.values if isinstance(entry, Labelled) else entry for name, entry in info.items()}
+
+
 class Applied(NamedTuple):
     """A scenario that is wrapped around an algorithm.
 

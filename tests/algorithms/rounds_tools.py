@@ -18,7 +18,7 @@ from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
 from fljax.models import correct
 from fljax.trees import take
-from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task
+from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from tests.oracles import numpy_round
 from tests.toys.quick import QUICK
 
@@ -71,7 +71,7 @@ def _history(build, rounds, numbers, data):
 
     def one(state, _):
         after, info = one_round(algorithm, data, lanes, state)
-        return after, (after, info)
+        return after, (after, unlabelled(info))
 
     _, (states, records) = jax.lax.scan(one, start, length=rounds)
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, states), records

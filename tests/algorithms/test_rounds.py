@@ -16,7 +16,7 @@ from fljax.algorithms import fedavg, incfl
 from fljax.engine.round import initial_state, one_round
 from fljax.local import Local
 from fljax.trees import take
-from fljax.types import Subset
+from fljax.types import Subset, unlabelled
 from tests.algorithms.rounds_tools import (
     ALL_AT_ONCE,
     SEED,
@@ -75,7 +75,7 @@ def run(algorithm, data, rounds):
     for _ in range(rounds):
         state, info = step(algorithm, data, state)
         models.append(state.server.model)
-        records.append(jax.tree.map(np.asarray, info))
+        records.append(jax.tree.map(np.asarray, unlabelled(info)))
     assert int(state.diverged) == -1
     return models, records
 

@@ -42,9 +42,7 @@ def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     everybody = jnp.ones(data.clients.id.shape, bool)
     available = Available(everybody.size)
     cohort = jax.eval_shape(
-        lambda: algorithm.select(
-            jax.random.key(0), jnp.int32(0), start.server, start.ballots, Available(everybody.size)
-        )[1]
+        lambda: algorithm.select(jax.random.key(0), jnp.int32(0), start.server, start.ballots, available)[1]
     )
     rows = jnp.arange(cohort.id.shape[0])
 

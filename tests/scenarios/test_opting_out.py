@@ -13,6 +13,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
 from fljax.scenarios import appeal_based, opting_out
+from fljax.types import unlabelled
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -37,7 +38,7 @@ def run(algorithm, federation, rounds=ROUNDS):
     for _ in range(rounds):
         state, info = step(states[-1])
         states.append(state)
-        records.append(jax.tree.map(np.asarray, info))
+        records.append(jax.tree.map(np.asarray, unlabelled(info)))
     return states, records
 
 

@@ -15,6 +15,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.local import Local
 from fljax.scenarios import appeal_based, availability, dropout
+from fljax.types import unlabelled
 from tests.toys.federation import client_rows, tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -39,7 +40,7 @@ def run(algorithm: Any, federation: Any, rounds: int, seed: int = 0) -> tuple[li
     for _ in range(rounds):
         state, info = step(states[-1])
         states.append(state)
-        records.append(jax.tree.map(np.asarray, info))
+        records.append(jax.tree.map(np.asarray, unlabelled(info)))
     return states, records
 
 
