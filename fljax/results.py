@@ -94,25 +94,22 @@ class Result(NamedTuple):
 
 def metrics_dataset(
     seeds: Sequence[int],
-    evaluated: Sequence[tuple[int, Mapping[str, Any]]],
+    evaluated: Sequence[tuple[int, Mapping[str, Labelled]]],
     reference: Reference | None,
 ) -> xr.Dataset:
     """Joins evaluations to a Dataset and adds every scalar metric that can be had.
 
     Args:
       seeds: coordinate.
-      evaluated: ``(rounds done, {name: [seeds, N or U]})`` in order; ``[seeds]`` of the server's own model, ``[seeds,
-        clusters, distributions]`` of its cluster models.
+      evaluated: ``(rounds done, Info)`` in order, of arrays ``[seeds, ...]``.
       reference: standalone models; without it the metrics that compare with them are absent.
 
     Without accuracies (the task has no score) every metric that is made of them is absent.
     """
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
     variables: dict[str, Any] = {}
-    for name in evaluated[0][1]:
-        values = np.stack([np.asarray(found[name]) for _, found in evaluated], axis=1)
-        person = "unseen" if name.startswith("unseen_") else "client"
-        axes = {2: (), 3: (person,), 4: ("cluster", "distribution")}[values.ndim]
+    for name, entry in evaluated[0][1].items():
+        values, axes = np.stack([np.asarray(found[name].values) for _, found in evaluated], axis=1), entry.dimensions
         variables[name] = (("seed", "evaluated_round", *axes), values)
         coordinates |= {axis: np.arange(size) for axis, size in zip(axes, values.shape[2:], strict=True)}
     if reference is not None:
@@ -147,13 +144,13 @@ def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -
 
 
 def metrics_of_runs(
-    seeds: Sequence[int], evaluated: Mapping[str, Any], references: Sequence[Reference | None]
+    seeds: Sequence[int], evaluated: Mapping[str, Labelled], references: Sequence[Reference | None]
 ) -> dict[str, np.ndarray]:
     """Every metric at one evaluation of several runs, by the functions that ``metrics_dataset`` uses.
 
     Args:
       seeds: of each plan.
-      evaluated: ``{name: [runs, ...]}``: all seeds of the first plan, then those of the second, and so on.
+      evaluated: Info of arrays ``[runs, ...]``: all seeds of the first plan, then those of the second, and so on.
       references: standalone models of each plan.
 
     Returns:
@@ -167,7 +164,8 @@ def metrics_of_runs(
     parts = []
     for place, reference in enumerate(references):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
-        found = metrics_dataset(seeds, [(0, {name: values[own] for name, values in evaluated.items()})], reference)
+        mine = {name: Labelled(entry.values[own], entry.dimensions) for name, entry in evaluated.items()}
+        found = metrics_dataset(seeds, [(0, mine)], reference)
         parts.append({str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims})
     names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that compare with a reference can be missing

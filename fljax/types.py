@@ -18,7 +18,7 @@ import jax.numpy as jnp
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-    Info = dict[str, "Array | Labelled"]
+    Info = Mapping[str, "Array | Labelled"]
 
 
 # --- Data ---------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Labelled:
     dimensions: tuple[str, ...]
 
 
-def along(*dimensions: str, **values: Any) -> Info:
+def along(*dimensions: str, **values: Any) -> dict[str, Labelled]:
     """Entries of Info that share their dimensions: ``along("row", loss=loss, weight=weight)``."""
     return {name: Labelled(entry, dimensions) for name, entry in values.items()}
 

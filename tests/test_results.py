@@ -19,7 +19,7 @@ from fljax.results import (
     with_contribution_correlation,
     with_gains,
 )
-from fljax.types import along
+from fljax.types import Labelled, along
 
 RNG = np.random.default_rng(0)
 SCALARS = {
@@ -56,6 +56,17 @@ def evaluated(shift=0.0, unseen=True):
     return rounds
 
 
+def dataset(seeds, rounds, solo):
+    """``metrics_dataset`` of arrays whose names and numbers of dimensions say what they are over."""
+
+    def labelled(name, values):
+        person = "unseen" if name.startswith("unseen_") else "client"
+        return Labelled(values, {1: (), 2: (person,), 3: ("cluster", "distribution")}[values.ndim])
+
+    found = [(done, {name: labelled(name, values) for name, values in arrays.items()}) for done, arrays in rounds]
+    return metrics_dataset(seeds, found, solo)
+
+
 def reference(unseen=True):
     counts = [4] * 3 + [3] * 3 * unseen
     arrays: list[Any] = [RNG.uniform(0.2, 1.5, (2, count)) for count in counts]
@@ -64,7 +75,7 @@ def reference(unseen=True):
 
 def test_dimensions_and_coordinates():
     rounds = evaluated()
-    found = metrics_dataset([3, 8], rounds, None)
+    found = dataset([3, 8], rounds, None)
     assert found["seed"].values.tolist() == [3, 8]
     assert found["evaluated_round"].values.tolist() == [0, 5, 7]
     assert found["client"].values.tolist() == [0, 1, 2, 3]
@@ -80,7 +91,7 @@ def test_dimensions_and_coordinates():
 @pytest.mark.parametrize("unseen", [True, False])
 def test_metrics_that_compare_with_standalone_models(unseen):
     rounds, solo = evaluated(unseen=unseen), reference(unseen)
-    found = metrics_dataset([0, 1], rounds, solo)
+    found = dataset([0, 1], rounds, solo)
     prefixes = ("", "unseen_") if unseen else ("",)
     assert {prefix + name for prefix in prefixes for name in SCALARS} <= set(found.data_vars)
     for prefix, axis in zip(prefixes, ("client", "unseen"), strict=False):
@@ -115,7 +126,7 @@ def test_clients_without_test_rows_do_not_count():
             array[:, 1] = np.nan
     for array in (solo.test_loss, solo.test_accuracy):
         np.asarray(array)[:, 1] = np.nan
-    whole = metrics_dataset([0, 1], rounds, solo)
+    whole = dataset([0, 1], rounds, solo)
     assert np.isfinite(whole["incentivised_participation_rate"]).all()
     np.testing.assert_allclose(whole["average_accuracy"], whole["test_accuracy"].mean("client", skipna=True))
 
@@ -163,7 +174,7 @@ def test_participation_and_weights_by_client(monkeypatch):
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("whole", [False, True])
 def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, whole):
-    metrics = metrics_dataset([3, 8], evaluated(unseen=False), None)
+    metrics = dataset([3, 8], evaluated(unseen=False), None)
     rounds = np.arange(first, 7)
     contribution = RNG.uniform(0, 9, (2, len(rounds), 4))
     contribution = contribution.astype(int) if whole else contribution
@@ -183,7 +194,7 @@ def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, w
 
 
 def test_no_correlation_without_contributions_of_clients():
-    metrics = metrics_dataset([0, 1], evaluated(unseen=False), None)
+    metrics = dataset([0, 1], evaluated(unseen=False), None)
     by_row = xr.Dataset({"contribution": (("seed", "round", "row"), np.ones((2, 7, 3)))}, {"round": np.arange(7)})
     for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], (1, 1, 1), 4)):
         assert "contribution_correlation" not in with_contribution_correlation(metrics, records)
@@ -196,7 +207,7 @@ def test_the_global_model_has_metrics_of_its_own():
         for name in rounds[0][1]
         if "global_" in name
     }
-    found = metrics_dataset([0, 1], rounds, solo)
+    found = dataset([0, 1], rounds, solo)
     np.testing.assert_allclose(found["global_average_accuracy"], shared["test_accuracy"].mean(-1))
     appeal = (shared["test_loss"] < np.asarray(solo.test_loss)[:, None]).mean(-1)
     np.testing.assert_allclose(found["global_incentivised_participation_rate"], appeal)
@@ -211,8 +222,8 @@ def test_records_of_no_rounds():
 
 def algorithms(solo):
     return {
-        "fedavg": metrics_dataset([0, 1], evaluated(), solo),
-        "mine": metrics_dataset([0, 1], evaluated(0.1), solo).assign(extra=("seed", np.ones(2))),
+        "fedavg": dataset([0, 1], evaluated(), solo),
+        "mine": dataset([0, 1], evaluated(0.1), solo).assign(extra=("seed", np.ones(2))),
     }
 
 
@@ -234,7 +245,7 @@ def test_join():
 @pytest.mark.parametrize("first", ["fedavg", "mine"])
 def test_join_keeps_the_standalone_models_of_any(first):
     parts = algorithms(reference())
-    parts = {"fedavg": parts["fedavg"], "mine": metrics_dataset([0, 1], evaluated(), None)}
+    parts = {"fedavg": parts["fedavg"], "mine": dataset([0, 1], evaluated(), None)}
     found = join({label: parts[label] for label in (first, *(name for name in parts if name != first))})
     np.testing.assert_array_equal(found["threshold"], parts["fedavg"]["threshold"])
     assert np.isnan(found["ipr_loss"].sel(algorithm="mine")).all()
@@ -269,7 +280,7 @@ def with_clusters():
 
 def test_cluster_models():
     rounds = with_clusters()
-    found = metrics_dataset([3, 8], rounds, None)
+    found = dataset([3, 8], rounds, None)
     assert found["cluster_loss"].dims == ("seed", "evaluated_round", "cluster", "distribution")
     assert found["cluster"].values.tolist() == [0, 1, 2]
     assert found["distribution"].values.tolist() == [0, 1]
@@ -280,7 +291,7 @@ def test_cluster_models():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_algorithms_without_clusters_beside_one_with(first, tmp_path):
-    parts = {"ipfl": metrics_dataset([0, 1], with_clusters(), None), "fedavg": algorithms(None)["fedavg"]}
+    parts = {"ipfl": dataset([0, 1], with_clusters(), None), "fedavg": algorithms(None)["fedavg"]}
     joined = with_gains(join(parts if first else dict(reversed(parts.items()))), "fedavg")
     assert joined["cluster_accuracy"].dims == ("algorithm", "seed", "evaluated_round", "cluster", "distribution")
     assert np.isnan(joined["cluster_accuracy"].sel(algorithm="fedavg")).all()

@@ -15,8 +15,9 @@ from fljax.engine.execution import Execution, Lanes, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.memory import attempt, peak_bytes
-from fljax.engine.program import Plan, Shapes
+from fljax.engine.program import Plan
 from fljax.engine.round import State, by_id, initial_state, one_round
+from fljax.engine.shapes import Shapes, first_run, measure
 from fljax.types import Algorithm, Federation
 
 
@@ -70,7 +71,7 @@ def estimate(
     program.check_seeds(seeds, federation)
     spec, inputs = program.split(algorithm_or_plan, by_id(federation))
     check_labels(task_of(spec, inputs), federation)
-    shapes = program.measure(spec, inputs, len(seeds))
+    shapes = measure(spec, inputs, len(seeds))
     lanes = resolve(execution or Execution(), shapes.sizes)
     traced = list(program.trace_all(spec, lanes, capacity, inputs, jnp.asarray(seeds, jnp.uint32)))
     return memory_of(traced, inputs.federation, shapes, lanes)
@@ -91,7 +92,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
         zero = jnp.zeros((), jnp.int32)
         return one_round(algorithm, data, Lanes(1, 1, 1), initial_state(algorithm, data, zero))[0]
 
-    jax.eval_shape(begin, *program.first_run(spec, inputs))
+    jax.eval_shape(begin, *first_run(spec, inputs))
 
 
 def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lanes: Lanes) -> Memory:

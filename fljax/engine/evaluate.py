@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,31 @@ from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, held_data, introduced, local_data
-from fljax.types import Algorithm, ClientData, Federation, Judged, Seat, seen_from
+from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PyTree
+
+    Scores = tuple[Array, Array | None]  # losses, and accuracies where the task has a score
+
+
+class Judgement(NamedTuple):
+    """What is judged on which rows.
+
+    Attributes:
+      model: "own": what each client would use; "common": what all have in common before any of them changes it.
+      rows: of the client.
+    """
+
+    model: Literal["own", "common"]
+    rows: Literal["test", "valid"]
+
+    def name(self) -> str:
+        """In front of ``_loss`` and ``_accuracy``."""
+        return f"global_{self.rows}" if self.model == "common" else self.rows
+
+
+_OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), Judgement("own", "valid")
 
 
 def deploy_seen(
@@ -75,7 +96,7 @@ def evaluate(
     round: Int[Array, ""] | None = None,
     valid: bool = False,
     common: bool = False,
-) -> dict[str, Array]:
+) -> dict[str, Labelled]:
     """Test loss and accuracy of every client.
 
     Args:
@@ -89,7 +110,7 @@ def evaluate(
         that all share is judged once, for everybody.
 
     Returns:
-      ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
+      Info: ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
       ``global_`` of the model that all have in common (where the algorithm has one); and all of them with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
       of what seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's own model on
@@ -103,61 +124,61 @@ def evaluate(
     same = algorithm.personal is None  # everybody uses the common model
     once = common and algorithm.common is not None
 
-    def counts(client: ClientData, part: str, known: bool) -> Array:
-        there = (client.train.size > 0) & (getattr(client, part).size > 0)
+    def counts(client: ClientData, rows: str, known: bool) -> Array:
+        there = (client.train.size > 0) & (getattr(client, rows).size > 0)
         if algorithm.counts is None:
             return there
         seat = _seat(round, client, known)
         return there & algorithm.counts(seen_from(state.server, seat), seat)
 
-    def scores(client: ClientData, model: PyTree, part: str) -> tuple[Array, Any]:
-        rows = getattr(local_data(federation, client), part)
-        return local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), rows)
+    def scores(client: ClientData, model: PyTree, rows: str) -> Scores:
+        own = getattr(local_data(federation, client), rows)
+        return local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
 
-    def score(client: ClientData, model: PyTree, part: str, known: bool, prefix: str = "") -> dict[str, Array]:
-        loss, accuracy = local.judged(*scores(client, model, part), counts(client, part, known))
-        return _named(f"{prefix}{part}", loss, accuracy)
+    def score(client: ClientData, model: PyTree, rows: str, known: bool) -> Scores:
+        return local.judged(*scores(client, model, rows), counts(client, rows, known))
 
-    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[str, Array]:
+    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[Judgement, Scores]:
         own, shared = models
-        found = {} if once and same else score(client, own, "test", known)
-        return found if once or shared is None else found | score(client, shared, "test", known, "global_")
+        found = {} if once and same else {_OWN: score(client, own, "test", known)}
+        return found if once or shared is None else found | {_COMMON: score(client, shared, "test", known)}
 
-    def seen(row: tuple[ClientData, Any]) -> dict[str, Array]:
+    def judge_seen(row: tuple[ClientData, Any]) -> dict[Judgement, Scores]:
         client, kept = row
         models = deploy_seen(algorithm, federation, state, round, client, kept)
-        return judge(client, models, True) | (score(client, models[0], "valid", True) if valid else {})
+        return judge(client, models, True) | ({_VALID: score(client, models[0], "valid", True)} if valid else {})
 
-    def unseen(client: ClientData) -> dict[str, Array]:
+    def judge_unseen(client: ClientData) -> dict[Judgement, Scores]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
 
-    found: dict[str, Array] = {}
+    seen: dict[Judgement, Scores] = {}
+    unseen: dict[Judgement, Scores] = {}
     if valid or not (once and same):
-        found |= map_lanes(seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
+        seen = map_lanes(judge_seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
     if federation.unseen is not None and not (once and same):
-        fresh = map_lanes(unseen, federation.unseen, lanes.evaluation, lanes.devices)
-        found |= {"unseen_" + name: values for name, values in fresh.items()}
+        unseen = map_lanes(judge_unseen, federation.unseen, lanes.evaluation, lanes.devices)
     if once:
         # Whoever has test rows speaks for all.
         judged = jnp.argmax(federation.clients.test.size > 0)
         client, kept = trees.take((federation.clients, state.clients), judged)
         own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
         loss, accuracy = scores(client, own if same else shared, "test")
-        prefix = "" if same else "global_"
-        for of, clients in (("", federation.clients), ("unseen_", federation.unseen)):
+        for known, clients, found in ((True, federation.clients, seen), (False, federation.unseen, unseen)):
             if clients is not None:
-                counted = jax.vmap(lambda client, known=not of: counts(client, "test", known))(clients)
-                values = local.judged(loss, accuracy, counted)
-                found |= _named(f"{of}{prefix}test", *values)
-    if same:
-        for name in [name for name in found if "test_" in name]:
-            prefix, _, rest = name.rpartition("test_")
-            found[f"{prefix}global_test_{rest}"] = found[name]
+                counted = jax.vmap(lambda client, known=known: counts(client, "test", known))(clients)
+                found[_OWN if same else _COMMON] = local.judged(loss, accuracy, counted)
+    info: dict[str, Labelled] = {}
+    for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
+        if same and _OWN in found:
+            found[_COMMON] = found[_OWN]
+        for judgement, judged in found.items():
+            info |= along(dimension, **_named(f"{prefix}{judgement.name()}", *judged))
     judged_models = {} if algorithm.models is None else algorithm.models(state.server)
     for name, model in judged_models.items():
         values = _judge_on_held(algorithm, federation, model)
-        found |= {} if values is None else _named(name, *values)
-    return found
+        if values is not None:
+            info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
+    return info
 
 
 def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged) -> tuple[Array, Array | None] | None:

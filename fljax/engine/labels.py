@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax.engine.program import Inputs, Spec, first_run
+from fljax.engine.program import Inputs, Spec
+from fljax.engine.shapes import first_run
 from fljax.types import Federation, Task
 
 

@@ -18,12 +18,13 @@ from fljax.engine.execution import Execution, Lanes, neighbours, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.lanes import replicated
-from fljax.engine.program import Inputs, Plan, Shapes, Spec
+from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
+from fljax.engine.shapes import Shapes, measure
 from fljax.engine.trained import DeployedModels, Predictions
 from fljax.infinite_losses import infinite_losses
 from fljax.results import Reference, Result
-from fljax.types import Algorithm, Federation
+from fljax.types import Algorithm, Federation, Labelled
 
 if TYPE_CHECKING:
     from fljax.types import Info
@@ -147,7 +148,7 @@ def run_plans(
     clock = _Clock()
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
-    shapes = program.measure(spec, inputs, len(runs))
+    shapes = measure(spec, inputs, len(runs))
     _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
@@ -193,16 +194,42 @@ def run_plans(
             if any(answers):
                 break
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
+    course = _Course(first, evaluations, records, state, seconds, known[0].peak)
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
-        mine = (
-            [(at, {name: values[own] for name, values in scores.items()}) for at, scores in evaluations],
-            [jax.tree.map(lambda values, own=own: values[own], block) for block in records],
-            state if len(plans) == 1 else jax.tree.map(lambda leaf, own=own: leaf[own], state),
-        )
-        found.append(_result(*part, lanes, shapes, seeds, first, *mine, reference, seconds, known[0].peak))
+        mine = course if len(plans) == 1 else course.of(own)
+        found.append(_result(_Run(*part, lanes, shapes, seeds, reference), mine))
     return found
+
+
+class _Run(NamedTuple):
+    """One plan, as it was run."""
+
+    spec: Spec
+    inputs: Inputs
+    lanes: Lanes
+    shapes: Shapes
+    seeds: list[int]
+    reference: Reference | None
+
+
+class _Course(NamedTuple):
+    """What came of one plan, or of several that ran together: arrays ``[runs, ...]``."""
+
+    first: int  # round
+    evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
+    records: list[Info]  # of each block
+    state: State
+    seconds: dict[str, float]  # by purpose
+    memory: int | None  # estimated bytes of each device
+
+    def of(self, own: slice) -> _Course:
+        """That of some of the runs."""
+        evaluations, records, state = jax.tree.map(
+            lambda leaf: leaf if isinstance(leaf, int) else leaf[own], (self.evaluations, self.records, self.state)
+        )
+        return self._replace(evaluations=evaluations, records=records, state=state)
 
 
 def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
@@ -269,9 +296,8 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
 
 
-def _evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, done: int) -> dict[str, np.ndarray]:
-    found = program.evaluate(spec, lanes, inputs, state, jnp.int32(done))
-    return {name: np.asarray(values) for name, values in found.items()}
+def _evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, done: int) -> dict[str, Labelled]:
+    return jax.tree.map(np.asarray, program.evaluate(spec, lanes, inputs, state, jnp.int32(done)))
 
 
 def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
@@ -279,32 +305,21 @@ def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
     return tuple((seed, round) for seed, round in zip(seeds, rounds, strict=True) if round >= 0)
 
 
-def _result(
-    spec: Spec,
-    inputs: Inputs,
-    lanes: Lanes,
-    shapes: Shapes,
-    seeds: list[int],
-    first: int,
-    evaluations: list[tuple[int, dict[str, np.ndarray]]],
-    records: list[Info],
-    state: State,
-    reference: Reference | None,
-    seconds: dict[str, float],
-    memory: int | None,
-) -> Result:
-    metrics = results.metrics_dataset(seeds, evaluations, reference)
+def _result(run: _Run, course: _Course) -> Result:
+    seeds, state = run.seeds, course.state
+    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
-    for purpose, spent in seconds.items():
+    for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
-    for name, number in lanes._asdict().items():
+    for name, number in run.lanes._asdict().items():
         metrics[f"execution_{name}"] = ((), number)
     told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
-    metrics["execution_memory"] = ((), float("nan" if memory is None else memory), told)
-    wire = (shapes.down, shapes.up, shapes.ballot)
-    table = results.records_dataset(seeds, first, records, wire, inputs.federation.clients.id.shape[-1])
+    metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
+    wire = (run.shapes.down, run.shapes.up, run.shapes.ballot)
+    population = run.inputs.federation.clients.id.shape[-1]
+    table = results.records_dataset(seeds, course.first, course.records, wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
 
-    deployed = DeployedModels((spec, inputs), state, len(seeds), lanes.devices)
+    deployed = DeployedModels((run.spec, run.inputs), state, len(seeds), run.lanes.devices)
     infinite = infinite_losses(metrics)
     return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)

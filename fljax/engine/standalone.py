@@ -22,15 +22,13 @@ from fljax.engine.program import (
     Plan,
     Spec,
     check_seeds,
-    evaluated_bytes,
-    first_run,
     map_runs,
     same_numbers,
-    samples,
     split,
     together,
 )
 from fljax.engine.round import by_id, local_data
+from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.local import Local
 from fljax.results import Reference
 from fljax.types import ClientData, Federation, Task

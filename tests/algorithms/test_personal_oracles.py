@@ -17,7 +17,7 @@ from fljax.engine.round import by_id, initial_state
 from fljax.local import Local
 from fljax.models import MODELS
 from fljax.trees import take
-from fljax.types import Census, Seat, Task
+from fljax.types import Census, Seat, Task, unlabelled
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, stored
@@ -457,7 +457,7 @@ def test_strangers_of_fedproto_have_no_scores():
         lambda: evaluate(algorithm, data, Lanes(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
         compiler_options=QUICK,
     )
-    found = judge()
+    found = unlabelled(judge())
     assert np.isnan(found["unseen_test_loss"]).all()
     assert np.isnan(found["unseen_test_accuracy"]).all()
     assert np.isfinite(found["test_loss"]).all()

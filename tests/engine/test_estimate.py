@@ -16,6 +16,7 @@ from fljax import engine, trees
 from fljax.algorithms import lg_fedavg, scaffold, standalone
 from fljax.data import stack
 from fljax.engine import Execution, Memory, estimate, in_words, program, sentences, shortage, simulate, size
+from fljax.engine import shapes as engine_shapes
 from fljax.engine.memory import made_bytes, peak_bytes
 from fljax.engine.round import by_id
 from fljax.local import Local
@@ -102,7 +103,7 @@ def test_a_run_goes_on_without_an_estimate(monkeypatch: pytest.MonkeyPatch) -> N
     expected = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
     monkeypatch.setattr(engine_estimate, "peak_bytes", _refuse)
     for name in ("made_bytes", "steps_differ"):
-        monkeypatch.setattr(program, name, _refuse)
+        monkeypatch.setattr(engine_shapes, name, _refuse)
     result = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
     assert np.isnan(result.metrics["execution_memory"])
@@ -172,5 +173,5 @@ def test_estimate_refuses_what_simulate_refuses() -> None:
 @pytest.mark.parametrize("build", [standalone, functools.partial(lg_fedavg, shared=("bias",))], ids=["alone", "part"])
 def test_a_client_that_is_sent_little_still_trains_a_whole_model(build: Any) -> None:
     spec, inputs = program.split(build(TASK, LOCAL), by_id(tiny_federation()))
-    found = program.measure(spec, inputs, 1)
+    found = engine_shapes.measure(spec, inputs, 1)
     assert found.down < found.model == found.sizes.model

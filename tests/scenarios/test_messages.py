@@ -147,7 +147,7 @@ def test_evaluation_without_rounds_counts_as_well(federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
     data = by_id(federation)
     state = initial_state(algorithm, data, jnp.uint32(0))
-    assert int(np.isnan(evaluate(algorithm, data, Lanes(5, 1, 5), state)["test_loss"]).sum()) == 1
+    assert int(np.isnan(evaluate(algorithm, data, Lanes(5, 1, 5), state)["test_loss"].values).sum()) == 1
 
 
 class _Inner(NamedTuple):

@@ -1,0 +1,96 @@
+"""What is known of a run without computing anything: shapes and bytes, by abstract evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import trees
+from fljax.engine.execution import Lanes, Sizes
+from fljax.engine.memory import attempt, made_bytes, steps_differ
+from fljax.engine.program import Inputs, Spec, is_stacked
+from fljax.engine.round import initial_state, poll, train_one
+from fljax.local import AT_ONCE
+from fljax.streaming import as_streamed
+from fljax.types import Algorithm, Available, Federation, Seat, seen_from
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+
+class Shapes(NamedTuple):
+    """What is known of a run without computing anything."""
+
+    algorithm: Algorithm  # with tracers inside: only its static fields may be read
+    sizes: Sizes
+    model: int  # bytes of one model, as the task makes it
+    down: int  # bytes that one client receives
+    up: int  # bytes that one row of the cohort sends
+    ballot: int  # bytes of one ballot
+
+
+def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
+    """Shapes of what one run sees: traced leaves, what differs between seeds, and its federation."""
+    data, take = inputs.federation, lambda tree: jax.eval_shape(lambda tree: trees.take(tree, 0), tree)
+    if is_stacked(data):
+        data = take(data._replace(examples=None))._replace(examples=data.examples)
+    traced = [take(leaf) if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
+    return traced, take(inputs.by_seed), data
+
+
+def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
+    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation."""
+    kept: list[Any] = []
+    federation = inputs.federation
+    traced, by_seed, data = first_run(spec, inputs)
+    zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
+
+    def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
+        algorithm = spec.algorithm(traced, by_seed)
+        kept.append(algorithm)
+        state = initial_state(algorithm, data, zero)
+        available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
+        _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
+        down = algorithm.send(seen_from(state.server, seat), seat)
+        ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
+        return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
+
+    state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
+    row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
+
+    def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
+        algorithm = spec.algorithm(traced, by_seed)
+        kept, own = trees.take((kept, own), 0)
+        up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
+        seat = Seat(zero, own.id, zero)
+        return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
+
+    arguments = (traced, by_seed, data, state.server, row(state.clients), row(data.clients))
+    closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
+    population = data.clients.id.shape[0]
+    sizes = Sizes(
+        rows=cohort.id.shape[0],
+        population=population,
+        seeds=runs,
+        # Also where little or nothing is sent to it, a client trains a whole model.
+        model=max(trees.bytes_of(down), trees.bytes_of(model)),
+        evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
+        lane=attempt(made_bytes, closed.jaxpr) or 0,
+        samples=samples(federation) if attempt(steps_differ, closed.jaxpr) else None,
+    )
+    bytes_of = trees.bytes_of
+    return Shapes(kept[-1], sizes, bytes_of(model), bytes_of(down), bytes_of(up), bytes_of(ballot) // population)
+
+
+def evaluated_bytes(federation: Federation, rows: int) -> int:
+    """Bytes of ``rows`` prepared examples, as far as they are evaluated at once."""
+    return int(np.prod(federation.examples.x.shape[1:])) * 4 * min(rows, AT_ONCE)
+
+
+def samples(federation: Federation) -> tuple[int, ...]:
+    """Training samples of the seen clients, most first; of the first seed where there are several."""
+    size = np.asarray(federation.clients.train.size).reshape(-1, federation.clients.id.shape[-1])[0]
+    return tuple(sorted(size.tolist(), reverse=True))
