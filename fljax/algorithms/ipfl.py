@@ -181,7 +181,7 @@ def ipfl(
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
         info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
-        return server._replace(books=books), cohort, info | settled | explored
+        return server._replace(books=books), cohort, {**info, **settled, **explored}
 
     def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IpflUp, Any]:
         model = trees.take(down, seat.slot)

@@ -101,7 +101,7 @@ def recovering(inner: Select, probability: float | Array) -> Select:
         chosen = jax.random.uniform(jax.random.fold_in(key, 1), (available.population,)) < probability
         chosen = chosen & jnp.any(cohort.present)
         models = trees.where_rows(chosen, everywhere(server.reference, available.population), server.models.values)
-        return server._replace(models=PerClient(models)), cohort, info | along("client", recovered=chosen)
+        return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}
 
     return select
 

@@ -151,8 +151,8 @@ def evaluate(
     def judge_unseen(client: ClientData) -> dict[Judgement, Scores]:
         return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
 
-    seen: dict[Judgement, Scores] = {}
-    unseen: dict[Judgement, Scores] = {}
+    seen: dict[Judgement, Any] = {}  # of Scores
+    unseen: dict[Judgement, Any] = {}
     if valid or not (once and same):
         seen = map_lanes(judge_seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
     if federation.unseen is not None and not (once and same):

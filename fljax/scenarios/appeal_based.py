@@ -72,8 +72,8 @@ def appeal_based(
         pool = jnp.where(round < after, able, appealed)
         taken = jnp.where(jnp.any(pool), pool, able) if empty_pool == "all" else pool
         server, cohort, info = inner.select(key, round, server, ballots.inner, available.only(taken))
-        info = info | along("client", polled_loss=ballots.loss, appealed=appealed)
-        return server, cohort, info | {"pool_size": jnp.sum(taken, dtype=jnp.int32)}
+        asked = along("client", polled_loss=ballots.loss, appealed=appealed)
+        return server, cohort, {**info, **asked, "pool_size": jnp.sum(taken, dtype=jnp.int32)}
 
     return inner._replace(
         poll=Poll(poll),

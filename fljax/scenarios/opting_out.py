@@ -107,7 +107,7 @@ def opting_out(
         decides = (round % every == 0) & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available.only(~gone))
-        return OptingServer(inner_server, gone), cohort, info | along("client", gain=gain, opted_out=gone)
+        return OptingServer(inner_server, gone), cohort, {**info, **along("client", gain=gain, opted_out=gone)}
 
     return own._replace(
         init_server=init_server,

@@ -25,7 +25,7 @@ def rewarding(task: Task, local: Local, *, contribution: Any, clients_per_round:
 
     def aggregate(*arguments: Any) -> Any:
         server, info = inner.aggregate(*arguments)
-        return server, info | along("client", contribution=contribution)
+        return server, {**info, **along("client", contribution=contribution)}
 
     return inner._replace(aggregate=aggregate)
 
