@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import local as training
+from fljax import trees
 from fljax.aggregators import cluster_means
 from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
@@ -134,14 +135,9 @@ def _remembering(task: Task, local: Local) -> Algorithm:
 
     def aggregate(key: Any, round: Any, server: _Pretrained, up: Any, cohort: Cohort, held: Any) -> Any:
         after, info = wrapped.aggregate(key, round, server, up, cohort, held)
-        place = jnp.where(cohort.present, cohort.id, server.answered.shape[0])
-        models = jax.tree.map(
-            lambda all, start, move: all.at[place].set(start[None] + move, mode="drop"),
-            server.models,
-            server.inner.model,
-            up.update,
-        )
-        answered = server.answered.at[place].set(True, mode="drop")
+        sent = jax.tree.map(lambda start, move: start[None] + move, server.inner.model, up.update)
+        models = trees.set_rows(server.models, cohort.id, cohort.present, sent)
+        answered = trees.set_rows(server.answered, cohort.id, cohort.present, True)
         return after._replace(models=models, answered=answered), info
 
     return wrapped._replace(init_server=init_server, aggregate=aggregate)

@@ -154,12 +154,12 @@ def mean(total: Total) -> PyTree:
 def divided(value: PyTree, by: Any) -> PyTree:
     """``value / by``, zeros where ``by`` is zero; ``by`` is ``[]``, or ``[R]`` for leaves ``[R, ...]``.
 
-    Asked as "is zero", so that a NaN among the weights shows in the result instead of emptying it.
+    See ``trees.ratio``.
     """
     by = jnp.asarray(by)
 
     def divide(leaf: Array) -> Array:
         each = by.astype(leaf.dtype).reshape(by.shape + (1,) * (leaf.ndim - by.ndim))
-        return jnp.where(each == 0, jnp.zeros_like(leaf), leaf / jnp.where(each == 0, 1, each))
+        return trees.ratio(leaf, each)
 
     return jax.tree.map(divide, value)

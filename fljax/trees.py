@@ -70,6 +70,41 @@ def take(tree: PyTree, index: Any) -> PyTree:
     return jax.tree.map(lambda x: jnp.asarray(x)[index], tree)
 
 
+def set_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
+    """``tree[index_s] = rows_s`` for every s that is present; what else ``rows`` hold is not read.
+
+    Args:
+      tree: leaves ``[N, ...]``.
+      index: ``[S]``, different where present, of the leading axis; or several, ``([S], [S])``, of the first axes.
+      present: ``[S]``.
+      rows: leaves ``[S, ...]``, or one value for all.
+
+    Returns:
+      A tree like ``tree``.
+    """
+    return jax.tree.map(lambda all, new: _at(all, index, present).set(new, mode="drop"), tree, rows)
+
+
+def add_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
+    """``tree[index_s] += rows_s`` for every s that is present; see ``set_rows``. Indices may repeat."""
+    return jax.tree.map(lambda all, new: _at(all, index, present).add(new, mode="drop"), tree, rows)
+
+
+def _at(all: Array, index: Any, present: Array) -> Any:
+    first, *others = index if isinstance(index, tuple) else (index,)
+    # Rows beyond the end are dropped.
+    return jnp.asarray(all).at[(jnp.where(present, first, all.shape[0]), *others)]
+
+
+def ratio(value: Any, by: Any, otherwise: Any = 0) -> Array:
+    """``value / by``, and ``otherwise`` where ``by`` is 0, also in gradients.
+
+    Asked as "is zero", so that a NaN in ``by`` shows in the result instead of hiding there.
+    """
+    zero = jnp.asarray(by) == 0
+    return jnp.where(zero, otherwise, value / jnp.where(zero, 1, by))
+
+
 def zeros_like(tree: PyTree) -> PyTree:
     """Zeros of the same structure, shapes and dtypes."""
     return jax.tree.map(jnp.zeros_like, tree)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, ratio, sum_over, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def member_weights(
     membership, sizes = jnp.asarray(membership), wide(sizes)
     mass = membership.T.astype(sizes.dtype) * jnp.where(jnp.any(membership, axis=1), sizes, 0)[None, :]
     total = sum_over(jnp.sum(mass, axis=1, keepdims=True), axis_name)
-    return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1), 0)
+    return ratio(mass, total)
 
 
 def cluster_means(

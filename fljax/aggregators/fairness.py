@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, ratio, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def qffl_update(
     norm = sum(map(squares, jax.tree.leaves(updates)), jnp.zeros_like(loss))
     h = power * (q * jnp.exp(-logarithm) * norm + 1 / learning_rate)
     total = sum_over(jnp.sum(h), axis_name) * learning_rate
-    share = jnp.where(total == 0, 0, power / jnp.where(total == 0, 1, total))
+    share = ratio(power, total)
     return weighted_sum(updates, share, axis_name=axis_name)
 
 
@@ -124,5 +124,4 @@ def mw_weights(
     # By the largest first: a factor that is large makes their sum overflow in time.
     grown = grown / jnp.maximum(jnp.max(grown), least)
     grown = jnp.where(weights > 0, jnp.maximum(grown, least), 0)
-    total = jnp.sum(grown)
-    return jnp.where(total > 0, grown / jnp.where(total > 0, total, 1), weights).astype(dtype)
+    return ratio(grown, jnp.sum(grown), weights).astype(dtype)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, sum_over, wide
+from fljax.aggregators.arrays import AxisName, ratio, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def incfl_update(
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
     total = sum_over(jnp.sum(weights), axis_name) + jnp.asarray(eps, weights.dtype)
     # Divided before it is scaled: 1 / total overflows where all weights are tiny.
-    share = jnp.where(total == 0, 0, weights / jnp.where(total == 0, 1, total))
+    share = ratio(weights, total)
     if normalise == "mean":
         share = share * sum_over(jnp.sum(present, dtype=share.dtype), axis_name)
     return weighted_sum(updates, jnp.asarray(server_lr, share.dtype) * share, axis_name=axis_name)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fljax.aggregators.arrays import AxisName, axes_of, on_any_mesh, sum_over, wide
+from fljax.aggregators.arrays import AxisName, axes_of, on_any_mesh, ratio, sum_over, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -95,6 +95,4 @@ def weighted_mean(updates: PyTree, weights: Float[Array, " S"], *, axis_name: Ax
     """
     weights = wide(weights)
     total = sum_over(jnp.sum(weights), axis_name)
-    # Asked as "is zero", so that a NaN among the weights shows in the result instead of emptying it.
-    normalised = jnp.where(total == 0, jnp.zeros_like(weights), weights / jnp.where(total == 0, 1, total))
-    return weighted_sum(updates, normalised, axis_name=axis_name)
+    return weighted_sum(updates, ratio(weights, total), axis_name=axis_name)

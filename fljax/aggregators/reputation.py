@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, set_rows, sum_over, wide
 from fljax.aggregators.rewards import ceiling_of, columns_of
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def cgsv_reputation(
     whole = jax.tree.map(lambda leaf: leaf[None], total)
     norms = _root(_product(updates, updates)) * _root(_product(whole, whole))
     cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
-    # Rows of absent clients may hold any id: they are dropped.
-    place = jnp.where(present, ids, reputation.shape[0])
-    aligned = sum_over(jnp.zeros_like(reputation).at[place].set(cosine, mode="drop"), axis_name)
+    aligned = sum_over(set_rows(jnp.zeros_like(reputation), ids, present, cosine), axis_name)
     alpha = jnp.asarray(alpha, reputation.dtype)
     moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION)
     return (moved / jnp.sum(moved)).astype(dtype)

@@ -127,11 +127,10 @@ def afl(
         key: Any, round: Any, server: AflServer, total: Total, rows: AflRow, cohort: Any, held: Any
     ) -> tuple[AflServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
-        place = jnp.where(cohort.present, cohort.id, server.mixture.shape[0])
-        present = jnp.zeros(server.mixture.shape, bool).at[place].set(True, mode="drop")
+        present = trees.set_rows(jnp.zeros(server.mixture.shape, bool), cohort.id, cohort.present, True)
         # A loss may be reported as infinite; its share then is all there is.
         loss = jnp.minimum(rows.loss, LARGEST_LOSS).astype(server.mixture.dtype)
-        raised = server.mixture.at[place].add(mixture_learning_rate * loss, mode="drop")
+        raised = trees.add_rows(server.mixture, cohort.id, cohort.present, mixture_learning_rate * loss)
         left = jnp.sum(jnp.where(present, server.mixture, 0))
         projected = aggregators.simplex_projection(raised, mass=left, mask=present)
         mixture = jnp.where(present, projected, server.mixture).astype(server.mixture.dtype)

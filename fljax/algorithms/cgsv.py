@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from fljax import aggregators, trees
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_positive, check_share, select_uniform
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_positive, check_share, select_uniform, share
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -90,8 +90,8 @@ def cgsv(
         models = PerClient(trees.add(server.models.values, rewards))
         moved = Models(models, trees.add(server.reference, total), book)
         after = trees.where(jnp.any(cohort.present), moved, server)
-        share = aggregators.cgsv_shares(after.book.reputation, beta=beta)
-        return after, along("client", contribution=after.book.reputation, share=share)
+        shares = aggregators.cgsv_shares(after.book.reputation, beta=beta)
+        return after, along("client", contribution=after.book.reputation, share=shares)
 
     usual = models_for_all(task, local, select_uniform(clients_per_round), aggregate)
     return usual._replace(
@@ -159,8 +159,7 @@ def _with_book(init_server: Any) -> Any:
     def init(key: Any, census: Any) -> Models:
         server = init_server(key, census)
         size = census.train.astype(jnp.result_type(float))
-        total = jnp.sum(size)
-        weight = jnp.where(total > 0, size / jnp.where(total > 0, total, 1), 0)
+        weight = share(size)
         return server._replace(book=Book(jnp.zeros_like(weight), weight))
 
     return init

@@ -160,12 +160,12 @@ def fedfomo(
     def aggregate(
         key: Any, round: Any, server: FedFomoServer, up: FedFomoUp, cohort: Any, held: Any
     ) -> tuple[FedFomoServer, Info]:
-        place = jnp.where(cohort.present, cohort.id, server.size.shape[0])  # rows beyond the end are dropped
-        models = jax.tree.map(lambda leaf, new: leaf.at[place].add(new, mode="drop"), server.models, up.update)
+        id, present = cohort.id, cohort.present
+        models = trees.add_rows(server.models, id, present, up.update)
         weight = up.weight.astype(server.affinity.dtype)
-        affinity = server.affinity.at[place[:, None], up.id].add(weight, mode="drop")
-        uploaded = server.uploaded.at[place].set(True, mode="drop")
-        better = jnp.sum((weight > 0) & cohort.present[:, None], axis=1, dtype=jnp.int32)
+        affinity = trees.add_rows(server.affinity, (id[:, None], up.id), present[:, None], weight)
+        uploaded = trees.set_rows(server.uploaded, id, present, True)
+        better = jnp.sum((weight > 0) & present[:, None], axis=1, dtype=jnp.int32)
         return FedFomoServer(models, uploaded, affinity, server.size), along("row", better=better)
 
     return Algorithm(

@@ -214,8 +214,7 @@ def choose(
 
 def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
     """Which client trained which cluster's model, from the rows that are present."""
-    place = jnp.where(cohort.present, cohort.id, shape[0])  # rows beyond the end are dropped
-    return jnp.zeros(shape, bool).at[place, cohort.slot].set(True, mode="drop")
+    return trees.set_rows(jnp.zeros(shape, bool), (cohort.id, cohort.slot), cohort.present, True)
 
 
 def profile(
@@ -277,10 +276,9 @@ def judged_on(held: Mapping[str, Subset], profile_on: str, clusters: int) -> lis
 def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
     """The books with who trained, who is to be settled next, and what each of them contributed."""
     members = membership(cohort, books.members.shape)
-    place = jnp.where(cohort.present, cohort.id, members.shape[0])
-    own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])]
+    own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])].astype(books.contribution.dtype)
     return books._replace(
-        contribution=books.contribution.at[place, cohort.slot].set(own.astype(books.contribution.dtype), mode="drop"),
+        contribution=trees.set_rows(books.contribution, (cohort.id, cohort.slot), cohort.present, own),
         participation=books.participation + members,
         members=members,
     )

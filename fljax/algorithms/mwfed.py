@@ -140,7 +140,7 @@ def mwfed(
         if mode == "local":
             among = jnp.sum(jnp.where(cohort.present, server.weights[cohort.id], 0))
             usual = among / jnp.maximum(jnp.sum(cohort.present), 1)
-            effort = jnp.where(usual > 0, server.weights / jnp.where(usual > 0, usual, 1), 1)
+            effort = trees.ratio(server.weights, usual, 1)
         else:
             effort = server.weights * jnp.sum(server.weights > 0)  # clients without data are none of the N
         return server._replace(effort=effort.astype(server.effort.dtype)), cohort, info
@@ -169,8 +169,7 @@ def mwfed(
     ) -> tuple[MwFedServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         complains = cohort.present & (rows.loss >= by_client(rho, cohort.id).astype(rows.loss.dtype))
-        place = jnp.where(complains, cohort.id, server.weights.shape[0])
-        unsatisfied = jnp.zeros(server.weights.shape, bool).at[place].set(True, mode="drop")
+        unsatisfied = trees.set_rows(jnp.zeros(server.weights.shape, bool), cohort.id, complains, True)
         raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)

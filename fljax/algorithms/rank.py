@@ -52,10 +52,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
                 f"expected rank_on to name rows that the server has, got {rank_on!r}; valid names are {names}"
             )
         models = server.models.values
-        population = jax.tree.leaves(models)[0].shape[0]
-        # Rows of absent clients may hold any id: they are dropped.
-        place = jnp.where(cohort.present, cohort.id, population)
-        update = jax.tree.map(lambda all, new: jnp.zeros_like(all).at[place].set(new, mode="drop"), models, up.update)
+        update = trees.set_rows(trees.zeros_like(models), cohort.id, cohort.present, up.update)
         _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
         rewards = aggregators.rank_rewards(update, score)
         moved = trees.add(models, rewards)

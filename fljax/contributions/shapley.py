@@ -151,8 +151,7 @@ def coalition_value(
 
     def value(members: Array) -> Array:
         inside = jnp.where(members, a, 0)
-        total = jnp.sum(inside)
-        share = jnp.where(total > 0, inside / jnp.where(total > 0, total, 1), 0)
+        share = trees.ratio(inside, jnp.sum(inside))
 
         def mean(leaf: Array) -> Array:
             rows = leaf.reshape(count, -1)

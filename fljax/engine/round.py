@@ -191,8 +191,7 @@ def one_round(
 
     broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
     sound = (state.diverged < 0) & ~broken
-    place = jnp.where(cohort.present & sound, row, population)  # rows beyond the end are dropped
-    clients = jax.tree.map(lambda all, new: all.at[place].set(new, mode="drop"), state.clients, trained)
+    clients = trees.set_rows(state.clients, row, cohort.present & sound, trained)
     after = State(
         state.seed,
         state.round + 1,
