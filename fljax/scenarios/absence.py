@@ -22,32 +22,37 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float
 
 
-def dropout(inner: Algorithm, *, rate: Float[Array, " N"] | Sequence[float] | float) -> Algorithm:
+def dropout(
+    inner: Algorithm, *, rate: Float[Array, "rounds N"] | Float[Array, " N"] | Sequence[float] | float
+) -> Algorithm:
     """A selected client does not answer with probability ``rate``, independently in every round.
 
     Args:
       inner: any algorithm.
-      rate: one probability, or one by client id ``[N]``.
+      rate: one probability, one by client id ``[N]``, or one by round and client id ``[rounds, N]``; row ``t % rounds``
+        is that of round t.
 
     Returns:
       The algorithm; the record's ``cohort_present`` says who answered. One inside another draws numbers of its own, so
       that a client answers with the product of the two probabilities.
 
     Raises:
-      ValueError: if ``rate`` is a number that is no share of 1, or has another length than the population.
+      ValueError: if ``rate`` is a number that is no share of 1, or is of another number of clients.
     """
     check_share("rate", rate)
     probability, number = jnp.asarray(rate), stream(inner, "dropout", DROPOUT)
 
     def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
         population = available.population
-        if probability.shape not in ((), (population,)):
+        if probability.ndim > 2 or probability.shape[-1:] not in ((), (population,)) or probability.size == 0:
             raise ValueError(
-                f"expected rate to be one number or one for each of {population} clients, got shape {probability.shape}"
+                f"expected rate to be one number or one for each of {population} clients, or a table of as many "
+                f"columns with a row for each round, got shape {probability.shape}"
             )
+        now = probability[round % probability.shape[0]] if probability.ndim == 2 else probability
         server, cohort, info = inner.select(key, round, server, ballots, available)
         drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,))
-        return server, _only(cohort, drawn >= probability), info
+        return server, _only(cohort, drawn >= now), info
 
     return inner._replace(select=select, scenarios=applied(inner, "dropout"))
 
@@ -68,7 +73,7 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
       ValueError: if the trace is no table with a column for each client, or cannot be read.
     """
     try:
-        table = _read(trace) if isinstance(trace, str | os.PathLike) else jnp.asarray(np.asarray(trace))
+        table = _read(trace) if isinstance(trace, str | os.PathLike) else _table(trace)
     except (TypeError, ValueError) as error:
         if isinstance(trace, str | os.PathLike):
             raise
@@ -87,6 +92,10 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
         return server, _only(cohort, there), info
 
     return inner._replace(select=select, scenarios=applied(inner, "availability"))
+
+
+def _table(trace: Any) -> Array:
+    return trace if isinstance(trace, jax.Array) else jnp.asarray(np.asarray(trace))  # a tracer is an Array
 
 
 def _only(cohort: Cohort, answers: Bool[Array, " N"]) -> Cohort:

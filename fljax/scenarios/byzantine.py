@@ -6,32 +6,19 @@ reconstructed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, applied, stream, with_server
-from fljax.types import Algorithm, Census, Poll
+from fljax.scenarios.behaviour import behaving, drawn, given
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, stream
+from fljax.types import Algorithm
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, PyTree
-
-
-class ByzantineServer(NamedTuple):
-    """The wrapped algorithm's Server, and who is Byzantine, which no algorithm reads."""
-
-    inner: PyTree
-    byzantine: Bool[Array, " N"]
-
-
-class ByzantineDown(NamedTuple):
-    """The wrapped algorithm's Down, and whether this client is Byzantine (one byte that no real server would send)."""
-
-    inner: PyTree
-    byzantine: Bool[Array, ""]
 
 
 def byzantine(
@@ -41,6 +28,7 @@ def byzantine(
     loss_increase: float = 10.0,
     noise: float = 10.0,
     count_all: bool = False,
+    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 
@@ -55,70 +43,34 @@ def byzantine(
       loss_increase: is added to every loss that they report; infinite is allowed.
       noise: standard deviation of the noise on each entry, as a multiple of the root mean square of the update.
       count_all: whether metrics count them as well; else they are over honest clients (of those seen).
+      who: in place of a drawn fraction: who is Byzantine, by client id ``[N]``, or in which rounds as well, ``[rounds,
+        N]``; row ``t % rounds`` is that of round t. Metrics leave out who is Byzantine in some round.
 
     Returns:
       The algorithm.
 
     Raises:
-      ValueError: if ``fraction`` is a number that is no share of 1.
+      ValueError: if ``fraction`` is a number that is no share of 1, or ``who`` is of another number of clients.
     """
     check_share("fraction", fraction)
     number = stream(inner, "byzantine", BYZANTINE)
-    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
-    def init_server(key: Any, census: Census) -> ByzantineServer:
-        population = census.train.shape[0]
-        score = jax.random.uniform(jax.random.fold_in(key, number), (population,))
-        place = jnp.argsort(jnp.argsort(score))
-        count = jnp.round(jnp.asarray(fraction, score.dtype) * population)
-        return ByzantineServer(inner.init_server(key, census), place < count)
-
-    def send(server: ByzantineServer, seat: Any) -> ByzantineDown:
-        return ByzantineDown(own.send(server, seat), server.byzantine[seat.id] if seat.known else jnp.asarray(False))
-
-    def inflated(message: PyTree, is_byzantine: Any) -> PyTree:
+    def inflated(is_byzantine: Array, message: PyTree) -> PyTree:
         return altered(
             message, "loss", lambda loss: jnp.where(is_byzantine, loss + loss_increase, loss).astype(loss.dtype)
         )
 
-    def poll(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
-        assert inner.poll is not None
-        return inflated(inner.poll.ask(key, seat, down.inner, client, data), down.byzantine)
-
-    def train(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> tuple[PyTree, PyTree]:
-        up, client = inner.train(key, seat, down.inner, client, data)
-
+    def spoilt(key: Any, is_byzantine: Array, up: PyTree) -> PyTree:
         def spoil(update: PyTree) -> PyTree:
             count = max(trees.size(update), 1)
             squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(update)), jnp.zeros(()))
             noisy = add_normal(jax.random.fold_in(key, number), update, noise * jnp.sqrt(squares / count))
-            return trees.where(down.byzantine, noisy, update)
+            return trees.where(is_byzantine, noisy, update)
 
-        return altered(inflated(up, down.byzantine), "update", spoil), client
+        return altered(inflated(is_byzantine, up), "update", spoil)
 
-    def counts(server: ByzantineServer, seat: Any) -> Any:
-        honest = ~server.byzantine[seat.id] if seat.known else jnp.asarray(True)
-        return honest if own.counts is None else honest & own.counts(server, seat)
-
-    def init_client(key: Any, seat: Any, down: ByzantineDown, data: Any) -> PyTree:
-        return inner.init_client(key, seat, down.inner, data)
-
-    def personal(key: Any, seat: Any, down: ByzantineDown, client: Any, data: Any) -> PyTree:
-        return inner.deploy(key, seat, down.inner, client, data)
-
-    common = inner.common
-
-    return own._replace(
-        init_server=init_server,
-        send=send,
-        init_client=init_client,
-        poll=None if inner.poll is None else Poll(poll, inner.poll.every),
-        train=train,
-        common=None if common is None else lambda down: common(down.inner),
-        personal=None if inner.personal is None else personal,
-        counts=own.counts if count_all else counts,
-        scenarios=applied(inner, "byzantine"),
-    )
+    behaviour = drawn(fraction, number) if who is None else given(who)
+    return behaving(inner, "byzantine", behaviour, sent=spoilt, answered=inflated, counted=count_all)
 
 
 ENTRY = Entry(

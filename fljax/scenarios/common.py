@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
 # nested in itself takes numbers that are ``NESTED`` apart, so these must differ by less.
-BYZANTINE, DROPOUT, CLIPPED = 1001, 1002, 1003
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING = 1001, 1002, 1003, 1004
 NESTED = 1000
 
 

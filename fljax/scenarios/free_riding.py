@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from fljax import trees
-from fljax.algorithms.common import IAFL_REFERENCE
-from fljax.scenarios.common import Entry, altered, applied
-from fljax.types import Algorithm, Census
+from fljax.algorithms.common import IAFL_REFERENCE, check_share
+from fljax.scenarios.behaviour import behaving, drawn, given, named
+from fljax.scenarios.common import FREE_RIDING, Entry, altered, stream
+from fljax.types import Algorithm
 
 if TYPE_CHECKING:
-    from jaxtyping import PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 
-def free_riding(inner: Algorithm, *, ids: Sequence[int]) -> Algorithm:
+def free_riding(
+    inner: Algorithm,
+    *,
+    ids: Sequence[int] | None = None,
+    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+    fraction: float | None = None,
+) -> Algorithm:
     """Some clients send an update of 0 for the one that they have made.
 
     Only the reserved field ``update`` of what is sent is touched: losses, ballots, what the clients keep, who is
@@ -29,31 +33,33 @@ def free_riding(inner: Algorithm, *, ids: Sequence[int]) -> Algorithm:
 
     Args:
       inner: any algorithm; where it sends no ``update`` nothing happens.
-      ids: different ids of the free riders, from 0.
+      ids: different ids of the free riders, from 0; or
+      who: who rides by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of
+        round t. Plans that differ in it share a program, so that ``fljax.engine.sweep`` runs many of them as one; or
+      fraction: of the clients, rounded to a whole number of them, drawn from the seed.
 
     Returns:
       The algorithm.
 
     Raises:
-      ValueError: if ``ids`` are no different whole numbers from 0, or are not all ids of clients.
+      ValueError: unless exactly one of ``ids``, ``who`` and ``fraction`` is given; if ``ids`` are no different whole
+        numbers from 0, or are not all ids of clients; if ``who`` is of another number of clients; if ``fraction`` is a
+        number that is no share of 1.
     """
-    riders = tuple(ids)
-    if len(set(riders)) != len(riders) or any(not isinstance(id, int | np.integer) or id < 0 for id in riders):
-        raise ValueError(f"expected different ids of clients from 0 for ids, got {list(riders)}")
+    if (ids is not None) + (who is not None) + (fraction is not None) != 1:
+        raise ValueError("expected exactly one of ids, who and fraction for free_riding")
 
-    def init_server(key: Any, census: Census) -> PyTree:
-        population = census.train.shape[0]
-        if max(riders, default=-1) >= population:
-            raise ValueError(f"expected ids of clients from 0 to {population - 1} for ids, got {list(riders)}")
-        return inner.init_server(key, census)
+    def ride(key: Any, rides: Array, up: PyTree) -> PyTree:
+        return altered(up, "update", lambda update: trees.where(rides, trees.zeros_like(update), update))
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
-        up, client = inner.train(key, seat, down, client, data)
-        rides = jnp.any(jnp.asarray(riders, jnp.int32) == seat.id)
-        nothing = lambda update: trees.where(rides, trees.zeros_like(update), update)  # noqa: E731
-        return altered(up, "update", nothing), client
-
-    return inner._replace(init_server=init_server, train=train, scenarios=applied(inner, "free_riding"))
+    if who is not None:
+        behaviour = given(who)
+    elif ids is not None:
+        behaviour = named(ids)
+    else:
+        check_share("fraction", fraction)
+        behaviour = drawn(fraction, stream(inner, "free_riding", FREE_RIDING))  # type: ignore[arg-type]
+    return behaving(inner, "free_riding", behaviour, sent=ride)
 
 
 ENTRY = Entry(

@@ -16,7 +16,7 @@ from fljax.engine import simulate
 from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.round import by_id, initial_state, local_data
+from fljax.engine.round import by_id, initial_state, local_data, one_round
 from fljax.local import Local
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.scenarios.common import altered
@@ -55,7 +55,8 @@ def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
 def test_how_many_are_byzantine(fraction, count, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=fraction)
     masks = [
-        np.asarray(initial_state(algorithm, by_id(federation), jnp.uint32(seed)).server.byzantine) for seed in range(4)
+        np.asarray(initial_state(algorithm, by_id(federation), jnp.uint32(seed)).server.behaviour.values)
+        for seed in range(4)
     ]
     assert all(mask.sum() == count for mask in masks)
     if 0 < count < POPULATION:
@@ -66,7 +67,7 @@ def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
     inner = incfl(TASK, LOCAL, threshold=0.5)
     _, honest = sent(inner, federation)
     state, found = sent(byzantine(inner, fraction=0.4, loss_increase=3.0, noise=2.0), federation)
-    bad = np.asarray(state.server.byzantine)
+    bad = np.asarray(state.server.behaviour.values)
     np.testing.assert_allclose(found.loss - honest.loss, np.where(bad, 3.0, 0.0), atol=1e-6)
     change = jax.tree.map(lambda a, b: np.asarray(a - b), found.update, honest.update)
     for id in range(POPULATION):
@@ -81,7 +82,7 @@ def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
 def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     inner = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=jnp.inf, noise=1e6), federation, 4)
-    bad = int(np.flatnonzero(states[0].server.byzantine)[0])
+    bad = int(np.flatnonzero(states[0].server.behaviour.values)[0])
 
     def without(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
         server, cohort, info = inner.select(key, round, server, ballots, available)
@@ -103,7 +104,7 @@ def test_an_infinite_loss_has_no_influence_under_incfl(federation):
 def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     inner = afl(TASK, LOCAL, mixture_learning_rate=1.0)
     states, records = run(byzantine(inner, fraction=0.4, loss_increase=jnp.inf, noise=0.0), federation, 2)
-    bad = np.asarray(states[0].server.byzantine)
+    bad = np.asarray(states[0].server.behaviour.values)
     assert int(states[-1].diverged) == -1
     np.testing.assert_allclose(records[-1]["mixture"][bad].sum(), 1, rtol=1e-6)
 
@@ -111,7 +112,7 @@ def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
 def test_byzantine_clients_of_mwfed_always_complain(federation):
     inner = mwfed(TASK, LOCAL, threshold=100.0, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=1e3, noise=0.0), federation, 3)
-    bad = np.asarray(states[0].server.byzantine)
+    bad = np.asarray(states[0].server.behaviour.values)
     # One complains among five: 2^t / (2^t + 4).
     np.testing.assert_allclose(records[-1]["share"][bad], 8 / 12, rtol=1e-6)
 
@@ -120,7 +121,7 @@ def test_ballots_are_inflated_around_and_not_inside(federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
     outside = byzantine(appeal_based(inner, threshold=5.0, after=1), fraction=0.4)
     states, records = run(outside, federation, 3)
-    bad = np.asarray(states[0].server.byzantine)
+    bad = np.asarray(states[0].server.behaviour.values)
     np.testing.assert_array_equal(records[1]["appealed"], ~bad)
     assert taking_part(records[0]) == set(range(5))
     assert taking_part(records[1]) == set(np.flatnonzero(~bad))
@@ -135,7 +136,7 @@ def test_metrics_are_over_honest_clients(count_all, federation):
     algorithm = finetuned(algorithm, learning_rate=0.1, batch_size=2, steps=1)
     result = simulate(algorithm, federation, rounds=2, seeds=(0, 1))
     counted = np.isfinite(result.metrics["test_loss"].values)
-    honest = ~np.asarray(result.state.server.byzantine)
+    honest = ~np.asarray(result.state.server.behaviour.values)
     np.testing.assert_array_equal(counted, np.broadcast_to((honest | count_all)[:, None, :], counted.shape))
     np.testing.assert_array_equal(counted, np.isfinite(result.metrics["global_test_accuracy"].values))
     assert np.isfinite(result.metrics["unseen_test_loss"]).all()
@@ -244,7 +245,7 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     mean = jax.tree.map(lambda leaf: jnp.tensordot(kept, leaf, 1), honest.update)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        states[-1].server.model,
+        states[-1].server.inner.model,
         trees.add(start, mean),
     )
     assert taking_part(records[0]) == set(range(POPULATION))
@@ -254,3 +255,77 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
 def test_free_riders_are_clients(ids, federation):
     with pytest.raises(ValueError, match=r"expected (different )?ids of clients from 0 "):
         initial_state(free_riding(fedavg(TASK, LOCAL), ids=ids), by_id(federation), jnp.uint32(0))
+
+
+ALTERNATING = jnp.array([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
+
+
+def test_who_rides_and_when_is_data(federation):
+    """Tables are arguments: one program for all of them, and each round is that of a run with its row alone."""
+    inner = fedavg(TASK, LOCAL, **WEIGHTS)
+    data = by_id(federation)
+    traces = []
+
+    @jax.jit
+    def after(state: Any, who: Any) -> Any:
+        traces.append(who)
+        return one_round(free_riding(inner, who=who), data, Lanes(5, 1, 5), state)[0]
+
+    programs = []
+    for table in (ALTERNATING, ~ALTERNATING):
+        state = initial_state(free_riding(inner, who=table), data, jnp.uint32(0))
+        model = state.server.inner
+        for round in range(4):
+            state = after(state, table)
+            row = np.flatnonzero(np.asarray(table)[round % 3])
+            alone = initial_state(free_riding(inner, ids=row.tolist()), data, jnp.uint32(0))
+            alone = alone._replace(round=jnp.int32(round), server=alone.server._replace(inner=model))
+            alone = one_round(free_riding(inner, ids=row.tolist()), data, Lanes(5, 1, 5), alone)[0]
+            model = state.server.inner
+            for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(alone.server.inner), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+        programs.append(len(traces))
+    assert programs[0] == programs[1]
+
+
+def test_a_fraction_rides_and_metrics_count_all(federation):
+    algorithm = free_riding(fedavg(TASK, LOCAL, **WEIGHTS), fraction=0.4)
+    state, found = sent(algorithm, federation)
+    rides = np.asarray(state.server.behaviour.values)
+    assert rides.sum() == 2
+    for leaf in jax.tree.leaves(found.update):
+        np.testing.assert_array_equal(np.asarray(leaf).reshape(POPULATION, -1).any(axis=1), ~rides)
+    nested = initial_state(free_riding(algorithm, fraction=0.4), by_id(federation), jnp.uint32(0)).server
+    assert (np.asarray(nested.behaviour.values) != np.asarray(nested.inner.behaviour.values)).any()
+
+
+def test_byzantine_clients_may_be_given(federation):
+    inner = incfl(TASK, LOCAL, threshold=0.5, clients_per_round=None)
+    who = jnp.array([0, 1, 0, 0, 1])
+    alternating = byzantine(inner, who=jnp.stack([who, 1 - who]), loss_increase=1e6, noise=0.0)
+    _, records = run(alternating, federation, 2)
+    for record, bad in zip(records, (np.asarray(who), 1 - np.asarray(who)), strict=True):
+        weight = np.zeros(POPULATION)
+        weight[record["cohort_id"]] = record["weight"]
+        assert (weight[bad == 1] == 0).all()
+        assert (weight[bad == 0] > 0).all()
+    # What is sent is counted as without the scenario.
+    plain, with_it = (simulate(each, federation, rounds=1).records for each in (inner, byzantine(inner, who=who)))
+    for name in ("bytes_up", "bytes_down"):
+        np.testing.assert_array_equal(plain[name], with_it[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "expected exactly one of ids, who and fraction"),
+        ({"ids": [1], "fraction": 0.2}, "expected exactly one of ids, who and fraction"),
+        ({"who": np.ones((2, 3, 5))}, r"expected who to be \[clients\] or \[rounds, clients\], got shape \(2, 3, 5\)"),
+        ({"who": np.ones((0, 5))}, r"got shape \(0, 5\)"),
+        ({"who": np.ones(4)}, "expected who to have an entry for each of 5 clients, got 4"),
+        ({"fraction": 1.5}, "expected fraction to be from 0 to 1, got 1.5"),
+    ],
+)
+def test_who_rides_is_checked(options, message, federation):
+    with pytest.raises(ValueError, match=message):
+        initial_state(free_riding(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))

@@ -104,14 +104,14 @@ def test_a_dropout_of_nobody_changes_nothing_inside_or_outside(federation):
 def test_byzantine_clients_inside_each_other_are_drawn_apart(federation):
     algorithm = byzantine(byzantine(everybody(), fraction=0.4), fraction=0.4)
     servers = jax.vmap(lambda seed: initial_state(algorithm, federation, seed).server)(jnp.arange(200))
-    outer, inner = np.asarray(servers.byzantine), np.asarray(servers.inner.byzantine)
+    outer, inner = (np.asarray(each.behaviour.values) for each in (servers, servers.inner))
     assert (outer.sum(axis=1) == 2).all()
     assert (inner.sum(axis=1) == 2).all()
     # 0.16 of the clients are in both: 160 of 1,000.
     assert 0.1 < (outer & inner).mean() < 0.22
     single = byzantine(everybody(), fraction=0.4)
     alone = jax.vmap(lambda seed: initial_state(single, federation, seed).server)(jnp.arange(200))
-    np.testing.assert_array_equal(alone.byzantine, inner)
+    np.testing.assert_array_equal(alone.behaviour.values, inner)
 
 
 def test_the_noise_of_nested_clipping_is_drawn_apart(federation):

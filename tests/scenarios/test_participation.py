@@ -160,7 +160,7 @@ def test_dropout_by_client(federation):
     assert (present[:, 2] != present[:, 3]).any()  # each draws its own
     _, listed = run(dropout(fedavg(TASK, LOCAL, clients_per_round=None), rate=rate.tolist()), federation, 3)
     assert [taking_part(record) for record in listed] == [taking_part(record) for record in records[:3]]
-    with pytest.raises(ValueError, match=r"one for each of 5 clients, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one for each of 5 clients, or a table .*, got shape \(2,\)"):
         run(dropout(fedavg(TASK, LOCAL), rate=jnp.ones(2)), federation, 1)
 
 
@@ -219,3 +219,22 @@ def test_who_never_trained_with_pfedme_has_the_global_model(federation):
     never = sorted(set(range(POPULATION)) - taking_part(records[0]))
     expected = losses(states[1].server.model, federation)[never]
     np.testing.assert_allclose(records[1]["polled_loss"][never], expected, rtol=1e-4)
+
+
+def test_rates_and_traces_by_round_are_data(federation):
+    """In a compiled function both may be arguments."""
+    inner, data = fedavg(TASK, LOCAL, clients_per_round=None), by_id(federation)
+    table = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 0]], float)
+
+    @jax.jit
+    def cohorts(rate: Any, trace: Any) -> list[Any]:
+        state = initial_state(inner, data, jnp.uint32(0))
+        found = []
+        for round in range(3):
+            state = state._replace(round=jnp.int32(round))
+            for algorithm in (dropout(inner, rate=1 - rate), availability(inner, trace=trace)):
+                found.append(unlabelled(one_round(algorithm, data, Lanes(5, 1, 5), state)[1]))
+        return found
+
+    for place, record in enumerate(cohorts(table, table)):
+        assert taking_part(jax.tree.map(np.asarray, record)) == set(np.flatnonzero(table[place // 2 % 2]))
