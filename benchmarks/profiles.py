@@ -1,7 +1,7 @@
 """Many behaviours as runs of one program: ``python benchmarks/profiles.py`` runs every profile of 10 clients.
 
-A profile says which clients free-ride: there are 2^10 = 1,024 of them. Each is a Plan whose only difference is an array,
-so that ``fljax.engine.sweep`` compiles once and runs them all. Three of them are then run on their own, with
+A profile says which clients free-ride: there are 2^10 = 1,024 of them. Each is a Plan, and the plans differ in an array
+only, so that ``fljax.engine.sweep`` compiles once and runs them all. Three of them are then run on their own, with
 ``fljax.simulate``, and compared. The data are the digits of scikit-learn, shared out among the clients by a Dirichlet
 distribution.
 """
@@ -32,6 +32,7 @@ def main() -> None:
         engine.use_cores(options.devices)
     digits = data.load("digits")
     federation = data.federate(digits, "dirichlet", clients=CLIENTS, beta=0.5)
+    assert digits.classes is not None
     task = models.mlp(digits.x.shape[1:], digits.classes, prepare=models.standardise(digits.mean, digits.std))
     profiles = (np.arange(options.profiles)[:, None] >> np.arange(CLIENTS)[None, :]) & 1 == 1
     given: dict[str, Any] = {"task": task, "local": local.Local(0.1, batch_size=32, steps=10)}
