@@ -116,11 +116,10 @@ def fedfomo(
         models = everywhere(task.init(key), population)
         return FedFomoServer(models, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
-    def mean(server: FedFomoServer) -> dict[str, Judged]:
+    def mean(server: FedFomoServer) -> PyTree:
         mass = jnp.where(server.uploaded, server.size, 0).astype(server.affinity.dtype)
         # Before anybody has uploaded all models are the same.
-        model = trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
-        return {"server_test": Judged(model, "test")}
+        return trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
 
     def send(server: FedFomoServer, seat: Any) -> FedFomoDown:
         if not seat.known:
@@ -177,7 +176,7 @@ def fedfomo(
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: down.own,
         init_client=lambda key, seat, down, data: FedFomoClient(down.own),
-        models=mean,
+        models=lambda server: {"server_test": Judged(mean(server), "test")},
     )
 
 

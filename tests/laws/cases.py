@@ -17,7 +17,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.round import State, by_id, initial_state
 from fljax.local import Local
 from fljax.results import Result
-from fljax.types import Algorithm, Available, Cohort, Federation, Task
+from fljax.types import Algorithm, Available, Cohort, Federation, Task, unlabelled
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
 from tests.toys.federation import tiny_federation
@@ -184,7 +184,7 @@ class Bench:
         return engine.one_round(algorithm, by_id(data), lanes, state, available=available)
 
     def _evaluate(self, numbers: Any, data: Federation, state: State, round: Any) -> Any:
-        return evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round)
+        return unlabelled(evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round))
 
     def whole(self, numbers: Any, data: Federation, seed: Any, rounds: Any) -> State:
         """A run from its seed, not compiled."""
