@@ -166,7 +166,7 @@ class Cohort(NamedTuple):
     """Who trains in a round: a fixed number of rows S, each one (client, slot).
 
     Where ``present`` is False the row is empty: its id is ignored, its weight is zero and nothing of it is kept.
-    An id may stand in several rows (with different slots) only if the algorithm keeps no client state.
+    An id may stand in several rows (with different slots) only if training changes no client state.
     """
 
     id: Int[Array, " S"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from fljax.types import Task
 
@@ -22,7 +23,8 @@ _PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a builder, with whole numbers as floats where its parameters are annotated as floats.
 
-    A float is traced and an int is static, so that ``threshold=1`` and ``threshold=1.0`` would be two programs.
+    A float is traced and an int is static, so that ``threshold=1`` and ``threshold=1.0`` would be two programs. Lists
+    of numbers become arrays where the annotation names one: their entries are traced as well.
     Fields of NamedTuples among the arguments, such as ``Local``, follow their own annotations.
     """
     try:
@@ -43,6 +45,10 @@ def _converted(value: Any, annotation: Any) -> Any:
         return type(value)(*(_converted(each, own.get(name)) for name, each in pairs))
     if isinstance(value, Mapping):
         return {name: _converted(each, annotation) for name, each in value.items()}
+    if isinstance(value, tuple | list) and "Array" in _text(annotation):
+        array = _as_array(value)
+        if array is not None:
+            return array.astype(float) if array.dtype.kind in "iu" and _is_float(annotation) else array
     if isinstance(value, tuple | list):
         return type(value)(_converted(each, annotation) for each in value)
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -56,8 +62,21 @@ def _annotations(kind: type) -> dict[str, Any]:
 
 def _is_float(annotation: Any) -> bool:
     """Whether a float is among what an annotation allows, and no whole number."""
-    text = annotation if isinstance(annotation, str) else repr(annotation)
+    text = _text(annotation)
     return bool(_FLOAT.search(text)) and not _INTEGER.search(text)
+
+
+def _text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else repr(annotation)
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """A list of numbers, of equally long lists of numbers and so on as an array; None of anything else."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
+        return None
+    return array if array.dtype.kind in "biuf" and array.size else None
 
 
 def shared(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -226,10 +227,9 @@ class _Course(NamedTuple):
 
     def of(self, own: slice) -> _Course:
         """That of some of the runs."""
-        evaluations, records, state = jax.tree.map(
-            lambda leaf: leaf if isinstance(leaf, int) else leaf[own], (self.evaluations, self.records, self.state)
-        )
-        return self._replace(evaluations=evaluations, records=records, state=state)
+        take = functools.partial(jax.tree.map, lambda leaf: leaf[own])
+        evaluations = [(done, take(scores)) for done, scores in self.evaluations]
+        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state))
 
 
 def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def dropout(
-    inner: Algorithm, *, rate: Float[Array, "rounds N"] | Float[Array, " N"] | Sequence[float] | float
+    inner: Algorithm,
+    *,
+    rate: Float[Array, "rounds N"] | Float[Array, " N"] | Sequence[float] | Sequence[Sequence[float]] | float,
 ) -> Algorithm:
     """A selected client does not answer with probability ``rate``, independently in every round.
 
@@ -95,7 +97,8 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
 
 
 def _table(trace: Any) -> Array:
-    return trace if isinstance(trace, jax.Array) else jnp.asarray(np.asarray(trace))  # a tracer is an Array
+    # A list may hold tracers, which NumPy does not take.
+    return jnp.asarray(trace if isinstance(trace, jax.Array | list | tuple) else np.asarray(trace))
 
 
 def _only(cohort: Cohort, answers: Bool[Array, " N"]) -> Cohort:

@@ -1,11 +1,13 @@
 """Behaviours as data: which clients send something else than they should, and in which rounds.
 
-Who does is an array, given or drawn from the seed. It belongs to the clients: the server shows each of them its own row
-once, before its first round. So runs with different arrays share a program.
+Who does is an array, given or drawn from the seed, so that runs with different arrays share a program. What is given is
+no part of the state: a run that goes on from ``initial`` follows what its own plan gives. What is drawn belongs to the
+clients: the server shows each of them its own row once, before its first round.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,54 +19,53 @@ from fljax.scenarios.common import applied, with_server
 from fljax.types import Algorithm, Census, PerClient, Poll
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, PyTree
-
-    # By client id, or by round and client id; zeros and ones are taken as well.
-    Who = Bool[Array, " N"] | Bool[Array, "rounds N"] | Float[Array, " N"] | Float[Array, "rounds N"]
-    # ``(key, population) -> [N] or [rounds, N]``
-    Behaviour = Callable[[Any, int], Array]
+    from jaxtyping import Array, Bool, PyTree
 
 
-class BehavingServer(NamedTuple):
-    """The wrapped algorithm's Server, and who behaves, which no algorithm reads."""
+class Given(NamedTuple):
+    """Who behaves so, as the user says.
 
-    inner: PyTree
-    behaviour: PerClient
+    Attributes:
+      check: ``(population)``; raises a ValueError if it is for another population.
+      row: ``(id) -> []`` or ``[rounds]`` of bools: one client's entry, or its entries of all rounds of a table.
+    """
 
-
-class BehavingDown(NamedTuple):
-    """What a client is shown before its first round: the wrapped algorithm's Down, and how it is to behave."""
-
-    inner: PyTree
-    behaviour: Bool[Array, "*rounds"]
+    check: Callable[[int], None]
+    row: Callable[[Any], Array]
 
 
-class BehavingClient(NamedTuple):
-    """The wrapped algorithm's Client, and how it behaves."""
+class Drawn(NamedTuple):
+    """``round(fraction N)`` clients, drawn with the key of the server's beginning, into which ``number`` is folded."""
 
-    inner: PyTree
-    behaviour: Bool[Array, "*rounds"]
+    fraction: float | Array
+    number: int
 
 
-def given(who: Who) -> Behaviour:
-    """Those of an array ``[N]``, or ``[rounds, N]``, which is repeated where a run is longer.
+def given(who: Any) -> Given:
+    """Those of an array ``[N]``, or ``[rounds, N]``, of bools or zeros and ones.
 
     Raises:
-      ValueError: if it has another number of dimensions; later, if it is of another number of clients.
+      ValueError: if it is no array of numbers, holds a NaN, or has another number of dimensions; later, if it is of
+        another number of clients.
     """
-    table = jnp.asarray(who) != 0
-    if table.ndim not in (1, 2) or table.shape[0] == 0:
-        raise ValueError(f"expected who to be [clients] or [rounds, clients], got shape {table.shape}")
+    try:
+        array = jnp.asarray(who)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected who to be [clients] or [rounds, clients] of numbers, got {who!r}") from None
+    if array.ndim not in (1, 2) or array.shape[0] == 0:
+        raise ValueError(f"expected who to be [clients] or [rounds, clients], got shape {array.shape}")
+    with contextlib.suppress(jax.errors.TracerArrayConversionError):  # inside a compiled program nobody knows
+        if np.isnan(np.asarray(array, float)).any():
+            raise ValueError("expected who to hold zeros and ones, got a NaN")
 
-    def found(key: Any, population: int) -> Array:
-        if table.shape[-1] != population:
-            raise ValueError(f"expected who to have an entry for each of {population} clients, got {table.shape[-1]}")
-        return table
+    def check(population: int) -> None:
+        if array.shape[-1] != population:
+            raise ValueError(f"expected who to have an entry for each of {population} clients, got {array.shape[-1]}")
 
-    return found
+    return Given(check, lambda id: array[..., id] != 0)
 
 
-def named(ids: Sequence[int]) -> Behaviour:
+def named(ids: Sequence[int]) -> Given:
     """The clients with these ids.
 
     Raises:
@@ -74,29 +75,17 @@ def named(ids: Sequence[int]) -> Behaviour:
     if len(set(chosen)) != len(chosen) or any(not isinstance(id, int | np.integer) or id < 0 for id in chosen):
         raise ValueError(f"expected different ids of clients from 0 for ids, got {list(chosen)}")
 
-    def found(key: Any, population: int) -> Array:
+    def check(population: int) -> None:
         if max(chosen, default=-1) >= population:
             raise ValueError(f"expected ids of clients from 0 to {population - 1} for ids, got {list(chosen)}")
-        return jnp.zeros(population, bool).at[jnp.asarray(chosen, jnp.int32)].set(True)
 
-    return found
-
-
-def drawn(fraction: float | Array, number: int) -> Behaviour:
-    """``round(fraction N)`` clients, drawn with a key into which ``number`` is folded."""
-
-    def found(key: Any, population: int) -> Array:
-        score = jax.random.uniform(jax.random.fold_in(key, number), (population,))
-        place = jnp.argsort(jnp.argsort(score))
-        return place < jnp.round(jnp.asarray(fraction, score.dtype) * population)
-
-    return found
+    return Given(check, lambda id: jnp.any(jnp.asarray(chosen, jnp.int32) == id))
 
 
 def behaving(
     inner: Algorithm,
     name: str,
-    behaviour: Behaviour,
+    behaviour: Given | Drawn,
     *,
     sent: Callable[[Any, Array, PyTree], PyTree],
     answered: Callable[[Array, PyTree], PyTree] | None = None,
@@ -107,54 +96,118 @@ def behaving(
     Args:
       inner: any algorithm.
       name: of the scenario.
-      behaviour: who behaves so: ``(key, population) -> [N] or [rounds, N]`` of bools; unseen clients never do.
+      behaviour: who behaves so; unseen clients never do.
       sent: ``(key, behaves, up) -> up``: what one client sends, with the key of its training; ``behaves`` is ``[]``.
       answered: ``(behaves, ballot) -> ballot``; None: ballots stay as they are.
-      counted: whether metrics count clients that behave so in some round.
+      counted: whether metrics count clients that behave so, be it in one round of the table.
 
     Returns:
       The algorithm. What is sent in a round has the size that it had.
     """
-    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    own = _told(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+    algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
 
-    def init_server(key: Any, census: Census) -> BehavingServer:
-        table = behaviour(key, census.train.shape[0])
-        return BehavingServer(inner.init_server(key, census), PerClient(table.T))  # [N] or [N, rounds]
-
-    def send(server: BehavingServer, seat: Any) -> Any:
-        down = own.send(server, seat)
-        return BehavingDown(down, server.behaviour) if seat.first else down  # type: ignore[arg-type]  # its own row
-
-    def init_client(key: Any, seat: Any, down: BehavingDown, data: Any) -> BehavingClient:
-        return BehavingClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
-
-    def behaves(client: BehavingClient, seat: Any) -> Array:
-        row = client.behaviour
-        return row if row.ndim == 0 else row[seat.round % row.shape[0]]
-
-    def ask(key: Any, seat: Any, down: Any, client: BehavingClient, data: Any) -> PyTree:
-        assert inner.poll is not None
-        ballot = inner.poll.ask(key, seat, down, client.inner, data)
+    def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
+        assert algorithm.poll is not None
+        ballot = algorithm.poll.ask(key, seat, down, client, data)
         return ballot if answered is None else answered(behaves(client, seat), ballot)
 
-    def train(key: Any, seat: Any, down: Any, client: BehavingClient, data: Any) -> tuple[PyTree, BehavingClient]:
-        up, new = inner.train(key, seat, down, client.inner, data)
-        return sent(key, behaves(client, seat), up), client._replace(inner=new)
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
+        up, new = algorithm.train(key, seat, down, client, data)
+        return sent(key, behaves(client, seat), up), new
 
-    def personal(key: Any, seat: Any, down: Any, client: BehavingClient, data: Any) -> PyTree:
+    def counts(server: Any, seat: Any) -> Any:
+        honest = ~ever(server, seat)
+        return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
+
+    return algorithm._replace(
+        poll=None if algorithm.poll is None else Poll(ask, algorithm.poll.every),
+        train=train,
+        counts=algorithm.counts if counted else counts,
+        scenarios=applied(inner, name),
+    )
+
+
+class _Known(NamedTuple):
+    """An algorithm in which it is known of each client how it behaves."""
+
+    algorithm: Algorithm
+    behaves: Callable[[Any, Any], Array]  # (client, seat) -> [], in this round
+    ever: Callable[[Any, Any], Array]  # (server, seat) -> [], in some round
+
+
+def _told(inner: Algorithm, behaviour: Given) -> _Known:
+    def init_server(key: Any, census: Census) -> PyTree:
+        behaviour.check(census.train.shape[0])
+        return inner.init_server(key, census)
+
+    def behaves(client: Any, seat: Any) -> Array:
+        if not seat.known:
+            return jnp.asarray(False)
+        row = behaviour.row(seat.id)
+        return row if row.ndim == 0 else row[seat.round % row.shape[0]]
+
+    def ever(server: Any, seat: Any) -> Array:
+        return jnp.any(behaviour.row(seat.id)) if seat.known else jnp.asarray(False)
+
+    return _Known(inner._replace(init_server=init_server), behaves, ever)
+
+
+class DrawnServer(NamedTuple):
+    """The wrapped algorithm's Server, and who was drawn, which no algorithm reads."""
+
+    inner: PyTree
+    behaviour: PerClient
+
+
+class DrawnDown(NamedTuple):
+    """What a client is shown before its first round: the wrapped algorithm's Down, and whether it was drawn."""
+
+    inner: PyTree
+    behaviour: Bool[Array, ""]
+
+
+class DrawnClient(NamedTuple):
+    """The wrapped algorithm's Client, and whether it was drawn."""
+
+    inner: PyTree
+    behaviour: Bool[Array, ""]
+
+
+def _drawing(inner: Algorithm, behaviour: Drawn) -> _Known:
+    own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+
+    def init_server(key: Any, census: Census) -> DrawnServer:
+        population = census.train.shape[0]
+        score = jax.random.uniform(jax.random.fold_in(key, behaviour.number), (population,))
+        place = jnp.argsort(jnp.argsort(score))
+        drawn = place < jnp.round(jnp.asarray(behaviour.fraction, score.dtype) * population)
+        return DrawnServer(inner.init_server(key, census), PerClient(drawn))
+
+    def send(server: Any, seat: Any) -> Any:
+        down = own.send(server, seat)
+        return DrawnDown(down, server.behaviour) if seat.first else down  # its own row
+
+    def init_client(key: Any, seat: Any, down: DrawnDown, data: Any) -> DrawnClient:
+        return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
+
+    def ask(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> PyTree:
+        assert inner.poll is not None
+        return inner.poll.ask(key, seat, down, client.inner, data)
+
+    def train(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> tuple[PyTree, DrawnClient]:
+        up, new = inner.train(key, seat, down, client.inner, data)
+        return up, client._replace(inner=new)
+
+    def personal(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> PyTree:
         return inner.deploy(key, seat, down, client.inner, data)
 
-    def counts(server: BehavingServer, seat: Any) -> Any:
-        honest = ~jnp.any(server.behaviour)  # type: ignore[arg-type]  # its own row
-        return honest if own.counts is None else honest & own.counts(server, seat)
-
-    return own._replace(
+    algorithm = own._replace(
         init_server=init_server,
         send=send,
         init_client=init_client,
         poll=None if inner.poll is None else Poll(ask, inner.poll.every),
         train=train,
         personal=None if inner.personal is None else personal,
-        counts=own.counts if counted else counts,
-        scenarios=applied(inner, name),
     )
+    return _Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
-from fljax.scenarios.behaviour import behaving, drawn, given
+from fljax.scenarios.behaviour import Drawn, behaving, given
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, stream
 from fljax.types import Algorithm
 
@@ -43,8 +43,9 @@ def byzantine(
       loss_increase: is added to every loss that they report; infinite is allowed.
       noise: standard deviation of the noise on each entry, as a multiple of the root mean square of the update.
       count_all: whether metrics count them as well; else they are over honest clients (of those seen).
-      who: in place of a drawn fraction: who is Byzantine, by client id ``[N]``, or in which rounds as well, ``[rounds,
-        N]``; row ``t % rounds`` is that of round t. Metrics leave out who is Byzantine in some round.
+      who: in place of a drawn fraction, which then is not read: who is Byzantine, by client id ``[N]``, or in which
+        rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of round t. Metrics leave out who is Byzantine in
+        some row of the table.
 
     Returns:
       The algorithm.
@@ -69,7 +70,7 @@ def byzantine(
 
         return altered(inflated(is_byzantine, up), "update", spoil)
 
-    behaviour = drawn(fraction, number) if who is None else given(who)
+    behaviour = Drawn(fraction, number) if who is None else given(who)
     return behaving(inner, "byzantine", behaviour, sent=spoilt, answered=inflated, counted=count_all)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, check_share
-from fljax.scenarios.behaviour import behaving, drawn, given, named
+from fljax.scenarios.behaviour import Drawn, behaving, given, named
 from fljax.scenarios.common import FREE_RIDING, Entry, altered, stream
 from fljax.types import Algorithm
 
@@ -58,7 +58,7 @@ def free_riding(
         behaviour = named(ids)
     else:
         check_share("fraction", fraction)
-        behaviour = drawn(fraction, stream(inner, "free_riding", FREE_RIDING))  # type: ignore[arg-type]
+        behaviour = Drawn(fraction, stream(inner, "free_riding", FREE_RIDING))  # type: ignore[arg-type]
     return behaving(inner, "free_riding", behaviour, sent=ride)
 
 

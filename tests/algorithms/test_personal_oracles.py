@@ -439,7 +439,8 @@ def test_while_no_class_is_known_the_head_decides():
     server = algorithm.init_server(jax.random.key(0), Census(jnp.ones(2), jnp.ones(2)))
     x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 3)), jnp.float32)
     client = algorithm.init_client(None, None, server.start, None)
-    shown = algorithm.send(server, None)  # type: ignore
+    zero = jnp.int32(0)
+    shown = algorithm.send(server, Seat(zero, zero, zero))
     found = algorithm.predict(algorithm.deploy(None, None, shown, client, None), x)
     np.testing.assert_array_equal(found, task.logits(server.start, x))
     representation = task.features(server.start, x)  # type: ignore

@@ -14,7 +14,7 @@ from fljax.engine.evaluate import deploy_seen
 from fljax.engine.round import by_id
 from fljax.local import Local
 from fljax.models import MODELS, correct
-from fljax.types import Rows
+from fljax.types import PerClient, Rows
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained
 
@@ -41,7 +41,7 @@ def rewarded(values):
 
 
 def models(states):
-    return np.asarray(states.server.models["w"], np.float64)
+    return np.asarray(states.server.models.values["w"], np.float64)
 
 
 @pytest.mark.parametrize("recovery", [0.0, 0.5, 1.0])
@@ -66,7 +66,7 @@ def spread(values):
 
     def init_server(key, census):
         server = algorithm.init_server(key, census)
-        return server._replace(models={"w": server.models["w"] + values["offset"]})
+        return server._replace(models=PerClient({"w": server.models.values["w"] + values["offset"]}))
 
     return algorithm._replace(init_server=init_server)
 

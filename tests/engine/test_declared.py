@@ -13,6 +13,7 @@ from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups, program
 from fljax.local import Local
 from fljax.plans import Composed
+from fljax.scenarios import dropout, free_riding
 from fljax.types import Seat, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -115,3 +116,19 @@ def test_tasks_and_algorithms_cross_without_leaves() -> None:
     assert len(traces) == 1
     found = jax.vmap(run, in_axes=(None, 0))(TASK, jnp.stack([x, x]))
     assert found.shape[0] == 2
+
+
+def test_lists_of_numbers_are_arrays_where_that_is_declared() -> None:
+    """A config has lists only; as arrays their entries are traced, so that cells of a sweep share a program."""
+    found = as_declared(free_riding, {"who": [[0, 1, 0], [True, 0, 0]], "ids": [1, 2]})
+    np.testing.assert_array_equal(found["who"], [[0, 1, 0], [1, 0, 0]])
+    assert isinstance(found["who"], np.ndarray)
+    assert found["ids"] == [1, 2]
+    rate = as_declared(dropout, {"rate": [[0, 1], [1, 0]]})["rate"]
+    assert rate.dtype == float
+    assert as_declared(dropout, {"rate": [[0.5, 1], [1]]})["rate"] == [
+        [0.5, 1.0],
+        [1.0],
+    ]  # the builder says what is wrong
+    traced = jax.jit(lambda x: as_declared(dropout, {"rate": [x, 0.5]})["rate"])(0.25)
+    assert [float(each) for each in traced] == [0.25, 0.5]

@@ -90,7 +90,8 @@ def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
 def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
     thresholds = np.linspace(0.2, 1.0, 10, dtype=np.float32).reshape(2, 5)
     plans = [engine.Plan(incfl, {"task": TASK, "local": LOCAL, "threshold": rho}) for rho in thresholds]
-    found = engine.sweep(plans, tiny_federation(), rounds=2)
+    number: Any = np.int64(2)  # of NumPy, as a loop over an array gives it
+    found = engine.sweep(plans, tiny_federation(), rounds=number)
     for plan, mine in zip(plans, found, strict=True):
         whole = engine.simulate(plan, tiny_federation(), rounds=4)
         rest = engine.simulate(plan, tiny_federation(), rounds=2, initial=mine.state)

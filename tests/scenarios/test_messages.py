@@ -245,7 +245,7 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     mean = jax.tree.map(lambda leaf: jnp.tensordot(kept, leaf, 1), honest.update)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        states[-1].server.inner.model,
+        states[-1].server.model,
         trees.add(start, mean),
     )
     assert taking_part(records[0]) == set(range(POPULATION))
@@ -274,15 +274,15 @@ def test_who_rides_and_when_is_data(federation):
     programs = []
     for table in (ALTERNATING, ~ALTERNATING):
         state = initial_state(free_riding(inner, who=table), data, jnp.uint32(0))
-        model = state.server.inner
+        model = state.server
         for round in range(4):
             state = after(state, table)
             row = np.flatnonzero(np.asarray(table)[round % 3])
             alone = initial_state(free_riding(inner, ids=row.tolist()), data, jnp.uint32(0))
-            alone = alone._replace(round=jnp.int32(round), server=alone.server._replace(inner=model))
+            alone = alone._replace(round=jnp.int32(round), server=model)
             alone = one_round(free_riding(inner, ids=row.tolist()), data, Lanes(5, 1, 5), alone)[0]
-            model = state.server.inner
-            for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(alone.server.inner), strict=True):
+            model = state.server
+            for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(alone.server), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
         programs.append(len(traces))
     assert programs[0] == programs[1]
@@ -322,6 +322,9 @@ def test_byzantine_clients_may_be_given(federation):
         ({"ids": [1], "fraction": 0.2}, "expected exactly one of ids, who and fraction"),
         ({"who": np.ones((2, 3, 5))}, r"expected who to be \[clients\] or \[rounds, clients\], got shape \(2, 3, 5\)"),
         ({"who": np.ones((0, 5))}, r"got shape \(0, 5\)"),
+        ({"who": "abc"}, "expected who to be .* of numbers, got 'abc'"),
+        ({"who": [[1, 0], [1]]}, "expected who to be .* of numbers, got"),
+        ({"who": [1, 0, float("nan"), 0, 0]}, "expected who to hold zeros and ones, got a NaN"),
         ({"who": np.ones(4)}, "expected who to have an entry for each of 5 clients, got 4"),
         ({"fraction": 1.5}, "expected fraction to be from 0 to 1, got 1.5"),
     ],
@@ -329,3 +332,14 @@ def test_byzantine_clients_may_be_given(federation):
 def test_who_rides_is_checked(options, message, federation):
     with pytest.raises(ValueError, match=message):
         initial_state(free_riding(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
+
+
+def test_a_run_that_goes_on_follows_its_own_plan(federation):
+    """Who is given is no part of the state: free riders may begin, or stop, where a run is taken up."""
+    inner = fedavg(TASK, LOCAL, **WEIGHTS)
+    honest = simulate(inner, federation, rounds=1)
+    start = honest.metrics["average_loss"].values[:, -1]
+    riding = simulate(free_riding(inner, who=jnp.ones(5)), federation, rounds=2, initial=honest.state)
+    np.testing.assert_allclose(riding.metrics["average_loss"].values[:, -1], start)
+    freed = simulate(free_riding(inner, ids=()), federation, rounds=2, initial=riding.state)
+    assert (freed.metrics["average_loss"].values[:, -1] < start).all()
