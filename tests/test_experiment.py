@@ -263,6 +263,12 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
         ({"algorithms": [{"name": "iafl", "joining": [0.5, 0.5]}]}, "joining to have one entry for each of 6 clients"),
         ({"scenarios": [{"name": "free_riding", "ids": [6]}]}, "ids of clients from 0 to 5 for ids, got"),
         ({"scenarios": [{"name": "dropout", "rate": [0.5, 0.5]}]}, "rate to be one number or one for each of 6"),
+        ({"scenarios": [{"name": "dropout", "rate": [[0.5, 0.5]]}]}, r"got shape \(1, 2\)"),
+        (
+            {"scenarios": [{"name": "free_riding", "who": [[1, 0], [0, 1]]}]},
+            "who to have an entry for each of 6 clients",
+        ),
+        ({"scenarios": [{"name": "free_riding", "who": "abc"}]}, "who to be .* of numbers, got 'abc'"),
     ],
 )
 def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):

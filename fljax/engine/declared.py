@@ -49,6 +49,7 @@ def _converted(value: Any, annotation: Any) -> Any:
         array = _as_array(value)
         if array is not None:
             return array.astype(float) if array.dtype.kind in "iu" and _is_float(annotation) else array
+        annotation = "float" if _is_float(annotation) else None  # what is in it is no array of its own
     if isinstance(value, tuple | list):
         return type(value)(_converted(each, annotation) for each in value)
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

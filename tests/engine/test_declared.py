@@ -126,9 +126,7 @@ def test_lists_of_numbers_are_arrays_where_that_is_declared() -> None:
     assert found["ids"] == [1, 2]
     rate = as_declared(dropout, {"rate": [[0, 1], [1, 0]]})["rate"]
     assert rate.dtype == float
-    assert as_declared(dropout, {"rate": [[0.5, 1], [1]]})["rate"] == [
-        [0.5, 1.0],
-        [1.0],
-    ]  # the builder says what is wrong
+    ragged = as_declared(dropout, {"rate": [[0.5, 1], [1]]})["rate"]  # the builder says what is wrong
+    assert ragged == [[0.5, 1.0], [1.0]]
     traced = jax.jit(lambda x: as_declared(dropout, {"rate": [x, 0.5]})["rate"])(0.25)
     assert [float(each) for each in traced] == [0.25, 0.5]
