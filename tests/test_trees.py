@@ -122,3 +122,28 @@ def test_cast(tree):
     assert half["w"].dtype == half["b"].dtype == jnp.bfloat16
     assert half["n"].dtype == tree["n"].dtype
     equal(trees.cast(half, jnp.float32), tree)
+
+
+def test_ratio_guards_values_and_gradients():
+    by = jnp.asarray([0.0, 2.0, jnp.nan])
+    np.testing.assert_array_equal(trees.ratio(jnp.ones(3), by, 7.0), [7.0, 0.5, jnp.nan])
+    slopes = jax.grad(lambda value, by: jnp.sum(trees.ratio(value, by)), argnums=(0, 1))(jnp.ones(2), by[:2])
+    np.testing.assert_array_equal(slopes[0], [0.0, 0.5])
+    np.testing.assert_array_equal(slopes[1], [0.0, -0.25])
+
+
+def test_rows_go_where_somebody_is_present():
+    tree = {"a": jnp.arange(8.0).reshape(4, 2), "b": jnp.zeros(4, jnp.int32)}
+    index, present = jnp.asarray([3, 0, 9]), jnp.asarray([True, True, False])
+    rows = {"a": jnp.full((3, 2), jnp.nan).at[:2].set(1.0), "b": jnp.asarray([5, 6, 7])}
+    found = trees.set_rows(tree, index, present, rows)
+    np.testing.assert_array_equal(found["a"], [[1, 1], [2, 3], [4, 5], [1, 1]])
+    np.testing.assert_array_equal(found["b"], [6, 0, 0, 5])
+    more = trees.add_rows(
+        jnp.ones(4), jnp.asarray([1, 1, 2]), jnp.asarray([True, True, False]), jnp.asarray([2.0, 3, 4])
+    )
+    np.testing.assert_array_equal(more, [1, 6, 1, 1])
+    table = trees.set_rows(
+        jnp.zeros((2, 3), bool), (jnp.asarray([1, 0]), jnp.asarray([2, 1])), jnp.asarray([True, False]), True
+    )
+    np.testing.assert_array_equal(table, [[False] * 3, [False, False, True]])
