@@ -44,9 +44,13 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     from fljax import algorithms, models
     from fljax.engine import Execution, program
     from fljax.engine.execution import resolve
-    from fljax.engine.shapes import measure
     from fljax.local import Local
     from fljax.types import ClientData, Examples, Federation, Rows
+
+    try:
+        from fljax.engine.shapes import measure as shapes_of
+    except ImportError:  # an older checkout
+        shapes_of = vars(program)["measure"]
 
     random = np.random.default_rng(0)
     examples = Examples(jnp.asarray(random.integers(0, 256, (6000, 28, 28)), jnp.uint8), jnp.arange(6000) % 10)
@@ -58,7 +62,7 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     algorithm = getattr(algorithms, name)(task, Local(0.05, 30, epochs=1), clients_per_round=None, **more)
     spec, inputs = program.split(algorithm, data)
     execution = Execution(devices=devices)
-    lanes = resolve(execution, measure(spec, inputs, 1).sizes)
+    lanes = resolve(execution, shapes_of(spec, inputs, 1).sizes)
     traced = list(program.trace_all(spec, lanes, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
     analysis = traced.lower().compile().memory_analysis()
     assert analysis is not None

@@ -288,7 +288,7 @@ def test_who_rides_and_when_is_data(federation):
     assert programs[0] == programs[1]
 
 
-def test_a_fraction_rides_and_metrics_count_all(federation):
+def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     algorithm = free_riding(fedavg(TASK, LOCAL, **WEIGHTS), fraction=0.4)
     state, found = sent(algorithm, federation)
     rides = np.asarray(state.server.behaviour.values)
