@@ -229,11 +229,27 @@ def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class Wire(NamedTuple):
+    """Bytes of messages.
+
+    Attributes:
+      down: what one client that trains receives.
+      shown: what one client receives before it is asked for a ballot.
+      up: what one row of the cohort sends.
+      ballot: what one client answers.
+    """
+
+    down: int
+    shown: int
+    up: int
+    ballot: int
+
+
 def records_dataset(
     seeds: Sequence[int],
     first: int,
     blocks: Sequence[Mapping[str, Any]],
-    wire: tuple[int, int, int],
+    wire: Wire,
     population: int,
 ) -> xr.Dataset:
     """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
@@ -244,7 +260,7 @@ def records_dataset(
       seeds: coordinate.
       first: round of the first record.
       blocks: in order; may be empty.
-      wire: bytes that one client receives, that one row sends, and of one ballot.
+      wire: bytes of messages.
       population: seen clients.
 
     Returns:
@@ -263,11 +279,10 @@ def records_dataset(
         variables[name] = (("seed", "round", *extra), joined[name])
     rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
     polled = joined["polled"].astype(np.int64)
-    down, up, ballot = wire
     by_row = "weight" in variables and variables["weight"][0] == ("seed", "round", "row")
     variables |= _by_client(joined, by_row, population)
-    variables["bytes_down"] = (("seed", "round"), (rows + polled) * down)
-    variables["bytes_up"] = (("seed", "round"), rows * up + polled * ballot)
+    variables["bytes_down"] = (("seed", "round"), rows * wire.down + polled * wire.shown)
+    variables["bytes_up"] = (("seed", "round"), rows * wire.up + polled * wire.ballot)
     rounds = np.arange(first, first + joined["polled"].shape[1])
     found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
     # Numbered, so that algorithms with cohorts of different sizes can be put side by side.

@@ -285,10 +285,12 @@ class Poll(NamedTuple):
     Attributes:
       ask: ONE ``(key, seat, down, client, data) -> Ballot``, of every available client.
       every: rounds between two polls; rounds between reuse the last ballots.
+      shown: whether clients are shown Down before they answer. If not, ``down`` is ``()``, and no bytes count for it.
     """
 
     ask: Callable[..., Any]
     every: int = 1
+    shown: bool = True
 
 
 class Judged(NamedTuple):
@@ -310,10 +312,10 @@ class Algorithm(NamedTuple):
     """A federated algorithm: one value, a handful of pure functions.
 
     Only ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so the bytes on the wire
-    are the sizes of what they return (what ``send`` shows once, to a seat that is ``first``, is not counted). In Up and
-    Ballot the field names ``update`` (a model change, new minus old) and ``loss`` (a reported loss) are reserved, so
-    that scenarios know what they may touch. A builder closes over its hyper-parameters; floats among them may be
-    traced. Server, Client, Down, Ballot, Up and Deployed are pytrees of the algorithm's choice.
+    are the sizes of what they return (what ``send`` shows once, to a seat that is ``first``, is not counted). Scenarios
+    know two parts of Up and Ballot: the field ``update``, a model change (new minus old), and any
+    ``fljax.messages.Report``, which is what a client says of itself. A builder closes over its hyper-parameters; floats
+    among them may be traced. Server, Client, Down, Ballot, Up and Deployed are pytrees of the algorithm's choice.
 
     Attributes:
       task: what the deployed models are judged by: ``task.logits(deployed, x, key)`` is what they predict.

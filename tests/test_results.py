@@ -13,6 +13,7 @@ from fljax import metrics as formulas
 from fljax.matching import aligned
 from fljax.results import (
     Reference,
+    Wire,
     join,
     metrics_dataset,
     records_dataset,
@@ -142,7 +143,7 @@ def block(rounds, start=0) -> dict[str, Any]:
 
 
 def test_records():
-    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], (2**33, 10, 3), 70)
+    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], Wire(2**33, 2**33, 10, 3), 70)
     assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
     assert found["weight"].dims == ("seed", "round", "row")
     assert found["polled"].dims == ("seed", "round")
@@ -157,7 +158,7 @@ def test_participation_and_weights_by_client(monkeypatch):
     one = block(2)
     one["cohort_id"].values[0, 0] = (7, 7, 1)  # two rows of one client; the third row is empty
     one["weight"].values[0, 0] = (0.25, 0.5, 9.0)
-    found = records_dataset([0, 1], 0, [one], (1, 1, 1), 20)
+    found = records_dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
     assert found["participation"].dims == found["client_weight"].dims == ("seed", "round", "client")
     table, weight = found["participation"].values, found["client_weight"].values
     assert table[0, 0].tolist() == [2 if client == 7 else 0 for client in range(20)]
@@ -166,9 +167,9 @@ def test_participation_and_weights_by_client(monkeypatch):
     assert np.isnan(weight[0, 0, [0, 1]]).all()
     np.testing.assert_array_equal(np.isfinite(weight), table > 0)
     without = {name: values for name, values in one.items() if name != "weight"}
-    assert "client_weight" not in records_dataset([0, 1], 0, [without], (1, 1, 1), 20)
+    assert "client_weight" not in records_dataset([0, 1], 0, [without], Wire(1, 1, 1, 1), 20)
     monkeypatch.setattr("fljax.results.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
-    assert "participation" not in records_dataset([0, 1], 0, [one], (1, 1, 1), 20)
+    assert "participation" not in records_dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -196,7 +197,7 @@ def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, w
 def test_no_correlation_without_contributions_of_clients():
     metrics = dataset([0, 1], evaluated(unseen=False), None)
     by_row = xr.Dataset({"contribution": (("seed", "round", "row"), np.ones((2, 7, 3)))}, {"round": np.arange(7)})
-    for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], (1, 1, 1), 4)):
+    for records in (by_row, by_row.drop_vars("contribution"), records_dataset([0, 1], 0, [], Wire(1, 1, 1, 1), 4)):
         assert "contribution_correlation" not in with_contribution_correlation(metrics, records)
 
 
@@ -216,7 +217,7 @@ def test_the_global_model_has_metrics_of_its_own():
 
 
 def test_records_of_no_rounds():
-    found = records_dataset([0, 1], 10, [], (1, 1, 1), 5)
+    found = records_dataset([0, 1], 10, [], Wire(1, 1, 1, 1), 5)
     assert found.sizes == {"seed": 2, "round": 0}
 
 
@@ -335,7 +336,7 @@ def test_aligned_clusters_that_are_few_equal_or_absent():
 
 def test_files(tmp_path):
     metrics = with_gains(join(algorithms(reference())), "fedavg")
-    records = records_dataset([0, 1], 0, [block(2)], (5, 6, 7), 20)
+    records = records_dataset([0, 1], 0, [block(2)], Wire(5, 5, 6, 7), 20)
     for name, dataset in (("metrics", metrics), ("records", records)):
         path = tmp_path / f"{name}.nc"
         dataset.to_netcdf(path, engine="h5netcdf")

@@ -17,7 +17,6 @@ from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import (
     Entry,
-    Reported,
     one_model,
     require_plain_sgd,
     share,
@@ -26,6 +25,7 @@ from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Task, along
 
@@ -108,7 +108,7 @@ def afl(
         mixture = share((census.train > 0).astype(jnp.result_type(float)))
         return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
 
-    def train(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> tuple[Reported, Any]:
+    def train(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> tuple[Sent, Any]:
         batch = training.draw(jax.random.fold_in(key, 0), data.train, one_batch)
         own_key = jax.random.fold_in(key, 1)
         loss, slope = training.value_and_gradient(
@@ -117,11 +117,11 @@ def afl(
         if local.weight_decay is not None:
             slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
         eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
-        return Reported(trees.scale(slope, -eta), loss), client
+        return Sent(trees.scale(slope, -eta), Report(loss=loss)), client
 
-    def contribute(server: AflServer, seat: Any, up: Reported) -> tuple[Part, AflRow]:
+    def contribute(server: AflServer, seat: Any, up: Sent) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]
-        return Part(up.update, weight), AflRow(up.loss, weight)
+        return Part(up.update, weight), AflRow(up.report.loss, weight)
 
     def finish(
         key: Any, round: Any, server: AflServer, total: Total, rows: AflRow, cohort: Any, held: Any

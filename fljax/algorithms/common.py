@@ -65,12 +65,6 @@ class OneModel(NamedTuple):
     optimizer: PyTree = ()
 
 
-class Update(NamedTuple):
-    """What a client sends where nothing but its update (new minus old) is needed."""
-
-    update: PyTree
-
-
 def cohort_size(clients_per_round: int | None, population: int) -> int:
     """Rows of the cohort: ``min(clients_per_round, population)``; None: all.
 
@@ -104,13 +98,6 @@ def select_uniform(clients_per_round: int | None) -> Select:
         return server, Cohort(id, jnp.zeros_like(id), present), {}
 
     return select
-
-
-class Reported(NamedTuple):
-    """What a client sends where its loss matters: its update (new minus old) and its loss of the received model."""
-
-    update: PyTree
-    loss: Float[Array, ""]
 
 
 class ServerOptimizer(NamedTuple):

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry
-from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.algorithms.fedavg import fedavg
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def ditto(
         server_optimizer=server_optimizer,
     )
 
-    def train(key: Any, seat: Any, down: PyTree, client: DittoClient, data: Any) -> tuple[FedAvgUp, DittoClient]:
+    def train(key: Any, seat: Any, down: PyTree, client: DittoClient, data: Any) -> tuple[Sent, DittoClient]:
         up, _ = inner.train(key, seat, down, (), data)
         own = training.train(
             jax.random.fold_in(key, PERSONAL),

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, check_share
-from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.algorithms.fedavg import fedavg
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.types import Algorithm, Rows, Subset, Task
 
 if TYPE_CHECKING:
@@ -154,12 +155,12 @@ def fedala(
         weights, _, done = jax.lax.while_loop(more, epoch, begin)
         return client._replace(weights=weights, learned=client.learned | (done > 0))
 
-    def train(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> tuple[FedAvgUp, FedAlaClient]:
+    def train(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> tuple[Sent, FedAlaClient]:
         client = learn(jax.random.fold_in(key, WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
         trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
         kept = client._replace(model=trained, trained=jnp.asarray(True))
-        return FedAvgUp(trees.subtract(trained, down), data.train.rows.size), kept
+        return Sent(trees.subtract(trained, down), Report(size=data.train.rows.size)), kept
 
     def init_client(key: Any, seat: Any, down: PyTree, data: Any) -> FedAlaClient:
         return FedAlaClient(down, tuple(map(jnp.ones_like, tops(down))), jnp.asarray(False), jnp.asarray(False))

@@ -8,16 +8,17 @@ uniform weights by flag; the cohort is drawn uniformly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update, contribute_weighted, following, mean_update, one_model
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PyTree
+    pass
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -25,13 +26,6 @@ REFERENCE = """@inproceedings{mcmahan2017communication,
   booktitle = {AISTATS},
   year = {2017}
 }"""
-
-
-class FedAvgUp(NamedTuple):
-    """What a client sends: its update (new minus old) and its number of training samples."""
-
-    update: PyTree
-    size: Int[Array, ""]
 
 
 def fedavg(
@@ -63,17 +57,22 @@ def fedavg(
     if weights not in ("size", "uniform"):
         raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[FedAvgUp, Any]:
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
+        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 
-    contribute = contribute_weighted(lambda up: up.size) if weights == "size" else contribute_update
+    contribute = contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update
     return one_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
         **following(task, contribute, mean_update, server_lr, server_optimizer),
     )
+
+
+def reported_size(weights: str, data: Any) -> Report:
+    """A report with the client's number of training samples, where ``weights`` is "size"; else an empty one."""
+    return Report(size=data.train.rows.size) if weights == "size" else Report()
 
 
 ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE)

@@ -18,6 +18,7 @@ from fljax import trees
 from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, select_uniform, share
 from fljax.local import Local
+from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Judged, Task, along
 
@@ -44,11 +45,11 @@ class FedEMClient(NamedTuple):
 
 
 class FedEMUp(NamedTuple):
-    """What a client sends: updates of all components (new minus old), its mixture, its number of training samples."""
+    """What a client sends: updates of all components (new minus old), its mixture, its size."""
 
     update: PyTree  # [C, ...]
     mixture: Float[Array, " C"]
-    size: Int[Array, ""]
+    report: Report
 
 
 class FedEMRow(NamedTuple):
@@ -116,10 +117,11 @@ def fedem(
             trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
             return trees.subtract(trained.params, model)
 
-        return FedEMUp(each(maximise, (down, responsibility)), mixture, data.train.rows.size), FedEMClient(mixture)
+        update = each(maximise, (down, responsibility))
+        return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture)
 
     def contribute(server: Clusters, seat: Any, up: FedEMUp) -> tuple[Part, FedEMRow]:
-        mass = trees.wide(up.size)
+        mass = trees.wide(up.report.size)
         return Part(up.update, mass), FedEMRow(up.mixture, mass)
 
     def finish(

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry
-from fljax.algorithms.fedavg import FedAvgUp, fedavg
+from fljax.algorithms.fedavg import fedavg, reported_size
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.types import Algorithm, Task
 
 REFERENCE = """@inproceedings{li2020federated,
@@ -54,10 +55,10 @@ def fedprox(
       ValueError: as ``fedavg``.
     """
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[FedAvgUp, Any]:
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
         near = training.proximal(down, mu)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, adjust=near)
-        return FedAvgUp(trees.subtract(trained.params, down), data.train.rows.size), client
+        return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 
     inner = fedavg(
         task,

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, row_losses
-from fljax.algorithms.common import Entry, Update, check_share
+from fljax.algorithms.common import Entry, check_share
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
 
@@ -147,16 +148,16 @@ def fedsoft(
         info = along("client", "cluster", importance=ballots.importance, membership=membership)
         return server, Cohort(id, jnp.zeros_like(id), chosen[id]), info
 
-    def train(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> tuple[Update, FedSoftClient]:
+    def train(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> tuple[Sent, FedSoftClient]:
         # The sum of the pulls is one pull towards the weighted mean.
         pull = training.proximal(centre(down.models, down.importance), regularisation * jnp.sum(down.importance))
         trained = training.train(
             key, client.personal, data.train, task=task, local=local, round=seat.round, adjust=pull
         )
         update = trees.subtract(trained.params, middle(down.models))
-        return Update(update), FedSoftClient(trained.params, jnp.asarray(True))
+        return Sent(update), FedSoftClient(trained.params, jnp.asarray(True))
 
-    def contribute(server: FedSoftServer, seat: Any, up: Update) -> tuple[Part, tuple[()]]:
+    def contribute(server: FedSoftServer, seat: Any, up: Sent) -> tuple[Part, tuple[()]]:
         importance = server.importance[seat.id]
         mass = importance * server.size[seat.id].astype(importance.dtype)
         mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass

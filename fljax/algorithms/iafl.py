@@ -26,7 +26,8 @@ from fljax.algorithms.rewarding import (
     share_rewards,
 )
 from fljax.local import Local
-from fljax.types import Algorithm, Task
+from fljax.messages import Report, Sent
+from fljax.types import Algorithm, Cohort, Poll, Task
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -57,7 +58,8 @@ def iafl(
       task: model and loss.
       local: how clients train.
       contribution: ``p`` by client id ``[N]``, or one row for each round ``[rounds, N]``, of which the last holds from
-        then on. In a config, from the standalone accuracy of each client unless another measure is named.
+        then on. Clients report it before each round; one without data is never asked, and counts as 0. In a config, it
+        is the standalone accuracy of each client unless another measure is named.
       ceiling: the contribution from which on a client gets everything; "max": the largest one of the round.
       kappa: sharing coefficient in [0, 1]; 1 gives everybody everything.
       recovery: the paper's q, in [0, 1].
@@ -86,16 +88,29 @@ def iafl(
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
     probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)
 
-    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
-        now = given if given.ndim == 1 else given[jnp.minimum(round, given.shape[0] - 1)]
-        return share_rewards(key, server, up.update, cohort, now, sharing)
+    def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Report:
+        now = given if given.ndim == 1 else given[jnp.minimum(seat.round, given.shape[0] - 1)]
+        return Report(contribution=now[seat.id])
 
-    usual = models_for_all(task, local, recovering(select_joining(probability, clients_per_round), recovery), aggregate)
-    init_server = checked_length("contribution", given, usual.init_server)
+    joined = recovering(select_joining(probability, clients_per_round), recovery)
+
+    def select(key: Any, round: Any, server: Models, ballots: Report, available: Any) -> tuple[Models, Cohort, Info]:
+        return joined(key, round, server._replace(book=ballots.contribution), ballots, available)
+
+    def aggregate(key: Any, round: Any, server: Models, up: Sent, cohort: Any, held: Any) -> tuple[Models, Info]:
+        return share_rewards(key, server, up.update, cohort, server.book, sharing)
+
+    usual = models_for_all(task, local, select, aggregate)
+
+    def begin(key: Any, census: Any) -> Models:
+        return usual.init_server(key, census)._replace(book=jnp.zeros(census.train.shape, given.dtype))
+
+    init_server = checked_length("contribution", given, begin)
     if probability is not None:
         init_server = checked_length("joining", probability, init_server)
     return usual._replace(
         init_server=init_server,
+        poll=Poll(ask, shown=False),
         models=reference_model,
     )
 

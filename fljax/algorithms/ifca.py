@@ -16,7 +16,9 @@ from fljax import local as training
 from fljax import trees
 from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform
+from fljax.algorithms.fedavg import reported_size
 from fljax.local import Local
+from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
 from fljax.types import Algorithm, Task, along
 
@@ -34,11 +36,11 @@ REFERENCE = """@inproceedings{ghosh2020efficient,
 
 
 class IfcaUp(NamedTuple):
-    """What a client sends: its update (new minus old), of which cluster's model, and its number of training samples."""
+    """What a client sends: its update (new minus old), of which cluster's model, and its size if that counts."""
 
     update: PyTree
     cluster: Int[Array, ""]
-    size: Int[Array, ""]
+    report: Report
 
 
 class IfcaRow(NamedTuple):
@@ -105,10 +107,10 @@ def ifca(
     def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IfcaUp, Any]:
         cluster = best(key, down, data)
         update = change(key, trees.take(down, cluster), seat.round, data)
-        return IfcaUp(update, cluster, data.train.rows.size), client
+        return IfcaUp(update, cluster, reported_size(weights, data)), client
 
     def contribute(server: Clusters, seat: Any, up: IfcaUp) -> tuple[Part, IfcaRow]:
-        mass = trees.wide(up.size if weights == "size" else 1.0)
+        mass = trees.wide(up.report.size if weights == "size" else 1.0)
         return Part(up.update, jnp.where(jnp.arange(clusters) == up.cluster, mass, 0)), IfcaRow(up.cluster, mass)
 
     def finish(

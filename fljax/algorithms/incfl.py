@@ -22,13 +22,13 @@ from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
     Entry,
-    Reported,
     by_client,
     checked,
     following,
     one_model,
 )
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided
 from fljax.types import Algorithm, Task, along
 
@@ -95,7 +95,7 @@ def incfl(
     check_names(surrogate, normalise)
     rho = jnp.asarray(threshold)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Reported, Any]:
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
@@ -104,12 +104,13 @@ def incfl(
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Reported(trees.subtract(trained.params, down), loss), client
+        content = by_client(rho, seat.id).astype(loss.dtype)
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=content)), client
 
-    def contribute(server: Any, seat: Any, up: Reported) -> tuple[Part, IncflRow]:
-        gap = up.loss - by_client(rho, seat.id).astype(up.loss.dtype)
+    def contribute(server: Any, seat: Any, up: Sent) -> tuple[Part, IncflRow]:
+        loss, gap = up.report.loss, up.report.loss - up.report.threshold
         weight = aggregators.incfl_weights(gap, surrogate=surrogate)
-        return Part(up.update, weight * LIFT), IncflRow(up.loss, gap, weight)
+        return Part(up.update, weight * LIFT), IncflRow(loss, gap, weight)
 
     def direction(total: Total, rows: IncflRow, cohort: Any) -> tuple[PyTree, Info]:
         step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * LIFT)

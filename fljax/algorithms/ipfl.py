@@ -25,10 +25,11 @@ from fljax.algorithms.clustered import check_clusters, cluster_models, initial_m
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
+    from jaxtyping import PyTree
 
 REFERENCE = """@article{khan2023ipfl,
   title = {{IP-FL}: Incentivized and Personalized Federated Learning},
@@ -44,19 +45,6 @@ class IpflServer(NamedTuple):
 
     models: PyTree  # [C, ...]
     books: Books
-
-
-class IpflBallot(NamedTuple):
-    """What a client tells before selection: the accuracy of every cluster's model on its validation rows."""
-
-    accuracy: Float[Array, " C"]
-
-
-class IpflUp(NamedTuple):
-    """What a row of the cohort sends: its update of one cluster's model, and its number of training samples."""
-
-    update: PyTree
-    size: Int[Array, ""]
 
 
 # Whole tokens are counted in int32.
@@ -99,8 +87,10 @@ def ipfl(
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
-    A round: every client judges all cluster models on its validation rows (``poll``). By these accuracies the server
-    settles the round before (``settle``), takes bids (``place_bids``) and fills each cluster's slots (``choose``).
+    A round: every client judges all cluster models on its validation rows and reports their accuracies, and as its bid
+    what each of them is worth to it: the accuracy too (``poll``). By the accuracies the server settles the round before
+    (``settle``); by the bids it decides which clusters a client is ready to pay for (``place_bids``), and it fills each
+    cluster's slots (``choose``).
     Those selected train; the server averages by samples and measures contributions (``profile``). A client may train
     several clusters' models in one round.
 
@@ -169,29 +159,29 @@ def ipfl(
             return IpflServer(initial_models(task, key, count, alike=True), books)
         return IpflServer(clustering.models, books)
 
-    def poll(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> IpflBallot:
-        return IpflBallot(judge(task, down, data)[1])
+    def poll(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> Report:
+        accuracy = judge(task, down, data)[1]
+        return Report(accuracy=accuracy, bid=accuracy)
 
-    def select(key: Any, round: Any, server: IpflServer, ballots: IpflBallot, available: Any) -> Any:
+    def select(key: Any, round: Any, server: IpflServer, ballots: Report, available: Any) -> Any:
         able = available.mask()
         bid_key, choice_key, settle_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
         books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, trade)
-        accuracy = ballots.accuracy
-        bids, open_to_all = market.place_bids(bid_key, round, books, accuracy, able, bidding, trade.price, start)
+        bids, open_to_all = market.place_bids(bid_key, round, books, ballots.bid, able, bidding, trade.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
         info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
         return server._replace(books=books), cohort, {**info, **settled, **explored}
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IpflUp, Any]:
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
         model = trees.take(down, seat.slot)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round)
-        return IpflUp(trees.subtract(trained.params, model), data.train.rows.size), client
+        return Sent(trees.subtract(trained.params, model), Report(size=data.train.rows.size)), client
 
-    def aggregate(key: Any, round: Any, server: IpflServer, up: IpflUp, cohort: Cohort, held: Any) -> Any:
+    def aggregate(key: Any, round: Any, server: IpflServer, up: Sent, cohort: Cohort, held: Any) -> Any:
         rows = market.judged_on(held, profile_on, count)
         trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(count)[None, :])
-        weights = aggregators.member_weights(trains, up.size)
+        weights = aggregators.member_weights(trains, up.report.size)
         models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
         values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
         books = market.record_training(server.books, cohort, values)

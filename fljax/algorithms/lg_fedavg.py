@@ -15,8 +15,9 @@ import jax
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, contribute_update, mean_update, select_uniform
+from fljax.algorithms.common import Entry, contribute_update, mean_update, select_uniform
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.streaming import Streamed
 from fljax.types import Algorithm, Task
 
@@ -90,11 +91,11 @@ def lg_fedavg(
     def init_client(key: Any, seat: Any, down: LgFedAvgServer, data: Any) -> LgFedAvgClient:
         return LgFedAvgClient(down.start)
 
-    def train(key: Any, seat: Any, down: Leaves, client: LgFedAvgClient, data: Any) -> tuple[Update, LgFedAvgClient]:
+    def train(key: Any, seat: Any, down: Leaves, client: LgFedAvgClient, data: Any) -> tuple[Sent, LgFedAvgClient]:
         model = merge(down, client.own)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
         common, own = split(trained)
-        return Update(trees.subtract(common, down)), LgFedAvgClient(own)
+        return Sent(trees.subtract(common, down)), LgFedAvgClient(own)
 
     def finish(
         key: Any, round: Any, server: LgFedAvgServer, total: Any, rows: Any, cohort: Any, held: Any

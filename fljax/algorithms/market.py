@@ -154,25 +154,27 @@ def place_bids(
     key: Key[Array, ""],
     round: Int[Array, ""],
     books: Books,
-    accuracy: Float[Array, "N C"],
+    bid: Float[Array, "N C"],
     available: Bool[Array, " N"],
     bidding: Bidding,
     price: int | float | Array,
     start: Bool[Array, "N C"] | None,
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
-    """The bids of a round, never for more than a client's tokens, and which clusters are filled at random.
+    """Whom each client bids for, never for more than its tokens, and which clusters are filled at random.
+
+    ``bid`` is what a client says that each cluster's model is worth to it: honestly, the model's accuracy.
 
     In round 0 every cluster is, from all clients, or from its members where ``start`` names them. Later one without
     bidders is, while ``fill_empty`` says so.
     """
-    drawn = jax.random.uniform(key, accuracy.shape)
+    drawn = jax.random.uniform(key, bid.shape)
     tie_key = jax.random.fold_in(key, 0)
     if bidding.rule == "random":
-        choice = jnp.arange(accuracy.shape[1])[None, :] == jnp.argmax(drawn, axis=1)[:, None]
+        choice = jnp.arange(bid.shape[1])[None, :] == jnp.argmax(drawn, axis=1)[:, None]
         bids = aggregators.affordable(drawn, choice, books.tokens, price=price)
     else:
         bids = aggregators.bid_preferences(
-            accuracy,
+            bid,
             books.tokens,
             least_importance=bidding.least_importance,
             price=price,

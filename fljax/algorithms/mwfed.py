@@ -31,11 +31,12 @@ from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
 from fljax.local import Local
+from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.types import Algorithm, Census, Cohort, Task, along
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PyTree
+    from jaxtyping import Array, Bool, Float, PyTree
 
     from fljax.types import Info
 
@@ -64,17 +65,18 @@ class MwFedDown(NamedTuple):
 
 
 class MwFedUp(NamedTuple):
-    """What a client sends: its update, its loss of the received model, and the samples behind a pooled step."""
+    """What a client sends: its update, the samples behind a pooled step, and its loss and threshold."""
 
     update: PyTree
-    loss: Float[Array, ""]
     samples: Float[Array, ""]
+    report: Report
 
 
 class MwFedRow(NamedTuple):
-    """What is recorded of a client: its loss, and its weight in the sum."""
+    """What is recorded of a client: its loss, whether that is too much for it, and its weight in the sum."""
 
     loss: Float[Array, ""]
+    unsatisfied: Bool[Array, ""]
     samples: Float[Array, ""]
 
 
@@ -148,9 +150,10 @@ def mwfed(
     def train(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> tuple[MwFedUp, Any]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
+        report = Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype))
         if mode == "pooled":
             update, samples = _pooled(key, down, data.train, task, local, seat.round)
-            return MwFedUp(update, loss, samples), client
+            return MwFedUp(update, samples, report), client
         longest = local._replace(
             steps=None if local.steps is None else most * local.steps,
             epochs=None if local.epochs is None else most * local.epochs,
@@ -159,16 +162,17 @@ def mwfed(
         usual = local.steps if local.steps is not None else (local.epochs or 1) * batches
         steps = jnp.clip(jnp.round(usual * down.effort), 1, most * usual).astype(jnp.int32)
         trained = training.train(key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps)
-        return MwFedUp(trees.subtract(trained.params, down.model), loss, jnp.ones_like(loss)), client
+        return MwFedUp(trees.subtract(trained.params, down.model), jnp.ones_like(loss), report), client
 
     def contribute(server: MwFedServer, seat: Any, up: MwFedUp) -> tuple[Part, MwFedRow]:
-        return Part(up.update, up.samples), MwFedRow(up.loss, up.samples)
+        unsatisfied = up.report.loss >= up.report.threshold
+        return Part(up.update, up.samples), MwFedRow(up.report.loss, unsatisfied, up.samples)
 
     def finish(
         key: Any, round: Any, server: MwFedServer, total: Total, rows: MwFedRow, cohort: Any, held: Any
     ) -> tuple[MwFedServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
-        complains = cohort.present & (rows.loss >= by_client(rho, cohort.id).astype(rows.loss.dtype))
+        complains = cohort.present & rows.unsatisfied
         unsatisfied = trees.set_rows(jnp.zeros(server.weights.shape, bool), cohort.id, complains, True)
         raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, Update, contribute_update, following, mean_update, one_model
+from fljax.algorithms.common import Entry, contribute_update, following, mean_update, one_model
 from fljax.local import Batches, Local
+from fljax.messages import Sent
 from fljax.types import Algorithm, Subset, Task
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def perfedavg(
     if adaptation_steps < 0:
         raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Update, Any]:
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
         transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype)
         batches = _draw(jax.random.fold_in(key, 0), data.train, local, 2 if hessian == "none" else 3)
 
@@ -95,7 +96,7 @@ def perfedavg(
 
         carry = (down, transformation.init(down))
         (trained, _), _ = training.descend(step, carry, batches, jax.random.fold_in(key, 1))
-        return Update(trees.subtract(trained, down)), client
+        return Sent(trees.subtract(trained, down)), client
 
     def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
         if adaptation_steps == 0:

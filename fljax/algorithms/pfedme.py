@@ -17,7 +17,6 @@ from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import (
     Entry,
-    Update,
     contribute_update,
     following,
     mean_update,
@@ -25,6 +24,7 @@ from fljax.algorithms.common import (
     require_plain_sgd,
 )
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.types import Algorithm, Task
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def pfedme(
         raise ValueError(f"expected personal_steps to be positive, got {personal_steps}")
     require_plain_sgd(local, "pfedme")
 
-    def train(key: Any, seat: Any, down: PyTree, client: PFedMeClient, data: Any) -> tuple[Update, PFedMeClient]:
+    def train(key: Any, seat: Any, down: PyTree, client: PFedMeClient, data: Any) -> tuple[Sent, PFedMeClient]:
         eta = training.rate(local, seat.round, jax.tree.leaves(down)[0].dtype)
 
         def step(carry: Any, position: Any, mask: Any, key: Any) -> Any:
@@ -107,7 +107,7 @@ def pfedme(
 
         batches = training.draw(jax.random.fold_in(key, 0), data.train, local)
         (model, personal), _ = training.descend(step, (down, down), batches, jax.random.fold_in(key, 1))
-        return Update(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
+        return Sent(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
 
     return one_model(
         task,

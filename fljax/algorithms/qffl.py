@@ -14,9 +14,10 @@ import jax.numpy as jnp
 
 from fljax import aggregators, trees
 from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, Reported, init_optimized, one_model
+from fljax.algorithms.common import Entry, OneModel, init_optimized, one_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.types import Algorithm, Task, along
 
 if TYPE_CHECKING:
@@ -56,20 +57,18 @@ def qffl(
     """
     server_side = optimizer(server_lr, server_optimizer)
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Reported, Any]:
+    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Reported(trees.subtract(trained.params, down), loss), client
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
 
     # On the whole cohort: F^q is divided by the cohort's largest, beside which plain sums of it would underflow.
-    def aggregate(
-        key: Any, round: Any, server: OneModel, up: Reported, cohort: Any, held: Any
-    ) -> tuple[OneModel, Info]:
+    def aggregate(key: Any, round: Any, server: OneModel, up: Sent, cohort: Any, held: Any) -> tuple[OneModel, Info]:
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
-        step = aggregators.qffl_update(up.update, up.loss, q=q, learning_rate=rate, present=cohort.present)
+        step = aggregators.qffl_update(up.update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
         after = server_side.move(server.model, server.optimizer, step, cohort.present)
-        return OneModel(*after), along("row", loss=jnp.where(cohort.present, up.loss, jnp.nan))
+        return OneModel(*after), along("row", loss=jnp.where(cohort.present, up.report.loss, jnp.nan))
 
     return one_model(
         task,

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import Update, check_share, select_uniform, shown
+from fljax.algorithms.common import check_share, select_uniform, shown
 from fljax.local import Local
+from fljax.messages import Sent
 from fljax.types import Algorithm, Cohort, Judged, PerClient, Select, Task, along
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **o
         model = task.init(key)
         return Models(PerClient(everywhere(model, census.train.shape[0])), model)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Update, Any]:
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        return Update(trees.subtract(trained.params, down)), client
+        return Sent(trees.subtract(trained.params, down)), client
 
     usual = Algorithm(
         task=task,

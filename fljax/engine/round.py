@@ -125,12 +125,12 @@ def poll(
     """Ballots of all clients, by id."""
     key = round_key(seed, Purpose.POLL, round)
     assert algorithm.poll is not None
-    ask = algorithm.poll.ask
+    ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
     def one(row: tuple[ClientData, PyTree]) -> PyTree:
         client, kept = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(seen_from(server, seat), seat)
+        down = algorithm.send(seen_from(server, seat), seat) if shown else ()
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
     return map_lanes(one, (federation.clients, clients), lanes.evaluation, lanes.devices)

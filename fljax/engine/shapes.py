@@ -14,6 +14,7 @@ from fljax.engine.memory import attempt, made_bytes, steps_differ
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import initial_state, poll, train_one
 from fljax.local import AT_ONCE
+from fljax.results import Wire
 from fljax.streaming import as_streamed
 from fljax.types import Algorithm, Available, Federation, Seat, seen_from
 
@@ -27,9 +28,7 @@ class Shapes(NamedTuple):
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
     model: int  # bytes of one model, as the task makes it
-    down: int  # bytes that one client receives
-    up: int  # bytes that one row of the cohort sends
-    ballot: int  # bytes of one ballot
+    wire: Wire
 
 
 def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
@@ -81,8 +80,10 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         lane=attempt(made_bytes, closed.jaxpr) or 0,
         samples=samples(federation) if attempt(steps_differ, closed.jaxpr) else None,
     )
-    bytes_of = trees.bytes_of
-    return Shapes(kept[-1], sizes, bytes_of(model), bytes_of(down), bytes_of(up), bytes_of(ballot) // population)
+    polling = kept[-1].poll
+    shown = down if polling is not None and polling.shown else ()
+    received, before, sent, told = map(trees.bytes_of, (down, shown, up, ballot))
+    return Shapes(kept[-1], sizes, trees.bytes_of(model), Wire(received, before, sent, told // population))
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:

@@ -315,9 +315,8 @@ def _result(run: _Run, course: _Course) -> Result:
         metrics[f"execution_{name}"] = ((), number)
     told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
-    wire = (run.shapes.down, run.shapes.up, run.shapes.ballot)
     population = run.inputs.federation.clients.id.shape[-1]
-    table = results.records_dataset(seeds, course.first, course.records, wire, population)
+    table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
 
     deployed = DeployedModels((run.spec, run.inputs), state, len(seeds), run.lanes.devices)

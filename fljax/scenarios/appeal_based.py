@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax.algorithms.common import MAXFL_REFERENCE
+from fljax.algorithms.common import MAXFL_REFERENCE, by_client
+from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
 from fljax.types import Algorithm, Poll, along
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class AppealBallot(NamedTuple):
-    """A client's loss of what it would deploy, and the ballot of the wrapped algorithm."""
+    """A client's loss of what it would deploy and its threshold, and the ballot of the wrapped algorithm."""
 
-    loss: Float[Array, ""]
+    report: Report
     inner: PyTree
 
 
@@ -60,7 +61,8 @@ def appeal_based(
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
         own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
-        return AppealBallot(deployed_scores(inner, split, key, seat, down, client, data)[0], own)
+        loss = deployed_scores(inner, split, key, seat, down, client, data)[0]
+        return AppealBallot(Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype)), own)
 
     def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
         population, able = available.population, available.mask()
@@ -68,11 +70,12 @@ def appeal_based(
             raise ValueError(
                 f"expected threshold to be one number or one for each of {population} clients, got shape {rho.shape}"
             )
-        appealed = able & (ballots.loss < rho.astype(ballots.loss.dtype))
+        report = ballots.report
+        appealed = able & (report.loss < report.threshold)
         pool = jnp.where(round < after, able, appealed)
         taken = jnp.where(jnp.any(pool), pool, able) if empty_pool == "all" else pool
         server, cohort, info = inner.select(key, round, server, ballots.inner, available.only(taken))
-        asked = along("client", polled_loss=ballots.loss, appealed=appealed)
+        asked = along("client", polled_loss=report.loss, appealed=appealed)
         return server, cohort, {**info, **asked, "pool_size": jnp.sum(taken, dtype=jnp.int32)}
 
     return inner._replace(

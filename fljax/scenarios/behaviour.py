@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.algorithms.common import check_share
 from fljax.scenarios.common import applied, with_server
-from fljax.types import Algorithm, Census, PerClient, Poll
+from fljax.types import Algorithm, Census, PerClient
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, PyTree
@@ -65,6 +66,10 @@ def given(who: Any) -> Given:
     return Given(check, lambda id: array[..., id] != 0)
 
 
+# Each client in each round; no array, so that it holds for any number of clients.
+everybody = Given(lambda population: None, lambda id: jnp.asarray(True))
+
+
 def named(ids: Sequence[int]) -> Given:
     """The clients with these ids.
 
@@ -80,6 +85,30 @@ def named(ids: Sequence[int]) -> Given:
             raise ValueError(f"expected ids of clients from 0 to {population - 1} for ids, got {list(chosen)}")
 
     return Given(check, lambda id: jnp.any(jnp.asarray(chosen, jnp.int32) == id))
+
+
+def one_of(
+    name: str,
+    number: int,
+    *,
+    ids: Sequence[int] | None,
+    who: Any,
+    fraction: float | Array | None,
+) -> Given | Drawn:
+    """Who behaves so, by the one of ``ids``, ``who`` and ``fraction`` that is not None.
+
+    Raises:
+      ValueError: unless exactly one is; also as ``named`` and ``given``, or if ``fraction`` is no share of 1.
+    """
+    if (ids is not None) + (who is not None) + (fraction is not None) != 1:
+        raise ValueError(f"expected exactly one of ids, who and fraction for {name}")
+    if who is not None:
+        return given(who)
+    if ids is not None:
+        return named(ids)
+    assert fraction is not None
+    check_share("fraction", fraction)
+    return Drawn(fraction, number)
 
 
 def behaving(
@@ -104,7 +133,7 @@ def behaving(
     Returns:
       The algorithm. What is sent in a round has the size that it had.
     """
-    own = _told(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+    own = told(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
     algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
 
     def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
@@ -121,14 +150,14 @@ def behaving(
         return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
 
     return algorithm._replace(
-        poll=None if algorithm.poll is None else Poll(ask, algorithm.poll.every),
+        poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
         counts=algorithm.counts if counted else counts,
         scenarios=applied(inner, name),
     )
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """An algorithm in which it is known of each client how it behaves."""
 
     algorithm: Algorithm
@@ -136,7 +165,9 @@ class _Known(NamedTuple):
     ever: Callable[[Any, Any], Array]  # (server, seat) -> [], in some round
 
 
-def _told(inner: Algorithm, behaviour: Given) -> _Known:
+def told(inner: Algorithm, behaviour: Given) -> Known:
+    """``inner`` that first checks for how many clients the behaviour was given; no unseen client behaves so."""
+
     def init_server(key: Any, census: Census) -> PyTree:
         behaviour.check(census.train.shape[0])
         return inner.init_server(key, census)
@@ -150,7 +181,7 @@ def _told(inner: Algorithm, behaviour: Given) -> _Known:
     def ever(server: Any, seat: Any) -> Array:
         return jnp.any(behaviour.row(seat.id)) if seat.known else jnp.asarray(False)
 
-    return _Known(inner._replace(init_server=init_server), behaves, ever)
+    return Known(inner._replace(init_server=init_server), behaves, ever)
 
 
 class DrawnServer(NamedTuple):
@@ -160,21 +191,14 @@ class DrawnServer(NamedTuple):
     behaviour: PerClient
 
 
-class DrawnDown(NamedTuple):
-    """What a client is shown before its first round: the wrapped algorithm's Down, and whether it was drawn."""
-
-    inner: PyTree
-    behaviour: Bool[Array, ""]
-
-
 class DrawnClient(NamedTuple):
-    """The wrapped algorithm's Client, and whether it was drawn."""
+    """The wrapped algorithm's Client, and whether it was drawn; its Down before the first round likewise."""
 
     inner: PyTree
     behaviour: Bool[Array, ""]
 
 
-def _drawing(inner: Algorithm, behaviour: Drawn) -> _Known:
+def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Census) -> DrawnServer:
@@ -186,9 +210,9 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> _Known:
 
     def send(server: Any, seat: Any) -> Any:
         down = own.send(server, seat)
-        return DrawnDown(down, server.behaviour) if seat.first else down  # its own row
+        return DrawnClient(down, server.behaviour) if seat.first else down  # its own row
 
-    def init_client(key: Any, seat: Any, down: DrawnDown, data: Any) -> DrawnClient:
+    def init_client(key: Any, seat: Any, down: DrawnClient, data: Any) -> DrawnClient:
         return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
 
     def ask(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> PyTree:
@@ -206,8 +230,8 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> _Known:
         init_server=init_server,
         send=send,
         init_client=init_client,
-        poll=None if inner.poll is None else Poll(ask, inner.poll.every),
+        poll=None if inner.poll is None else inner.poll._replace(ask=ask),
         train=train,
         personal=None if inner.personal is None else personal,
     )
-    return _Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)
+    return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)

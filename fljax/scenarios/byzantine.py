@@ -13,8 +13,9 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
+from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, behaving, given
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, altered, stream
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, stream
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def byzantine(
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 
-    Who they are is drawn from the seed and stays; one inside another draws on its own. Only the reserved fields
-    ``loss`` and ``update`` are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the
+    Who they are is drawn from the seed and stays; one inside another draws on its own. Only ``update`` and the reported
+    loss are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the
     model does not appeal to them, and so leave the pool with their true loss hidden; inside of it they choose by their
     true loss.
 
@@ -57,9 +58,8 @@ def byzantine(
     number = stream(inner, "byzantine", BYZANTINE)
 
     def inflated(is_byzantine: Array, message: PyTree) -> PyTree:
-        return altered(
-            message, "loss", lambda loss: jnp.where(is_byzantine, loss + loss_increase, loss).astype(loss.dtype)
-        )
+        more = lambda loss: jnp.where(is_byzantine, loss + loss_increase, loss).astype(loss.dtype)  # noqa: E731
+        return changed_report(message, "loss", more)
 
     def spoilt(key: Any, is_byzantine: Array, up: PyTree) -> PyTree:
         def spoil(update: PyTree) -> PyTree:
@@ -68,7 +68,7 @@ def byzantine(
             noisy = add_normal(jax.random.fold_in(key, number), update, noise * jnp.sqrt(squares / count))
             return trees.where(is_byzantine, noisy, update)
 
-        return altered(inflated(is_byzantine, up), "update", spoil)
+        return changed_update(inflated(is_byzantine, up), spoil)
 
     behaviour = Drawn(fraction, number) if who is None else given(who)
     return behaving(inner, "byzantine", behaviour, sent=spoilt, answered=inflated, counted=count_all)

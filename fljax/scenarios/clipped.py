@@ -12,29 +12,40 @@ import jax
 import jax.numpy as jnp
 
 from fljax import trees
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, altered, applied, stream
+from fljax.messages import changed_update
+from fljax.scenarios.behaviour import behaving, everybody, given
+from fljax.scenarios.common import CLIPPED, Entry, add_normal, stream
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
-    from jaxtyping import PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 
-def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
+def clipped(
+    inner: Algorithm,
+    *,
+    norm: float,
+    noise: float = 0.0,
+    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+) -> Algorithm:
     """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.
 
     Args:
       inner: any algorithm; where it sends no ``update`` nothing happens.
       norm: the largest Euclidean norm of an update, over all its entries.
       noise: standard deviation of the noise on each entry, as a multiple of ``norm``.
+      who: whose updates, by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that
+        of round t. None: everybody's.
 
     Returns:
       The algorithm. One inside another draws noise of its own.
+
+    Raises:
+      ValueError: if ``who`` is of another number of clients.
     """
     number = stream(inner, "clipped", CLIPPED)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
-        up, client = inner.train(key, seat, down, client, data)
-
+    def sent(key: Any, bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
             leaves = jax.tree.leaves(update)
             if not leaves:
@@ -45,11 +56,12 @@ def clipped(inner: Algorithm, *, norm: float, noise: float = 0.0) -> Algorithm:
             squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))
             length = unit * jnp.sqrt(squares)
             shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
-            return add_normal(jax.random.fold_in(key, number), shorter, noise * jnp.asarray(norm))
+            noisy = add_normal(jax.random.fold_in(key, number), shorter, noise * jnp.asarray(norm))
+            return trees.where(bounds, noisy, update)
 
-        return altered(up, "update", bound), client
+        return changed_update(up, bound)
 
-    return inner._replace(train=train, scenarios=applied(inner, "clipped"))
+    return behaving(inner, "clipped", everybody if who is None else given(who), sent=sent)
 
 
 REFERENCE = """@inproceedings{mcmahan2018learning,

@@ -1,4 +1,4 @@
-"""Parts that scenarios share: a line of the registry, and reaching the reserved fields of messages."""
+"""Parts that scenarios share: a line of the registry, what clients would deploy, noise, and larger Servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
 # nested in itself takes numbers that are ``NESTED`` apart, so these must differ by less.
-BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING = 1001, 1002, 1003, 1004
+BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING = 1001, 1002, 1003, 1004, 1005
 NESTED = 1000
 
 
@@ -73,22 +73,6 @@ def deployed_scores(
         return found
     some, known = getattr(data, split).rows.size > 0, scores(data.train)
     return jax.tree.map(lambda own, other: jnp.where(some, own, other), found, known)
-
-
-def altered(message: PyTree, name: str, change: Callable[[PyTree], PyTree]) -> PyTree:
-    """A message (Up, Ballot) with ``change`` applied to its field ``name``, also inside messages that it carries."""
-    if hasattr(message, "_fields"):
-        parts = {field: getattr(message, field) for field in message._fields}
-        return message._replace(**_altered_parts(parts, name, change))
-    return _altered_parts(message, name, change) if isinstance(message, dict) else message
-
-
-def _altered_parts(parts: dict[str, Any], name: str, change: Callable[[PyTree], PyTree]) -> dict[str, Any]:
-    return {
-        # A model change is a pytree of its own, whose names mean nothing here.
-        field: change(value) if field == name else value if field == "update" else altered(value, name, change)
-        for field, value in parts.items()
-    }
 
 
 def add_normal(key: Key[Array, ""], tree: PyTree, deviation: Any) -> PyTree:

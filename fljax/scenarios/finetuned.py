@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from fljax import local as training
+from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
+from fljax.scenarios.behaviour import everybody, given, told
 from fljax.scenarios.common import Entry, applied
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 
 def finetuned(
@@ -28,6 +30,7 @@ def finetuned(
     steps: int | None = None,
     epochs: int | None = None,
     optimizer: str = "sgd",
+    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
 ) -> Algorithm:
     """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
 
@@ -38,15 +41,18 @@ def finetuned(
       steps: local steps, or
       epochs: passes over the client's training rows.
       optimizer: a name of optax.
+      who: which clients do so, by client id ``[N]``, or after which rounds as well, ``[rounds, N]``; row ``t % rounds``
+        holds after t rounds. Unseen clients all do. None: everybody.
 
     Returns:
       The algorithm; its ``common`` model stays that of ``inner``, so both are judged.
 
     Raises:
-      ValueError: unless exactly one of steps and epochs is given.
+      ValueError: unless exactly one of steps and epochs is given, or if ``who`` is of another number of clients.
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
+    own = told(inner, everybody if who is None else given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
     def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
@@ -66,9 +72,10 @@ def finetuned(
 
         params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]
         tune_key = jax.random.fold_in(key, 1)
-        return rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
+        tuned = rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
+        return tuned if who is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
-    return inner._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
+    return own.algorithm._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
 
 
 ENTRY = Entry(

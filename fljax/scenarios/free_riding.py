@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fljax import trees
-from fljax.algorithms.common import IAFL_REFERENCE, check_share
-from fljax.scenarios.behaviour import Drawn, behaving, given, named
-from fljax.scenarios.common import FREE_RIDING, Entry, altered, stream
+from fljax.algorithms.common import IAFL_REFERENCE
+from fljax.messages import changed_update
+from fljax.scenarios.behaviour import behaving, one_of
+from fljax.scenarios.common import FREE_RIDING, Entry, stream
 from fljax.types import Algorithm
 
 if TYPE_CHECKING:
@@ -46,20 +47,12 @@ def free_riding(
         numbers from 0, or are not all ids of clients; if ``who`` is of another number of clients; if ``fraction`` is a
         number that is no share of 1.
     """
-    if (ids is not None) + (who is not None) + (fraction is not None) != 1:
-        raise ValueError("expected exactly one of ids, who and fraction for free_riding")
+    riders = one_of("free_riding", stream(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction)
 
     def ride(key: Any, rides: Array, up: PyTree) -> PyTree:
-        return altered(up, "update", lambda update: trees.where(rides, trees.zeros_like(update), update))
+        return changed_update(up, lambda update: trees.where(rides, trees.zeros_like(update), update))
 
-    if who is not None:
-        behaviour = given(who)
-    elif ids is not None:
-        behaviour = named(ids)
-    else:
-        check_share("fraction", fraction)
-        behaviour = Drawn(fraction, stream(inner, "free_riding", FREE_RIDING))  # type: ignore[arg-type]
-    return behaving(inner, "free_riding", behaviour, sent=ride)
+    return behaving(inner, "free_riding", riders, sent=ride)
 
 
 ENTRY = Entry(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
+from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Census, Poll, along
 
@@ -24,16 +26,17 @@ ROUNDING = 8
 
 
 class OptingServer(NamedTuple):
-    """The wrapped server, and who has left."""
+    """The wrapped server, who has left, and accuracies as of the last time that clients looked."""
 
     inner: PyTree
     gone: Bool[Array, " N"]
+    accuracy: Float[Array, " N"]
 
 
 class OptingBallot(NamedTuple):
     """A client's accuracy with what it would deploy, and the ballot of the wrapped algorithm."""
 
-    accuracy: Float[Array, ""]
+    report: Report
     inner: PyTree
 
 
@@ -53,7 +56,8 @@ def opting_out(
     nothing at random. Where it does (``finetuned``, for example), clients draw other numbers here than in evaluation,
     and that gain varies around 0.
 
-    Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round.
+    Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round. Clients
+    judge what they would deploy only in those rounds in which they may decide.
 
     Args:
       inner: any algorithm; what it would deploy to a client is judged.
@@ -90,24 +94,38 @@ def opting_out(
                 f"expected baseline to be one number or one for each of {population} clients, or a table of as many "
                 f"columns with a row for each round, got shape {rho.shape}"
             )
-        return OptingServer(inner.init_server(key, census), jnp.zeros(population, bool))
+        nobody, nothing = jnp.zeros(population, bool), jnp.zeros(population, jnp.result_type(float))
+        return OptingServer(inner.init_server(key, census), nobody, nothing)
 
     def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> OptingBallot:
         ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
-        return OptingBallot(deployed_scores(inner, split, key, seat, down, client, data)[1], ballot)
+
+        def judged() -> Array:
+            return deployed_scores(inner, split, key, seat, down, client, data)[1]
+
+        if inner.poll is None:  # it is asked only when it looks
+            return OptingBallot(Report(accuracy=judged()), ballot)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(judged))
+        # One condition for all clients, so that in rounds between nobody computes anything.
+        return OptingBallot(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
 
     def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
-        asked = round // poll_every * poll_every
-        other = rho.astype(ballots.accuracy.dtype)
+        looks = round % every == 0
+        accuracy = jnp.where(looks, ballots.report.accuracy.astype(server.accuracy.dtype), server.accuracy)
+        other = rho.astype(accuracy.dtype)
         if other.ndim == 2:
-            other = jnp.take(other, asked, axis=0, mode="fill", fill_value=jnp.nan)
-        gain = ballots.accuracy - other
+            other = jnp.take(other, round // every * every, axis=0, mode="fill", fill_value=jnp.nan)
+        gain = accuracy - other
         # Two programs may round the same share of correct rows differently.
         leaves = jnp.where(available.mask(), gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
-        decides = (round % every == 0) & (round > 0)
+        decides = looks & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available.only(~gone))
-        return OptingServer(inner_server, gone), cohort, {**info, **along("client", gain=gain, opted_out=gone)}
+        return (
+            OptingServer(inner_server, gone, accuracy),
+            cohort,
+            {**info, **along("client", gain=gain, opted_out=gone)},
+        )
 
     return own._replace(
         init_server=init_server,

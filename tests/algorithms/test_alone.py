@@ -104,6 +104,22 @@ def test_finetuned_is_training_what_is_deployed(data):
         assert (tuned.metrics[prefix + "test_loss"] < tuned.metrics[f"{prefix}global_test_loss"]).all()
 
 
+def test_who_finetunes_may_be_given(data):
+    """By client, or by client and round; unseen clients all do."""
+    inner = fedavg(TASK, HOW, clients_per_round=2)
+    build = lambda who: finetuned(inner, learning_rate=0.2, batch_size=2, steps=3, who=who)  # noqa: E731
+    plain, tuned = (RUN(each, data, rounds=1) for each in (inner, build(None)))
+    for who in ([0, 1, 0], [[1, 1, 1], [0, 1, 0]]):  # after round 1
+        some = RUN(build(who), data, rounds=1)
+        for name, unseen in (("test_loss", False), ("unseen_test_loss", True)):
+            last = [each.metrics[name].values[0, -1] for each in (plain, tuned, some)]
+            expected = last[1] if unseen else np.where([0, 1, 0], last[1], last[0])
+            np.testing.assert_allclose(last[2], expected, rtol=1e-6)
+            assert (last[0] != last[1]).all()
+    with pytest.raises(ValueError, match="an entry for each of 3 clients, got 2"):
+        RUN(build([0, 1]), data, rounds=1)
+
+
 def test_finetuned_by_epochs(data):
     scenario = finetuned(fedavg(TASK, HOW), learning_rate=0.2, batch_size=2, epochs=1)
     start, rows, key = TASK.init(jax.random.key(0)), own(data, data.clients, 0), jax.random.key(1)

@@ -11,8 +11,9 @@ import pytest
 
 from fljax import algorithms
 from fljax.aggregators import incfl_update
-from fljax.algorithms.common import OneModel, Reported, server_optimizer
+from fljax.algorithms.common import OneModel, server_optimizer
 from fljax.local import Local
+from fljax.messages import Report, Sent
 from fljax.types import Cohort
 from tests.toys.task import logistic_regression
 
@@ -27,11 +28,12 @@ def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
     algorithm = algorithms.incfl(task, local, threshold=0.0, **options)
     cohort = Cohort(jnp.arange(4), jnp.zeros(4, jnp.int32), jnp.asarray(PRESENT))
     update = {"w": jnp.asarray(scale * UPDATE, jnp.float32)}
-    up = Reported(update, jnp.asarray(loss, jnp.float32))
+    gap = jnp.asarray(loss, jnp.float32)
+    up = Sent(update, Report(loss=gap, threshold=jnp.zeros(4)))
     model = {"w": jnp.zeros(3)}
     server = OneModel(model, server_optimizer(1.0, "sgd").init(model))
     after, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
-    return after.model["w"], incfl_update(update, up.loss, present=cohort.present, **options)["w"]
+    return after.model["w"], incfl_update(update, gap, present=cohort.present, **options)["w"]
 
 
 @pytest.mark.parametrize("normalise", ["sum", "mean"])

@@ -174,4 +174,4 @@ def test_estimate_refuses_what_simulate_refuses() -> None:
 def test_a_client_that_is_sent_little_still_trains_a_whole_model(build: Any) -> None:
     spec, inputs = program.split(build(TASK, LOCAL), by_id(tiny_federation()))
     found = engine_shapes.measure(spec, inputs, 1)
-    assert found.down < found.model == found.sizes.model
+    assert found.wire.down < found.model == found.sizes.model

@@ -3,7 +3,7 @@ and free riders."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, local_data, one_round
 from fljax.local import Local
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
-from fljax.scenarios.common import altered
 from fljax.types import Seat, seen_from
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
@@ -68,7 +67,7 @@ def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
     _, honest = sent(inner, federation)
     state, found = sent(byzantine(inner, fraction=0.4, loss_increase=3.0, noise=2.0), federation)
     bad = np.asarray(state.server.behaviour.values)
-    np.testing.assert_allclose(found.loss - honest.loss, np.where(bad, 3.0, 0.0), atol=1e-6)
+    np.testing.assert_allclose(found.report.loss - honest.report.loss, np.where(bad, 3.0, 0.0), atol=1e-6)
     change = jax.tree.map(lambda a, b: np.asarray(a - b), found.update, honest.update)
     for id in range(POPULATION):
         own = np.concatenate([leaf[id].ravel() for leaf in jax.tree.leaves(change)])
@@ -151,24 +150,6 @@ def test_evaluation_without_rounds_counts_as_well(federation):
     assert int(np.isnan(evaluate(algorithm, data, Lanes(5, 1, 5), state)["test_loss"].values).sum()) == 1
 
 
-class _Inner(NamedTuple):
-    loss: Any
-    other: Any
-
-
-class _Outer(NamedTuple):
-    loss: Any
-    inner: Any
-    update: Any
-
-
-def test_fields_are_found_in_messages_inside_messages():
-    message = _Outer(1.0, _Inner(2.0, {"loss": 3.0, "rest": 4.0}), {"loss": 5.0})
-    found = altered(message, "loss", lambda loss: -loss)
-    assert found == _Outer(-1.0, _Inner(-2.0, {"loss": -3.0, "rest": 4.0}), {"loss": 5.0})
-    assert altered((), "loss", lambda loss: -loss) == ()
-
-
 # --- Clipping -----------------------------------------------------------------------------------------------
 
 
@@ -218,6 +199,17 @@ def test_a_huge_update_is_clipped_without_overflow(federation):
 
     found = sent(clipped(inner._replace(train=train), norm=2.0), federation)[1].update
     np.testing.assert_allclose(lengths(found), 2.0, rtol=1e-5)
+
+
+def test_who_clips_may_be_given(federation):
+    inner = fedavg(TASK, LOCAL)
+    who = jnp.array([1, 0, 0, 1, 0])
+    plain, all_of_them, some = (
+        sent(each, federation)[1].update
+        for each in (inner, clipped(inner, norm=1e-3, noise=0.5), clipped(inner, norm=1e-3, noise=0.5, who=who))
+    )
+    for expected, other, found in zip(*map(jax.tree.leaves, (plain, all_of_them, some)), strict=True):
+        np.testing.assert_array_equal(found, np.where(np.reshape(who, (-1, *[1] * (found.ndim - 1))), other, expected))
 
 
 # --- Free riders --------------------------------------------------------------------------------------------

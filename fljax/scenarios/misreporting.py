@@ -1,0 +1,89 @@
+"""Misreporting: some clients say of themselves what is not true.
+
+Source: none prints a recipe. MaxFL (section 5) has clients that report inflated losses; IAFL and IP-FL reward clients
+by contributions and accuracies that a server cannot check in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import jax.numpy as jnp
+
+from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
+from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
+from fljax.messages import changed_report
+from fljax.scenarios.behaviour import behaving, one_of
+from fljax.scenarios.common import MISREPORTING, Entry, stream
+from fljax.types import Algorithm
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, PyTree
+
+Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
+
+
+def misreporting(
+    inner: Algorithm,
+    *,
+    report: Reportable,
+    factor: float = 1.0,
+    offset: float = 0.0,
+    ids: Sequence[int] | None = None,
+    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+    fraction: float | None = None,
+    count_all: bool = True,
+) -> Algorithm:
+    """Some clients report ``factor * value + offset`` for a value of theirs.
+
+    What they train, keep and send besides, and what they are judged by, stays as it is. What an algorithm does not ask
+    for cannot be misreported: then nothing happens. The fields of ``fljax.messages.Report`` say who asks for what:
+    INCFL and ``mwfed`` for losses and thresholds, IAFL for contributions, IP-FL for sizes, accuracies and bids.
+
+    Args:
+      inner: any algorithm.
+      report: which value: loss, size, accuracy, threshold, contribution or bid.
+      factor: of the true value.
+      offset: is added to that. Whole numbers (sizes) are rounded, and are at least 0.
+      ids: different ids of those who misreport, from 0; or
+      who: who does by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of
+        round t. Plans that differ in it share a program; or
+      fraction: of the clients, rounded to a whole number of them, drawn from the seed.
+      count_all: whether metrics count them as well; else they are over honest clients (of those seen).
+
+    Returns:
+      The algorithm. One inside another changes what the inner one has changed already.
+
+    Raises:
+      ValueError: if ``report`` is no valid name; unless exactly one of ``ids``, ``who`` and ``fraction`` is given; if
+        ``ids`` are no different whole numbers from 0, or are not all ids of clients; if ``who`` is of another number of
+        clients; if ``fraction`` is a number that is no share of 1.
+    """
+    if report not in get_args(Reportable):
+        raise ValueError(f"expected a valid report, got {report!r}; valid names are {', '.join(get_args(Reportable))}")
+    number = stream(inner, "misreporting", MISREPORTING)
+    liars = one_of("misreporting", number, ids=ids, who=who, fraction=fraction)
+
+    def told(lies: Array, message: PyTree) -> PyTree:
+        def change(value: Array) -> Array:
+            real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
+            other = jnp.asarray(factor, real) * value.astype(real) + jnp.asarray(offset, real)
+            if real != value.dtype:
+                other = jnp.clip(jnp.round(other), 0, jnp.iinfo(value.dtype).max // 2)
+            return jnp.where(lies, other.astype(value.dtype), value)
+
+        return changed_report(message, report, change)
+
+    def sent(key: Any, lies: Array, up: PyTree) -> PyTree:
+        return told(lies, up)
+
+    return behaving(inner, "misreporting", liars, sent=sent, answered=told, counted=count_all)
+
+
+ENTRY = Entry(
+    misreporting,
+    "some clients report a loss, size, threshold, contribution or bid that is not theirs",
+    {"report": "loss", "factor": 0.5, "offset": 0.1, "ids": (1,)},
+    f"{MAXFL_REFERENCE}\n\n{IAFL_REFERENCE}\n\n{IPFL_REFERENCE}",
+)
