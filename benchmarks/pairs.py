@@ -29,7 +29,10 @@ _STEP: dict[str, Any] = {"clients": 2, "cohort": 2, "samples": 8, "distinct": 16
 CHOSEN = {name: WORKLOADS[name] for name in ("W1a", "W1b", "W2", "W3", "W5")} | {
     "ResNet18": WORKLOADS["W4"]._replace(
         name="ResNet18", title="ResNet18 with GroupNorm on 32x32x3, 2 of 2 clients, 1 step of 8", **_STEP
-    )
+    ),
+    "ragged": WORKLOADS["W1a"]._replace(
+        name="ragged", title="as W1a, but clients' shares of the rows are drawn from Dirichlet(0.5)", spread=0.5
+    ),
 }
 USUAL = ("W1a", "W1b", "W2", "W3", "ResNet18")
 

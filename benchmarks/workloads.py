@@ -25,6 +25,7 @@ class Workload(NamedTuple):
       tolerance: of the relative error of the update after one round, against float64.
       evaluated: rows of the common test set if all models are evaluated in every round.
       passes: at most, where a round is long.
+      spread: parameter of the Dirichlet distribution by which clients share the rows; 0: each has ``samples``.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Workload(NamedTuple):
     tolerance: float = 1e-4
     evaluated: int = 0
     passes: int = 100
+    spread: float = 0.0
 
     @property
     def steps_per_client(self) -> int:

@@ -1,7 +1,6 @@
 """What clients send: an update, and a report of themselves.
 
-Floor 0: imports JAX only. The engine adds a report to nothing and reads none; it is what scenarios look for, so that a
-client can say of itself what is not true, whichever algorithm asks it.
+Floor 0: imports JAX only. The engine never reads a report. Scenarios find reports by their type and change them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PyTree
 
 
-# An algorithm reads the values that it asks for, so they have the types of arrays.
+# Typed Any, so that fields can be annotated as arrays: an algorithm reads only what it asks for.
 NOT_ASKED: Any = None
 
 
@@ -25,9 +24,9 @@ class Report(NamedTuple):
     A Report may stand anywhere in an Up or a Ballot, or be the whole Ballot.
 
     Attributes:
-      loss: ``[]``, of the model that it was sent, on its own rows.
+      loss: ``[]``, on rows of its own: of the model that it was sent, or would use.
       size: ``[]``, its number of training samples.
-      accuracy: ``[]``, of the model that it was sent, or ``[C]``, of each of several.
+      accuracy: ``[]``, on rows of its own: of the model that it would use; ``[C]``, of each of several.
       threshold: ``[]``, the loss below which a model satisfies it.
       contribution: ``[]``, what it has to give: at least 0.
       bid: ``[C]``, how much each of several models is worth to it: at least 0.
@@ -62,9 +61,7 @@ def changed_report(message: PyTree, name: str, change: Callable[[Any], Any]) -> 
 def changed_update(message: PyTree, change: Callable[[PyTree], PyTree]) -> PyTree:
     """A message with ``change`` applied to its field ``update``, also inside messages that it holds."""
     if hasattr(message, "_fields"):
-        return message._replace(**_changed({field: getattr(message, field) for field in message._fields}, change))
-    return _changed(message, change) if isinstance(message, dict) else message
-
-
-def _changed(parts: dict[str, Any], change: Callable[[PyTree], PyTree]) -> dict[str, Any]:
-    return {field: change(part) if field == "update" else changed_update(part, change) for field, part in parts.items()}
+        return message._replace(**changed_update(message._asdict(), change))
+    if not isinstance(message, dict):
+        return message
+    return {name: change(part) if name == "update" else changed_update(part, change) for name, part in message.items()}

@@ -64,7 +64,7 @@ OVER_CLIENTS = {
 }
 OVER_SEEN_CLIENTS = {
     "average_valid_accuracy": "mean over clients of valid_accuracy",
-    "contribution_correlation": "correlation over clients of test_accuracy and contribution in the last round (IAFL)",
+    "contribution_correlation": "correlation over clients of test_accuracy and the contribution last reported (IAFL)",
 }
 
 # About the server, clusters and the run itself.

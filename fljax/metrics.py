@@ -215,12 +215,14 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
       b: e.g. its standalone accuracy, or the probability with which it participates.
 
     Returns:
-      The correlation; NaN where either is constant over clients (the papers print "undefined").
+      The correlation; NaN where either is constant over clients (the papers print "undefined") or is infinite for one.
 
     Source: IAFL, section 6.1.
     """
     xp, a, b = _aligned(a, b)
     valid = ~(xp.isnan(a) | xp.isnan(b))
+    infinite = xp.any(valid & (xp.isinf(a) | xp.isinf(b)), axis=-1)
+    valid = valid & ~infinite[..., None]
 
     def centred(values: Array) -> tuple[Array, Array]:
         mean = _mean(xp, values, valid)[..., None]

@@ -283,9 +283,10 @@ class Poll(NamedTuple):
     """What clients are asked before a cohort is selected.
 
     Attributes:
-      ask: ONE ``(key, seat, down, client, data) -> Ballot``, of every available client.
+      ask: ONE ``(key, seat, down, client, data) -> Ballot``, of every client that is available and has data.
       every: rounds between two polls; rounds between reuse the last ballots.
-      shown: whether clients are shown Down before they answer. If not, ``down`` is ``()``, and no bytes count for it.
+      shown: whether clients are shown Down before they answer. If not, ``down`` is ``()``, no bytes count for it, and
+        all clients are asked.
     """
 
     ask: Callable[..., Any]

@@ -72,6 +72,7 @@ def test_pearson():
     # Constant up to rounding of the mean: undefined, not a correlation of rounding errors.
     assert m.contribution_correlation(a, b) == m.pearson_correlation(a, b)
     assert np.isnan(m.pearson_correlation(np.full(4, 0.1), a[:4]))
+    assert np.isnan(m.pearson_correlation(np.array([1.0, np.inf, 2.0]), np.array([1.0, 2.0, 3.0])))
     assert np.isnan(m.pearson_correlation(a[:4], np.full(4, 0.1)))
     assert np.isnan(m.pearson_correlation(a[:1], b[:1]))
 

@@ -18,6 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Imports run from a higher floor to a lower one. The second number orders the rooms of a floor.
 FLOORS = {
     "types": (0, 0),
+    "messages": (0, 0),
     "trees": (0, 0),
     "streaming": (0, 1),
     "naming": (0, 0),

@@ -22,8 +22,11 @@ from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.types import Available, Rows, Subset
 
 
-def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``x``, ``y`` and the training rows ``[N, n]``: random pixels, most of them dark, labelled by a linear teacher."""
+def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """``x``, ``y``, the training rows ``[N, n]`` and how many of them are a client's, ``[N]``.
+
+    Pixels are random, most of them dark, and labelled by a linear teacher.
+    """
     generator = np.random.default_rng(0)
     examples = meta["distinct"] + meta["evaluated"]
     shape = (examples, *meta["shape"])
@@ -37,45 +40,54 @@ def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     teacher -= teacher.mean(axis=0)
     y = np.argmax(flat.astype(np.float32) @ teacher, axis=1).astype(np.int32)
     order = generator.permutation(meta["distinct"])
-    rows = order[np.arange(meta["clients"] * meta["samples"]) % meta["distinct"]]
-    return x, y, rows.reshape(meta["clients"], meta["samples"]).astype(np.int32)
+    sizes = np.full(meta["clients"], meta["samples"])
+    if meta["spread"]:  # whole batches, so that all have the same weight in a client's pass
+        share = generator.dirichlet(np.full(meta["clients"], meta["spread"]))
+        sizes = np.maximum(1, np.round(share * sizes.sum() / meta["batch"])).astype(int) * meta["batch"]
+    rows = order[np.arange(meta["clients"] * sizes.max()) % meta["distinct"]]
+    return x, y, rows.reshape(meta["clients"], -1).astype(np.int32), sizes.astype(np.int32)
 
 
-def round_zero(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def round_zero(meta: dict[str, Any], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ids of the cohort ``[S]`` and batch positions ``[S, T, b]``, from the keys that the engine uses."""
     available = Available(meta["clients"])
     cohort, _ = sample_uniform(round_key(meta["seed"], Purpose.SELECT, 0), available, meta["cohort"])
     key = round_key(meta["seed"], Purpose.TRAIN, 0)
-    index, size = jnp.zeros(meta["samples"], jnp.int32), jnp.asarray(meta["samples"], jnp.int32)
-    subset = Subset(None, Rows(index, size))  # type: ignore[arg-type]  # only the size is read
+    index = jnp.zeros(int(sizes.max()), jnp.int32)
 
     def one(client: Any) -> Any:
+        subset = Subset(None, Rows(index, jnp.asarray(sizes)[client]))  # type: ignore[arg-type]  # only the size is read
         own = jax.random.fold_in(client_key(key, client, 0), 0)
         return training.draw(own, subset, parts.local(meta)).position
 
     return np.asarray(cohort), np.asarray(jax.jit(jax.vmap(one))(cohort))
 
 
-def answer(meta: dict[str, Any], x: Any, y: Any, rows: Any, position: Any, model: Any, matrix: Any) -> Any:
+def answer(meta: dict[str, Any], x: Any, y: Any, rows: Any, position: Any, sizes: Any, model: Any, matrix: Any) -> Any:
     """Parameters after round 0 in float64; ``[N, ...]`` models if a matrix says how updates are mixed."""
     task = parts.task(meta, jnp.float64)
+    steps = position.shape[1]
+    counts = sizes // meta["batch"] if meta["steps"] is None else np.full(len(sizes), steps)
 
     @jax.jit
     def train(x: Any, y: Any, batches: Any, model: Any) -> Any:
-        def step(params: Any, batch: Any) -> tuple[Any, None]:
+        def step(params: Any, place: Any) -> tuple[Any, None]:
+            batch, real = place
             pixels = task.prepare(x[batch]) if task.prepare is not None else x[batch]
             slope = jax.grad(lambda p: jnp.mean(task.loss(task.logits(p, pixels), y[batch])))(params)
-            return jax.tree.map(lambda p, g: p - meta["learning_rate"] * g, params, slope), None
+            return jax.tree.map(lambda p, g: p - jnp.where(real, meta["learning_rate"], 0) * g, params, slope), None
 
-        def one(batches: Any) -> Any:
-            trained = jax.lax.scan(step, model, batches)[0]
+        def one(own: Any) -> Any:
+            batches, count = own
+            trained = jax.lax.scan(step, model, (batches, jnp.arange(steps) < count))[0]
             return jax.tree.map(jnp.subtract, trained, model)
 
         if matrix is None:  # adds up, so that many clients need no memory
             zero = jax.tree.map(jnp.zeros_like, model)
-            total = jax.lax.scan(lambda s, b: (jax.tree.map(jnp.add, s, one(b)), None), zero, batches)[0]
-            return jax.tree.map(lambda p, s: p + s / len(batches), model, total)
-        updates = jax.lax.map(one, batches)
+            add = lambda s, own: (jax.tree.map(lambda a, u: a + own[1] * u, s, one(own[0])), None)  # noqa: E731
+            total = jax.lax.scan(add, zero, ((batches, jnp.asarray(counts)), jnp.asarray(sizes / sizes.sum())))[0]
+            return jax.tree.map(jnp.add, model, total)
+        updates = jax.lax.map(one, (batches, jnp.asarray(counts)))
         return jax.tree.map(lambda p, u: p + jnp.tensordot(matrix, u, 1), model, updates)
 
     batches = np.take_along_axis(rows[:, None, :], position, axis=2)
@@ -90,10 +102,10 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     meta = json.loads(options.meta)
-    x, y, rows = data(meta)
-    cohort, position = round_zero(meta)
+    x, y, rows, sizes = data(meta)
+    cohort, position = round_zero(meta, sizes)
     algorithm = parts.algorithm(meta, parts.task(meta))
-    state = fljax.simulate(algorithm, parts.federation(meta, x, y, rows), rounds=0, seeds=[meta["seed"]]).state
+    state = fljax.simulate(algorithm, parts.federation(meta, x, y, rows, sizes), rounds=0, seeds=[meta["seed"]]).state
     server = state.server
     model = jax.tree.map(lambda leaf: np.asarray(leaf[0]), getattr(server, "reference", getattr(server, "model", None)))
     extra = {}
@@ -104,9 +116,18 @@ def main() -> None:
         # Rows by id and rows of the cohort differ in order; the matrix speaks of ids.
         matrix = matrix[:, cohort]
     with jax.enable_x64(True):
-        after = parts.named(answer(meta, x, y, rows[cohort], position, model, matrix))
+        after = parts.named(answer(meta, x, y, rows[cohort], position, sizes[cohort], model, matrix))
     parameters = {f"parameter:{name}": leaf for name, leaf in parts.named(model).items()}
-    arrays = {"x": x, "y": y, "rows": rows, "cohort": cohort, "position": position, **parameters, **extra}
+    arrays = {
+        "x": x,
+        "y": y,
+        "rows": rows,
+        "sizes": sizes,
+        "cohort": cohort,
+        "position": position,
+        **parameters,
+        **extra,
+    }
     everything: dict[str, Any] = {**arrays, **{f"after:{name}": leaf for name, leaf in after.items()}}
     np.savez(options.out, meta=json.dumps(meta), **everything)
 

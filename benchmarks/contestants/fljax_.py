@@ -31,7 +31,7 @@ if options.unfused:  # and in none of several devices
 work = read(options.workload)
 meta = work.meta
 algorithm = parts.algorithm(meta, parts.task(meta))
-federation = parts.federation(meta, work.x, work.y, work.rows)
+federation = parts.federation(meta, work.x, work.y, work.rows, work.extra["sizes"])
 jax.block_until_ready(federation)
 
 

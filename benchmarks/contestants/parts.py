@@ -25,8 +25,10 @@ def local(meta: dict[str, Any]) -> fljax.Local:
     return fljax.Local(meta["learning_rate"], meta["batch"], steps=meta["steps"], epochs=epochs)
 
 
-def federation(meta: dict[str, Any], x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> fljax.Federation:
-    """Clients with equally many training rows; one test row each, so that evaluating them costs next to nothing.
+def federation(
+    meta: dict[str, Any], x: np.ndarray, y: np.ndarray, rows: np.ndarray, sizes: np.ndarray | None = None
+) -> fljax.Federation:
+    """Clients with the first ``sizes`` of their training rows (None: all); one test row each, whose cost is nothing.
 
     Where all models are evaluated every client has the same test rows, and one unseen client stands for the reference
     model.
@@ -34,17 +36,18 @@ def federation(meta: dict[str, Any], x: np.ndarray, y: np.ndarray, rows: np.ndar
     clients = len(rows)
     tested = meta["evaluated"] or 1
 
-    def table(index: np.ndarray) -> Rows:
-        return Rows(jnp.asarray(index, jnp.int32), jnp.full(len(index), index.shape[1], jnp.int32))
+    def table(index: np.ndarray, sizes: np.ndarray | None = None) -> Rows:
+        sizes = np.full(len(index), index.shape[1]) if sizes is None else sizes
+        return Rows(jnp.asarray(index, jnp.int32), jnp.asarray(sizes, jnp.int32))
 
-    def population(index: np.ndarray) -> ClientData:
+    def population(index: np.ndarray, sizes: np.ndarray | None = None) -> ClientData:
         nothing = Rows(jnp.zeros((len(index), 1), jnp.int32), jnp.zeros(len(index), jnp.int32))
         tests = np.broadcast_to(np.arange(len(y) - tested, len(y)), (len(index), tested))
-        return ClientData(jnp.arange(len(index), dtype=jnp.int32), table(index), nothing, table(tests))
+        return ClientData(jnp.arange(len(index), dtype=jnp.int32), table(index, sizes), nothing, table(tests))
 
     unseen = population(rows[:1]) if meta["evaluated"] else None
     assert clients == meta["clients"]
-    return fljax.Federation(Examples(jnp.asarray(x), jnp.asarray(y, jnp.int32)), population(rows), unseen)
+    return fljax.Federation(Examples(jnp.asarray(x), jnp.asarray(y, jnp.int32)), population(rows, sizes), unseen)
 
 
 def algorithm(meta: dict[str, Any], task: fljax.Task) -> fljax.Algorithm:
@@ -76,4 +79,5 @@ def model_of(state: Any) -> dict[str, np.ndarray]:
     server = state.server
     model = getattr(server, "models", None)
     model = server.model if model is None else model
+    model = model.values if "values" in getattr(model, "_fields", ()) else model  # by client
     return {name: leaf[0] for name, leaf in named(model).items()}

@@ -21,6 +21,7 @@ from fljax.algorithms.rewarding import (
     models_for_all,
     recovering,
     reference_model,
+    reward_rates,
     share_rewards,
 )
 from fljax.local import Local
@@ -141,7 +142,9 @@ def cgsv_iafl(
     def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
         judged, _ = _judged(server.book, up.update, cohort, length, alpha)
         book = trees.where(jnp.any(cohort.present), judged, server.book)
-        return share_rewards(key, server._replace(book=book), up.update, cohort, book.reputation, sharing)
+        rates = reward_rates(book.reputation, sharing)
+        after = share_rewards(key, server._replace(book=book), up.update, cohort, rates, sharing)
+        return after, along("client", contribution=book.reputation, rate=rates)
 
     usual = models_for_all(task, local, recovering(select_uniform(clients_per_round), recovery), aggregate)
     return usual._replace(

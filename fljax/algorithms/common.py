@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.local import Local, named_optimizer
+from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
 from fljax.types import Algorithm, Available, Census, Cohort, Select, Task, along
 
@@ -231,6 +232,11 @@ def contribute_weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any
         return Part(up.update, mass), mass
 
     return contribute
+
+
+def reported_size(weights: str, data: Any) -> Report:
+    """A report with the client's number of training samples, where ``weights`` is "size"; else an empty one."""
+    return Report(size=data.train.rows.size) if weights == "size" else Report()
 
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:

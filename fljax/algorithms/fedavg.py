@@ -8,17 +8,22 @@ uniform weights by flag; the cohort is drawn uniformly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry, contribute_update, contribute_weighted, following, mean_update, one_model
+from fljax.algorithms.common import (
+    Entry,
+    contribute_update,
+    contribute_weighted,
+    following,
+    mean_update,
+    one_model,
+    reported_size,
+)
 from fljax.local import Local
-from fljax.messages import Report, Sent
+from fljax.messages import Sent
 from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    pass
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -68,11 +73,6 @@ def fedavg(
         train=train,
         **following(task, contribute, mean_update, server_lr, server_optimizer),
     )
-
-
-def reported_size(weights: str, data: Any) -> Report:
-    """A report with the client's number of training samples, where ``weights`` is "size"; else an empty one."""
-    return Report(size=data.train.rows.size) if weights == "size" else Report()
 
 
 ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE)

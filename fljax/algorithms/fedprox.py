@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from fljax import local as training
 from fljax import trees
-from fljax.algorithms.common import Entry
-from fljax.algorithms.fedavg import fedavg, reported_size
+from fljax.algorithms.common import Entry, reported_size
+from fljax.algorithms.fedavg import fedavg
 from fljax.local import Local
 from fljax.messages import Sent
 from fljax.types import Algorithm, Task

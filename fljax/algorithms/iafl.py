@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax.numpy as jnp
 
+from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
 from fljax.algorithms.rewarding import (
     Models,
@@ -22,12 +23,13 @@ from fljax.algorithms.rewarding import (
     models_for_all,
     recovering,
     reference_model,
+    reward_rates,
     select_joining,
     share_rewards,
 )
 from fljax.local import Local
 from fljax.messages import Report, Sent
-from fljax.types import Algorithm, Cohort, Poll, Task
+from fljax.types import Algorithm, Cohort, Poll, Task, along
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -58,27 +60,27 @@ def iafl(
       task: model and loss.
       local: how clients train.
       contribution: ``p`` by client id ``[N]``, or one row for each round ``[rounds, N]``, of which the last holds from
-        then on. Clients report it before each round; one without data is never asked, and counts as 0. In a config, it
-        is the standalone accuracy of each client unless another measure is named.
+        then on. All clients report it before each round. In a config, it is the standalone accuracy of each client
+        unless another measure is named.
       ceiling: the contribution from which on a client gets everything; "max": the largest one of the round.
       kappa: sharing coefficient in [0, 1]; 1 gives everybody everything.
       recovery: the paper's q, in [0, 1].
       reference_rule: the reference model averages as many updates as the client with the "max" or the "median" rate.
       reference_draw: which ones: "own" draws them, "copied" takes those of that client (the authors' code).
       joining: ``[N]`` probabilities with which clients take part in a round; "contribution": these are the
-        contributions; None: all who are available do. Who does not is rewarded all the same.
+        contributions, the true ones; None: all who are available do. Who does not is rewarded all the same.
       clients_per_round: at most so many of those who join, drawn uniformly; None: all.
 
     Returns:
-      The algorithm; an unseen client gets the reference model. Info by client: ``contribution``, ``rate`` and
-      ``recovered``.
+      The algorithm; an unseen client gets the reference model. Info by client: ``contribution`` as it is
+      reported, ``rate`` and ``recovered``.
 
     Raises:
       ValueError: if a name or a number is out of range, or (when it is built into a run) if ``contribution`` or
         ``joining`` has another length than the population.
     """
     sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
-    given = jnp.asarray(contribution)
+    given = trees.floating(contribution)
     if isinstance(joining, str) and joining != "contribution":
         raise ValueError(f"expected joining to be probabilities or 'contribution', got {joining!r}")
     if isinstance(joining, Sequence) and not isinstance(joining, str):
@@ -95,15 +97,19 @@ def iafl(
     joined = recovering(select_joining(probability, clients_per_round), recovery)
 
     def select(key: Any, round: Any, server: Models, ballots: Report, available: Any) -> tuple[Models, Cohort, Info]:
-        return joined(key, round, server._replace(book=ballots.contribution), ballots, available)
+        rates = reward_rates(ballots.contribution, sharing)
+        server, cohort, info = joined(key, round, server._replace(book=rates), ballots, available)
+        return server, cohort, {**info, **along("client", contribution=ballots.contribution, rate=rates)}
 
     def aggregate(key: Any, round: Any, server: Models, up: Sent, cohort: Any, held: Any) -> tuple[Models, Info]:
-        return share_rewards(key, server, up.update, cohort, server.book, sharing)
+        return share_rewards(key, server, up.update, cohort, server.book, sharing), {}
 
     usual = models_for_all(task, local, select, aggregate)
 
     def begin(key: Any, census: Any) -> Models:
-        return usual.init_server(key, census)._replace(book=jnp.zeros(census.train.shape, given.dtype))
+        # Rates, which are finite whatever clients report.
+        rates = reward_rates(jnp.zeros(census.train.shape, given.dtype), sharing)
+        return usual.init_server(key, census)._replace(book=rates)
 
     init_server = checked_length("contribution", given, begin)
     if probability is not None:

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
-from fljax.algorithms.common import Entry, require_plain_sgd, select_uniform
-from fljax.algorithms.fedavg import reported_size
+from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
 from fljax.local import Local
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean

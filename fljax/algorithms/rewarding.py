@@ -107,15 +107,15 @@ def recovering(inner: Select, probability: float | Array) -> Select:
     return select
 
 
-def share_rewards(
-    key: Key[Array, ""], server: Models, update: PyTree, cohort: Cohort, contribution: Array, sharing: Sharing
-) -> tuple[Models, Info]:
-    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product.
+def reward_rates(contribution: Float[Array, " N"], sharing: Sharing) -> Float[Array, " N"]:
+    """IAFL's rates, from 0 to 1."""
+    return iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
 
-    Returns:
-      The server, and Info: ``contribution`` and ``rate`` [client].
-    """
-    rates = iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
+
+def share_rewards(
+    key: Key[Array, ""], server: Models, update: PyTree, cohort: Cohort, rates: Float[Array, " N"], sharing: Sharing
+) -> Models:
+    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product."""
     population = rates.shape[0]
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
     if sharing.reference_draw == "own":
@@ -127,8 +127,7 @@ def share_rewards(
     steps = mix(jnp.concatenate([subsets, own]), update)
     models = PerClient(trees.add(server.models.values, jax.tree.map(lambda leaf: leaf[:population], steps)))
     reference = trees.add(server.reference, jax.tree.map(lambda leaf: leaf[population], steps))
-    info = along("client", contribution=contribution, rate=rates)
-    return server._replace(models=models, reference=reference), info
+    return server._replace(models=models, reference=reference)
 
 
 def checked_sharing(sharing: Sharing) -> Sharing:

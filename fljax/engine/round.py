@@ -159,8 +159,8 @@ def one_round(
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
-      ``cohort_present`` [S] and ``polled``, the number of clients that looked. Where a NaN or infinity appears in the
-      server or in a client's state, the state before the round is kept and ``diverged`` holds the round; what is
+      ``cohort_present`` [S] and ``polled``, the number of clients that were asked. Where a NaN or infinity appears in
+      the server or in a client's state, the state before the round is kept and ``diverged`` holds the round; what is
       recorded after it has no meaning.
     """
     round = state.round if round is None else round
@@ -173,11 +173,12 @@ def one_round(
 
         def ask() -> PyTree:
             found = poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes)
-            return found if able.among is None else trees.where_rows(able.among, found, state.ballots)
+            return found if asked.among is None else trees.where_rows(asked.among, found, state.ballots)
 
+        asked = able if algorithm.poll.shown else Available(population)
         due = round % algorithm.poll.every == 0
         ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
-        polled = jnp.where(due, jnp.sum(able.mask(), dtype=jnp.int32), 0)
+        polled = jnp.where(due, jnp.sum(asked.mask(), dtype=jnp.int32), 0)
 
     select_key = round_key(state.seed, Purpose.SELECT, round)
     server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)

@@ -14,7 +14,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
-from fljax.scenarios.behaviour import everybody, given, told
+from fljax.scenarios.behaviour import given, told
 from fljax.scenarios.common import Entry, applied
 from fljax.types import Algorithm
 
@@ -52,7 +52,7 @@ def finetuned(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
-    own = told(inner, everybody if who is None else given(who))
+    own = None if who is None else told(inner, given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
     def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
@@ -73,9 +73,10 @@ def finetuned(
         params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]
         tune_key = jax.random.fold_in(key, 1)
         tuned = rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
-        return tuned if who is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
+        return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
-    return own.algorithm._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
+    algorithm = inner if own is None else own.algorithm
+    return algorithm._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
 
 
 ENTRY = Entry(

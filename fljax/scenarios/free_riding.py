@@ -29,7 +29,7 @@ def free_riding(
 ) -> Algorithm:
     """Some clients send an update of 0 for the one that they have made.
 
-    Only the reserved field ``update`` of what is sent is touched: losses, ballots, what the clients keep, who is
+    Only the ``update`` that is sent is touched: losses, ballots, what the clients keep, who is
     selected and what weight an update has stay as they are, so a mean is diluted and not taken over fewer.
 
     Args:

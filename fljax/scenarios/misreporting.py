@@ -37,15 +37,30 @@ def misreporting(
 ) -> Algorithm:
     """Some clients report ``factor * value + offset`` for a value of theirs.
 
-    What they train, keep and send besides, and what they are judged by, stays as it is. What an algorithm does not ask
-    for cannot be misreported: then nothing happens. The fields of ``fljax.messages.Report`` say who asks for what:
-    INCFL and ``mwfed`` for losses and thresholds, IAFL for contributions, IP-FL for sizes, accuracies and bids.
+    What they train, keep and send besides stays as it is. Their models are judged as ever, but a metric that is made of
+    what clients report (``contribution_correlation``) is made of what these report.
+
+    ======================  =================================================================
+    report                  who asks for it
+    ======================  =================================================================
+    loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``appeal_based``
+    size                    ``ipfl``, and all that weigh by size (``fedavg`` by default, ...)
+    accuracy                ``ipfl``, ``opting_out``
+    threshold               ``incfl``, ``mwfed``, ``appeal_based``
+    contribution            ``iafl``
+    bid                     ``ipfl``
+    ======================  =================================================================
+
+    Around anything else nothing happens. ``fedsoft``, ``fedfomo`` and the algorithms of CGSV know sizes from the
+    census, which nobody misreports. Around a scenario that asks, the report to the scenario changes as well as that to
+    the algorithm inside of it; inside such a scenario only the latter.
 
     Args:
       inner: any algorithm.
       report: which value: loss, size, accuracy, threshold, contribution or bid.
       factor: of the true value.
-      offset: is added to that. Whole numbers (sizes) are rounded, and are at least 0.
+      offset: is added to that; with a factor of 0 it is what they report, whatever the truth. Sizes, accuracies,
+        contributions and bids are at least 0. Sizes are rounded, and are at most half of what their dtype holds.
       ids: different ids of those who misreport, from 0; or
       who: who does by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of
         round t. Plans that differ in it share a program; or
@@ -68,9 +83,13 @@ def misreporting(
     def told(lies: Array, message: PyTree) -> PyTree:
         def change(value: Array) -> Array:
             real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
-            other = jnp.asarray(factor, real) * value.astype(real) + jnp.asarray(offset, real)
+            scale = jnp.asarray(factor, real)
+            # The truth may be infinite.
+            other = jnp.where(scale == 0, 0, scale * value.astype(real)) + jnp.asarray(offset, real)
+            if report not in ("loss", "threshold"):
+                other = jnp.maximum(other, 0)
             if real != value.dtype:
-                other = jnp.clip(jnp.round(other), 0, jnp.iinfo(value.dtype).max // 2)
+                other = jnp.minimum(jnp.round(other), jnp.iinfo(value.dtype).max // 2)
             return jnp.where(lies, other.astype(value.dtype), value)
 
         return changed_report(message, report, change)

@@ -57,7 +57,7 @@ def opting_out(
     and that gain varies around 0.
 
     Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round. Clients
-    judge what they would deploy only in those rounds in which they may decide.
+    judge what they would deploy only in rounds that ``every`` divides.
 
     Args:
       inner: any algorithm; what it would deploy to a client is judged.
@@ -72,7 +72,7 @@ def opting_out(
         experiment a client without such rows has no baseline and stays.
 
     Returns:
-      The algorithm. Info: ``gain`` [client], as of the last time that clients were asked (NaN where the baseline of
+      The algorithm. Info: ``gain`` [client], as of the last time that clients looked (NaN where the baseline of
       that round is not known), and ``opted_out`` [client]. A run of more rounds than the table has is refused.
 
     Raises:
@@ -103,15 +103,16 @@ def opting_out(
         def judged() -> Array:
             return deployed_scores(inner, split, key, seat, down, client, data)[1]
 
-        if inner.poll is None:  # it is asked only when it looks
+        if poll_every == every:
             return OptingBallot(Report(accuracy=judged()), ballot)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(judged))
+        nothing = jnp.full((), jnp.nan, jax.eval_shape(judged).dtype)
         # One condition for all clients, so that in rounds between nobody computes anything.
         return OptingBallot(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
 
     def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
-        looks = round % every == 0
-        accuracy = jnp.where(looks, ballots.report.accuracy.astype(server.accuracy.dtype), server.accuracy)
+        looks, told = round % every == 0, ballots.report.accuracy
+        # Who was not asked now has the ballot of a round in which nobody looked.
+        accuracy = jnp.where(looks & ~jnp.isnan(told), told, server.accuracy.astype(told.dtype))
         other = rho.astype(accuracy.dtype)
         if other.ndim == 2:
             other = jnp.take(other, round // every * every, axis=0, mode="fill", fill_value=jnp.nan)
@@ -121,11 +122,8 @@ def opting_out(
         decides = looks & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
         inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available.only(~gone))
-        return (
-            OptingServer(inner_server, gone, accuracy),
-            cohort,
-            {**info, **along("client", gain=gain, opted_out=gone)},
-        )
+        after = OptingServer(inner_server, gone, accuracy.astype(server.accuracy.dtype))
+        return after, cohort, {**info, **along("client", gain=gain, opted_out=gone)}
 
     return own._replace(
         init_server=init_server,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
-from fljax.engine import Plan, simulate, sweep
+from fljax.engine import Plan, program, simulate, sweep
 from fljax.engine.round import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
@@ -68,6 +68,57 @@ def test_contributions(table, federation):
     assert (found.records["bytes_down"] == POPULATION * model).all()
 
 
+def test_contributions_that_are_no_numbers(federation):
+    """NaN counts as 0, and infinity as the largest: neither is a divergence of the run."""
+    said: Any = np.array([0.9, np.nan, np.inf, 0.7, 0.2])
+    found = simulate(iafl(TASK, LOCAL, contribution=said), federation, rounds=2)
+    assert found.diverged == ()
+    np.testing.assert_array_equal(found.records["rate"].values[0, 1], [0, 0, 1, 0, 0])
+    assert (found.metrics["test_loss"].values[0, -1, 2] < found.metrics["test_loss"].values[0, 0, 2]).all()
+    lying = misreporting(iafl(TASK, LOCAL, contribution=CONTRIBUTION), report="contribution", offset=np.inf, ids=[1])
+    assert simulate(lying, federation, rounds=2).diverged == ()
+
+
+def test_whole_contributions_may_be_misreported_by_halves(federation):
+    whole: Any = [3, 1, 2, 1, 1]
+    lying = misreporting(iafl(TASK, LOCAL, contribution=whole), report="contribution", factor=0.4, ids=(0, 1))
+    found = simulate(lying, federation, rounds=1).records["contribution"]
+    np.testing.assert_allclose(found[0, 0], [1.2, 0.4, 2, 1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("report", ["contribution", "loss"])
+def test_what_is_at_least_0(report, federation):
+    rewarded, weighed = iafl(TASK, LOCAL, contribution=CONTRIBUTION), incfl(TASK, LOCAL, threshold=1.0)
+    inner = rewarded if report == "contribution" else weighed
+    record = run(misreporting(inner, report=report, offset=-50.0, ids=range(POPULATION)), federation, 1)[1][0]
+    assert ((record[report] == 0) if report == "contribution" else (record[report] < 0)).all()
+
+
+def test_a_factor_of_0_is_a_fixed_answer(federation):
+    """Also where the truth is infinite."""
+    infinite: Any = np.array([np.inf, 0.7, 1.1, 0.8, 1.0])
+    build = lambda value: incfl(TASK, LOCAL, threshold=value)  # noqa: E731
+    lying = misreporting(build(infinite), report="threshold", factor=0.0, offset=0.9, ids=[0])
+    found = simulate(lying, federation, rounds=2)
+    assert found.diverged == ()
+    same(found, simulate(build(np.where(np.isinf(infinite), 0.9, infinite)), federation, rounds=2))
+
+
+def test_around_a_scenario_that_asks_and_inside_of_it(federation):
+    """Outside, it is the scenario that is told something else; inside, the algorithm alone is."""
+    inner = ipfl(TASK, LOCAL, clients_per_cluster=3, initial_tokens=40.0)
+    nothing = {"report": "accuracy", "factor": 0.0, "fraction": 1.0}
+    outside = misreporting(opting_out(inner, baseline=0.05, every=1), **nothing)
+    assert run(outside, federation, 2)[1][1]["opted_out"].all()
+    inside = run(opting_out(misreporting(inner, **nothing), baseline=0.05, every=1), federation, 2)
+    plain = run(opting_out(inner, baseline=0.05, every=1), federation, 2)
+    np.testing.assert_array_equal(inside[1][1]["opted_out"], plain[1][1]["opted_out"])
+    assert not inside[1][1]["opted_out"].all()
+    for (states, _), said in ((inside, 0.0), (plain, None)):
+        told = np.asarray(states[1].ballots.inner.accuracy)
+        assert (told == said).all() if said is not None else told.any()
+
+
 def test_a_run_that_goes_on_has_contributions_of_its_own(federation):
     first = simulate(iafl(TASK, LOCAL, contribution=CONTRIBUTION), federation, rounds=1)
     again = simulate(iafl(TASK, LOCAL, contribution=1 - CONTRIBUTION), federation, rounds=1, initial=first.state)
@@ -121,11 +172,14 @@ def test_a_size_stays_a_whole_number_from_0(federation):
 def test_losses_are_those_of_byzantine_clients_without_noise(federation):
     inner = incfl(TASK, LOCAL, threshold=THRESHOLD)
     found = simulate(misreporting(inner, report="loss", offset=1.5, who=WHO), federation, rounds=3)
+    honest = simulate(inner, federation, rounds=3).records["loss"]
+    ids = found.records["cohort_id"].values
+    np.testing.assert_allclose(found.records["loss"][:, 0], (honest + np.where(WHO[ids], 1.5, 0))[:, 0], rtol=1e-5)
     same(found, simulate(byzantine(inner, loss_increase=1.5, noise=0.0, who=WHO, count_all=True), federation, rounds=3))
 
 
 def test_bids(federation):
-    """Who says that the worse model is worth more to it gets that one, while accuracies are settled as they are."""
+    """Who says that the worse model is worth more to it bids for that one; accuracies are settled as they are."""
     inner = ipfl(TASK, LOCAL, clients_per_cluster=3, initial_tokens=40.0, bid="argmax", fill_empty=0)
     states, found = run(misreporting(inner, report="bid", factor=-1.0, offset=1.0, fraction=1.0), federation, 2)
     _, honest = run(inner, federation, 2)
@@ -134,6 +188,8 @@ def test_bids(federation):
     np.testing.assert_allclose(told.bid, 1 - accuracy, rtol=1e-6)
     clear = np.abs(accuracy[:, 0] - accuracy[:, 1]) > 1e-3
     assert clear.any()
+    for record in (found[1], honest[1]):
+        assert (record["bid"][clear].sum(axis=1) == 1).all()
     np.testing.assert_array_equal(found[1]["bid"].argmax(axis=1)[clear], accuracy.argmin(axis=1)[clear])
     np.testing.assert_array_equal(honest[1]["bid"].argmax(axis=1)[clear], accuracy.argmax(axis=1)[clear])
     for name in ("tokens", "paid", "reimbursed", "utility"):
@@ -143,9 +199,11 @@ def test_bids(federation):
 def test_profiles_are_runs_of_one_program(federation):
     inner = incfl(TASK, LOCAL, threshold=THRESHOLD)
     build = lambda who, offset: misreporting(inner, report="threshold", who=who, offset=offset)  # noqa: E731
-    cells = [(np.eye(POPULATION)[k], 0.1 * k) for k in range(POPULATION)]
+    cells = [(np.eye(POPULATION)[k], 0.1 * k + 0.2) for k in range(POPULATION)]
     plans = [Plan(build, {"who": jnp.asarray(who), "offset": offset}) for who, offset in cells]
+    assert len({program.split(plan, by_id(federation))[0] for plan in plans}) == 1
     results = sweep(plans, federation, rounds=2)
+    assert len({float(each.metrics["average_loss"][0, -1]) for each in results}) == POPULATION
     for (who, offset), result in zip(cells, results, strict=True):
         same(result, simulate(build(who, offset), federation, rounds=2))
 

@@ -181,3 +181,18 @@ def test_a_table_of_too_few_rounds_is_refused(federation):
         simulate(algorithm, federation, rounds=2, initial=first.state)
     last = simulate(algorithm, federation, rounds=1, initial=first.state, evaluate_every=1)
     np.testing.assert_array_equal(last.records["opted_out"], False)
+
+
+def test_nobody_loses_to_itself_in_double_precision(x64):
+    """Accuracies of a model in single precision are compared in single precision, whatever the baseline is in."""
+    data = by_id(tiny_federation())
+    inner = fedavg(TASK, LOCAL, clients_per_round=3)
+    plain = simulate(inner, data, rounds=2)
+    shares = np.round(plain.metrics["test_accuracy"].values[0, 0] * np.asarray(data.clients.test.size, float))
+    baseline = shares / np.asarray(data.clients.test.size, float)
+    found = simulate(opting_out(inner, baseline=baseline, every=1, split="test"), data, rounds=1)
+    gain = found.records["gain"].values[0, 0]
+    np.testing.assert_allclose(gain, 0, atol=1e-6)
+    states, records = run(opting_out(inner, baseline=jnp.asarray(baseline), every=1, split="test"), data, rounds=1)
+    assert states[0].server.accuracy.dtype == jnp.float64
+    assert (records[0]["gain"] >= -8 * np.finfo(np.float32).eps).all()
