@@ -24,6 +24,14 @@ def strict():
         yield
 
 
+@pytest.fixture
+def optimised(quick_compilation):
+    """A large network runs so long without optimisation that compiling it well is quicker."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 class Plain(nn.Module):
     blocks: tuple
     kernel: int
@@ -75,17 +83,18 @@ def both(task, module, shape, batch, names: Callable[[Any], Any] = lambda params
     drawn = jax.eval_shape(task.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: jnp.asarray(0.1 * rng.standard_normal(leaf.shape)), drawn)
 
-    def results(logits):
-        loss = lambda params: jnp.mean(task.loss(logits(params), y))  # noqa: E731
-        return logits(params), jax.grad(loss)(params)
+    @jax.jit
+    def run(params, x):  # arguments: constants as large as a ResNet's would be folded by the compiler
+        def results(logits):
+            loss = lambda params: jnp.mean(task.loss(logits(params), y))  # noqa: E731
+            return logits(params), jax.grad(loss)(params)
 
-    run = jax.jit(
-        lambda: (
+        return (
             results(lambda params: task.logits(params, x)),
             results(lambda params: module.apply({"params": names(params)}, x)),
         )
-    )
-    ours, theirs = run()
+
+    ours, theirs = run(params, x)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
@@ -104,7 +113,7 @@ def test_cnn(x64, shape, batch, blocks, kernel, padding, groups):
 
 
 @pytest.mark.parametrize(("batch", "cached"), [(2, planes.CACHED), (32, 1000)])
-def test_resnet18(batch, cached, x64, monkeypatch):
+def test_resnet18(batch, cached, x64, optimised, monkeypatch):
     monkeypatch.setattr(planes, "CACHED", cached)
     by_line = lines.worth_lines((8, 8), batch, (3, 3, 64, 64), (1, 1), "SAME", (1, 1), jnp.float64)
     assert by_line == (batch == 32)
