@@ -104,8 +104,8 @@ def incfl(
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        content = by_client(rho, seat.id).astype(loss.dtype)
-        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=content)), client
+        own = by_client(rho, seat.id).astype(loss.dtype)
+        return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=own)), client
 
     def contribute(server: Any, seat: Any, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold

@@ -160,7 +160,7 @@ def place_bids(
     price: int | float | Array,
     start: Bool[Array, "N C"] | None,
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
-    """Whom each client bids for, never for more than its tokens, and which clusters are filled at random.
+    """Which clusters each client bids for, never for more than its tokens, and which clusters are filled at random.
 
     ``bid`` is what a client says that each cluster's model is worth to it: honestly, the model's accuracy.
 

@@ -87,7 +87,7 @@ def named(ids: Sequence[int]) -> Given:
     return Given(check, lambda id: jnp.any(jnp.asarray(chosen, jnp.int32) == id))
 
 
-def one_of(
+def chosen_by(
     name: str,
     number: int,
     *,
@@ -133,7 +133,7 @@ def behaving(
     Returns:
       The algorithm. What is sent in a round has the size that it had.
     """
-    own = told(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
+    own = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
     algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
 
     def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
@@ -165,7 +165,7 @@ class Known(NamedTuple):
     ever: Callable[[Any, Any], Array]  # (server, seat) -> [], in some round
 
 
-def told(inner: Algorithm, behaviour: Given) -> Known:
+def with_given(inner: Algorithm, behaviour: Given) -> Known:
     """``inner`` that first checks for how many clients the behaviour was given; no unseen client behaves so."""
 
     def init_server(key: Any, census: Census) -> PyTree:

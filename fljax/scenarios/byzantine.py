@@ -34,9 +34,8 @@ def byzantine(
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 
     Who they are is drawn from the seed and stays; one inside another draws on its own. Only ``update`` and the reported
-    loss are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the
-    model does not appeal to them, and so leave the pool with their true loss hidden; inside of it they choose by their
-    true loss.
+    loss are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the model does not appeal
+    to them, and so leave the pool with their true loss hidden; inside of it they choose by their true loss.
 
     Args:
       inner: any algorithm.

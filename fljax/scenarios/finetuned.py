@@ -14,7 +14,7 @@ from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
-from fljax.scenarios.behaviour import given, told
+from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied
 from fljax.types import Algorithm
 
@@ -52,7 +52,7 @@ def finetuned(
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
-    own = None if who is None else told(inner, given(who))
+    own = None if who is None else with_given(inner, given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
     def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:

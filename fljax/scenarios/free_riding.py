@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
 from fljax.messages import changed_update
-from fljax.scenarios.behaviour import behaving, one_of
+from fljax.scenarios.behaviour import behaving, chosen_by
 from fljax.scenarios.common import FREE_RIDING, Entry, stream
 from fljax.types import Algorithm
 
@@ -29,8 +29,8 @@ def free_riding(
 ) -> Algorithm:
     """Some clients send an update of 0 for the one that they have made.
 
-    Only the ``update`` that is sent is touched: losses, ballots, what the clients keep, who is
-    selected and what weight an update has stay as they are, so a mean is diluted and not taken over fewer.
+    Only the ``update`` that is sent is touched: losses, ballots, what the clients keep, who is selected and what weight
+    an update has stay as they are, so a mean is diluted and not taken over fewer.
 
     Args:
       inner: any algorithm; where it sends no ``update`` nothing happens.
@@ -47,7 +47,7 @@ def free_riding(
         numbers from 0, or are not all ids of clients; if ``who`` is of another number of clients; if ``fraction`` is a
         number that is no share of 1.
     """
-    riders = one_of("free_riding", stream(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction)
+    riders = chosen_by("free_riding", stream(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction)
 
     def ride(key: Any, rides: Array, up: PyTree) -> PyTree:
         return changed_update(up, lambda update: trees.where(rides, trees.zeros_like(update), update))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
 from fljax.messages import changed_report
-from fljax.scenarios.behaviour import behaving, one_of
+from fljax.scenarios.behaviour import behaving, chosen_by
 from fljax.scenarios.common import MISREPORTING, Entry, stream
 from fljax.types import Algorithm
 
@@ -78,9 +78,9 @@ def misreporting(
     if report not in get_args(Reportable):
         raise ValueError(f"expected a valid report, got {report!r}; valid names are {', '.join(get_args(Reportable))}")
     number = stream(inner, "misreporting", MISREPORTING)
-    liars = one_of("misreporting", number, ids=ids, who=who, fraction=fraction)
+    behaviour = chosen_by("misreporting", number, ids=ids, who=who, fraction=fraction)
 
-    def told(lies: Array, message: PyTree) -> PyTree:
+    def answered(misreports: Array, message: PyTree) -> PyTree:
         def change(value: Array) -> Array:
             real = value.dtype if jnp.issubdtype(value.dtype, jnp.floating) else jnp.result_type(float)
             scale = jnp.asarray(factor, real)
@@ -90,19 +90,19 @@ def misreporting(
                 other = jnp.maximum(other, 0)
             if real != value.dtype:
                 other = jnp.minimum(jnp.round(other), jnp.iinfo(value.dtype).max // 2)
-            return jnp.where(lies, other.astype(value.dtype), value)
+            return jnp.where(misreports, other.astype(value.dtype), value)
 
         return changed_report(message, report, change)
 
-    def sent(key: Any, lies: Array, up: PyTree) -> PyTree:
-        return told(lies, up)
+    def sent(key: Any, misreports: Array, up: PyTree) -> PyTree:
+        return answered(misreports, up)
 
-    return behaving(inner, "misreporting", liars, sent=sent, answered=told, counted=count_all)
+    return behaving(inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all)
 
 
 ENTRY = Entry(
     misreporting,
-    "some clients report a loss, size, threshold, contribution or bid that is not theirs",
+    "some clients report a loss, size, accuracy, threshold, contribution or bid that is not theirs",
     {"report": "loss", "factor": 0.5, "offset": 0.1, "ids": (1,)},
     f"{MAXFL_REFERENCE}\n\n{IAFL_REFERENCE}\n\n{IPFL_REFERENCE}",
 )
