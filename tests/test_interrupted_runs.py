@@ -166,17 +166,16 @@ def saved_in(folder: pathlib.Path) -> list[str]:
     return folders.load(folder)[0]["algorithm"].values.tolist() if (folder / "results.nc").is_file() else []
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killed_at_random_moments(stage: Stage, seed: int) -> None:
-    """Five times each. After each kill the run goes on with --resume: what was saved is kept, and the end is that of
-    no kill.
+@pytest.mark.parametrize(("seed", "kills"), [(0, 3), pytest.param(1, 20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(stage: Stage, seed: int, kills: int) -> None:
+    """After each kill the run goes on with --resume: what was saved is kept, and the end is that of no kill.
 
     A moment is drawn as a number of events and a time after the last of them, so that the moments are spread over the
     life of a process on machines of any speed.
     """
     draw = random.Random(seed)
     folder, kept, killed = stage.place / f"killed-{seed}", 0, 0
-    while killed < 5:
+    while killed < kills:
         if kept == len(LABELS):
             shutil.rmtree(folder)
             kept = 0

@@ -13,9 +13,9 @@ from fljax.engine.round import by_id, initial_state
 from fljax.types import Available
 from tests.laws.cases import (
     CASES,
-    COMPOSED_SLOW,
     LOCAL,
     PAIRS,
+    PAIRS_SLOW,
     SIDE_BY_SIDE,
     SLOW,
     TASK,
@@ -30,7 +30,7 @@ from tests.toys.quick import QUICK
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in COMPOSED_SLOW))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in PAIRS_SLOW))
         for name in PAIRS
         if name not in CASES or name in SLOW
     ],
