@@ -8,11 +8,12 @@ alone, which is a function of recall.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -23,9 +24,6 @@ from fljax.engine import Execution, is_stacked, simulate
 from fljax.local import Local
 from fljax.scenarios.common import with_server
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 class _Pretrained(NamedTuple):

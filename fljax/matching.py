@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 def aligned(

@@ -6,13 +6,10 @@ Floor 0: imports JAX only. The engine never reads a report. Scenarios find repor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
-
+from jaxtyping import Array, Float, Int, PyTree
 
 # Typed Any, so that fields can be annotated as arrays: an algorithm reads only what it asks for.
 NOT_ASKED: Any = None
@@ -47,10 +44,10 @@ class Sent(NamedTuple):
     report: Report = Report()
 
 
-def changed_report(message: PyTree, name: str, change: Callable[[Any], Any]) -> PyTree:
+def changed_report(message: PyTree, name: str, change: Callable[[Array], Array]) -> PyTree:
     """A message with ``change`` applied to ``name`` in all Reports that it holds, where the algorithm asks for it."""
 
-    def look(part: Any) -> Any:
+    def look(part: PyTree) -> PyTree:
         if not isinstance(part, Report) or getattr(part, name) is None:
             return part
         return part._replace(**{name: change(getattr(part, name))})

@@ -13,16 +13,14 @@ for *not worse* (ties count). Which variables of a run are compared is said in `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-
-    Array = jax.Array | np.ndarray
+Array = jax.Array | np.ndarray
 
 # --- One value per client -----------------------------------------------------------------------------------
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
 from fljax.types import Labelled, unlabelled
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PyTree
-
 
 # Entries of a table over rounds and clients; a larger one is left out of the records.
 LARGEST_TABLE = 10**8

@@ -6,17 +6,15 @@ made, so that the memory of a round does not grow with the cohort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import trees
-from fljax.types import Aggregate, Cohort, Seat, seen_from
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from fljax.types import Aggregate, Cohort, Held, Info, Seat, seen_from
 
 
 class Part(NamedTuple):
@@ -29,7 +27,7 @@ class Part(NamedTuple):
     """
 
     value: PyTree
-    weight: Any = 1.0
+    weight: float | Array = 1.0
 
 
 class Total(NamedTuple):
@@ -44,6 +42,35 @@ class Total(NamedTuple):
     weight: Array
 
 
+class Contribute(Protocol):
+    """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any pytree.
+
+    ``server`` is as for ``send``: of what is ``PerClient`` it has the client's own row.
+    """
+
+    def __call__(self, server: PyTree, seat: Seat, up: PyTree, /) -> tuple[Part, PyTree]: ...
+
+
+class Finish(Protocol):
+    """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: what becomes of the sums of a round.
+
+    ``rows`` are the records ``[S, ...]`` by row of the cohort, zeros where nobody is present. ``held`` maps names to
+    Subsets of the server's own examples.
+    """
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+        /,
+    ) -> tuple[PyTree, Info]: ...
+
+
 class Streamed(NamedTuple):
     """How what the cohort sends is folded into the server, client by client.
 
@@ -53,21 +80,25 @@ class Streamed(NamedTuple):
     may put into the server.
 
     Attributes:
-      contribute: ONE ``(server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any
-        pytree.
-      finish: ``(key, round, server, total, rows, cohort, held) -> (Server, Info)``. ``rows`` are ``[S, ...]``, zeros
-        where nobody is present; ``held`` maps names to Subsets of the server's own examples.
+      contribute: see Contribute.
+      finish: see Finish.
     """
 
-    contribute: Callable[[Any, Seat, Any], tuple[Part, Any]]
-    finish: Callable[..., tuple[Any, Any]]
+    contribute: Contribute
+    finish: Finish
 
     def __call__(
-        self, key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+        self,
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
         """The same on a whole cohort, ``up`` [S, ...]: an ``Aggregate``."""
 
-        def one(id: Array, slot: Array, up: Any) -> tuple[Part, Any]:
+        def one(id: Array, slot: Array, up: PyTree) -> tuple[Part, PyTree]:
             seat = Seat(round, id, slot)
             return self.contribute(seen_from(server, seat), seat, up)
 
@@ -84,29 +115,41 @@ def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
     if isinstance(aggregate, Streamed):
         return aggregate
 
-    def contribute(server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
         return Part(()), up
 
     def finish(
-        key: Any, round: Any, server: Any, total: Total, rows: Any, cohort: Cohort, held: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
         return aggregate(key, round, server, rows, cohort, held)
 
     return Streamed(contribute, finish)
 
 
 def within(
-    aggregate: Streamed | Aggregate, unwrap: Callable[[Any], Any], rewrap: Callable[[Any, Any], Any]
+    aggregate: Streamed | Aggregate, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
 ) -> Streamed:
     """``aggregate`` in a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
     inner = as_streamed(aggregate)
 
-    def contribute(server: Any, seat: Seat, up: Any) -> tuple[Part, Any]:
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
         return inner.contribute(unwrap(server), seat, up)
 
     def finish(
-        key: Any, round: Any, server: Any, total: Total, rows: Any, cohort: Cohort, held: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
         own, info = inner.finish(key, round, unwrap(server), total, rows, cohort, held)
         return rewrap(server, own), info
 
@@ -151,7 +194,7 @@ def mean(total: Total) -> PyTree:
     return divided(total.value, total.weight)
 
 
-def divided(value: PyTree, by: Any) -> PyTree:
+def divided(value: PyTree, by: float | Array) -> PyTree:
     """``value / by``, zeros where ``by`` is zero; ``by`` is ``[]``, or ``[R]`` for leaves ``[R, ...]``.
 
     See ``trees.ratio``.

@@ -174,7 +174,7 @@ def test_libraries_have_a_home(library, home):
             assert room(path) in home.split(), f"{path.relative_to(ROOT)} imports {library}"
 
 
-@pytest.mark.parametrize("path", named([PACKAGE / "types.py", PACKAGE / "trees.py", *PACKAGE.glob("aggregators/*.py")]))
+@pytest.mark.parametrize("path", named([PACKAGE / "trees.py", *PACKAGE.glob("types/*.py"), *PACKAGE.glob("aggregators/*.py")]))
 def test_the_lowest_floors_need_jax_alone(path):
     allowed = {"__future__", "collections", "dataclasses", "functools", "typing", "jax", "jaxtyping", "math", "numpy"}
     assert {name.split(".")[0] for name in outside(path)} <= allowed

@@ -7,11 +7,11 @@ rest is projected onto what is left; gradients weigh in proportion among those p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -24,15 +24,10 @@ from fljax.algorithms.common import (
 from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
   title = {Agnostic Federated Learning},
@@ -76,7 +71,7 @@ def afl(
     mixture_learning_rate: float = 0.1,
     clients_per_round: int | None = None,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; deployed is the mean of w.
 
@@ -98,7 +93,7 @@ def afl(
     server_side = optimizer(server_lr, server_optimizer)
     one_batch = local._replace(steps=1, epochs=None)
 
-    def init_server(key: Any, census: Census) -> AflServer:
+    def init_server(key: Key[Array, ""], census: Census) -> AflServer:
         population = census.train.shape[0]
         if clients_per_round is not None and clients_per_round < population:
             raise ValueError(
@@ -108,7 +103,7 @@ def afl(
         mixture = share((census.train > 0).astype(jnp.result_type(float)))
         return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
 
-    def train(key: Any, seat: Any, down: AflDown, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: AflDown, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         batch = training.draw(jax.random.fold_in(key, 0), data.train, one_batch)
         own_key = jax.random.fold_in(key, 1)
         loss, slope = training.value_and_gradient(
@@ -119,12 +114,18 @@ def afl(
         eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
         return Sent(trees.scale(slope, -eta), Report(loss=loss)), client
 
-    def contribute(server: AflServer, seat: Any, up: Sent) -> tuple[Part, AflRow]:
+    def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]
         return Part(up.update, weight), AflRow(up.report.loss, weight)
 
     def finish(
-        key: Any, round: Any, server: AflServer, total: Total, rows: AflRow, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: AflServer,
+        total: Total,
+        rows: AflRow,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[AflServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         present = trees.set_rows(jnp.zeros(server.mixture.shape, bool), cohort.id, cohort.present, True)

@@ -8,9 +8,10 @@ Table 7) and of which no code was released.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_positive, check_share, select_uniform, share
@@ -25,12 +26,7 @@ from fljax.algorithms.rewarding import (
     share_rewards,
 )
 from fljax.local import Local
-from fljax.types import Algorithm, PerClient, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
 
 REFERENCE = """@inproceedings{xu2021gradient,
   title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},
@@ -85,7 +81,14 @@ def cgsv(
     _check(length, alpha)
     check_positive("beta", beta)
 
-    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: Models,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[Models, Info]:
         book, total = _judged(server.book, up.update, cohort, length, alpha)
         rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
         models = PerClient(trees.add(server.models.values, rewards))
@@ -139,7 +142,14 @@ def cgsv_iafl(
     sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
     _check(length, alpha)
 
-    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: Models,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[Models, Info]:
         judged, _ = _judged(server.book, up.update, cohort, length, alpha)
         book = trees.where(jnp.any(cohort.present), judged, server.book)
         rates = reward_rates(book.reputation, sharing)
@@ -153,13 +163,13 @@ def cgsv_iafl(
     )
 
 
-def _check(length: Any, alpha: Any) -> None:
+def _check(length: float | Array, alpha: float | Array) -> None:
     check_positive("length", length)
     check_share("alpha", alpha)
 
 
-def _with_book(init_server: Any) -> Any:
-    def init(key: Any, census: Any) -> Models:
+def _with_book(init_server: InitServer) -> InitServer:
+    def init(key: Key[Array, ""], census: Census) -> Models:
         server = init_server(key, census)
         size = census.train.astype(jnp.result_type(float))
         weight = share(size)
@@ -168,7 +178,9 @@ def _with_book(init_server: Any) -> Any:
     return init
 
 
-def _judged(book: Book, update: PyTree, cohort: Any, length: Any, alpha: Any) -> tuple[Book, PyTree]:
+def _judged(
+    book: Book, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
+) -> tuple[Book, PyTree]:
     """Reputations after a round, and ``u``."""
     unit = aggregators.cgsv_normalised(update, length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)

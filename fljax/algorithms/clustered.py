@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax.local.evaluation import SIDE_BY_SIDE
 from fljax.types import Judged, LocalData, Rows, Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Key, PyTree
 
 
 class Clusters(NamedTuple):
@@ -46,7 +44,7 @@ def judged_clusters(models: PyTree) -> dict[str, Judged]:
     return {"cluster": Judged(models, "distribution", several=True)}
 
 
-def cluster_models(server: Any) -> dict[str, Judged]:
+def cluster_models(server: PyTree) -> dict[str, Judged]:
     """The models of the clusters, of a server that has them under ``models``."""
     return judged_clusters(server.models)
 
@@ -64,7 +62,7 @@ def validation(data: LocalData) -> Subset:
     return data.valid._replace(rows=Rows(jnp.where(some, pad(data.valid), pad(data.train)), size))
 
 
-def each(function: Callable[[Any], Any], models: PyTree) -> Any:
+def each(function: Callable[[PyTree], PyTree], models: PyTree) -> PyTree:
     """``function`` of every model, stacked: as in ``evaluate_each`` one after another on a CPU."""
     return jax.lax.map(function, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
 
@@ -81,7 +79,7 @@ def row_losses(
     width = -(-capacity // parts)
 
     def one(model: PyTree) -> Array:
-        def some(part: Any) -> Array:
+        def some(part: int | Int[Array, ""]) -> Array:
             position = part * width + jnp.arange(width)
             x, y = training.fetch(task, subset, position, key)
             return jnp.where(position < size, task.loss(task.logits(model, x), y), 0)

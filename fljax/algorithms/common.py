@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import trees
-from fljax.local import Local, named_optimizer
+from fljax.local import Local, Optimizer, named_optimizer
 from fljax.messages import Report
-from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.types import Algorithm, Available, Census, Cohort, Select, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-
-    from fljax.types import Info
-
+from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
+from fljax.types import (
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Held,
+    Info,
+    InitServer,
+    LocalData,
+    Seat,
+    Select,
+    Task,
+    Train,
+    along,
+)
 
 # Of papers that are the source of several algorithms and scenarios.
 INCFL_REFERENCE = """@article{cho2022federate,
@@ -93,7 +102,9 @@ def sample_uniform(
 def select_uniform(clients_per_round: int | None) -> Select:
     """The usual ``select``: a uniform sample of those available, without replacement, each in slot 0."""
 
-    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         rows = cohort_size(clients_per_round, available.population)
         id, present = sample_uniform(key, available, rows)
         return server, Cohort(id, jnp.zeros_like(id), present), {}
@@ -114,7 +125,7 @@ class ServerOptimizer(NamedTuple):
     move: Callable[..., tuple[PyTree, PyTree]]
 
 
-def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Callable[[Any], Any]) -> ServerOptimizer:
+def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
     """The server's optimizer by name: FedAvgM, FedAdam, FedYogi and whatever else optax has.
 
     Args:
@@ -129,7 +140,7 @@ def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Call
     corrects the bias of its moments, and starts the second one at 0.
     """
     options = dict(chosen) if isinstance(chosen, Mapping) else {}
-    name: Any = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
+    name = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
     transformation = named_optimizer(name, rate, options)
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
@@ -144,22 +155,22 @@ def server_optimizer(rate: float | Array, chosen: str | Mapping[str, Any] | Call
     return ServerOptimizer(transformation.init, move)
 
 
-def init_model(task: Task) -> Callable[[Any, Census], OneModel]:
+def init_model(task: Task) -> InitServer:
     """``init_server`` of an algorithm with one model: the task's initial parameters."""
     return lambda key, census: OneModel(task.init(key))
 
 
-def init_optimized(task: Task, server_side: ServerOptimizer) -> Callable[[Any, Census], OneModel]:
+def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
     """As ``init_model``, with the state of the server's optimizer."""
 
-    def init_server(key: Any, census: Census) -> OneModel:
+    def init_server(key: Key[Array, ""], census: Census) -> OneModel:
         model = task.init(key)
         return OneModel(model, server_side.init(model))
 
     return init_server
 
 
-def send_model(server: OneModel, seat: Any) -> PyTree:
+def send_model(server: OneModel, seat: Seat) -> PyTree:
     """Down is the model itself."""
     return server.model
 
@@ -169,7 +180,7 @@ def whole(down: PyTree) -> PyTree:
     return down
 
 
-def shown(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+def shown(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
     """The client uses the model that it is shown, which is its own."""
     return down
 
@@ -178,8 +189,8 @@ def one_model(
     task: Task,
     *,
     clients_per_round: int | None,
-    train: Callable[..., tuple[Any, Any]],
-    **others: Any,
+    train: Train,
+    **others: Any,  # fields of Algorithm, each of a type of its own
 ) -> Algorithm:
     """An algorithm with one model, drawn uniformly, shown to everybody and used as it is; ``others`` replace parts.
 
@@ -199,10 +210,10 @@ def one_model(
 
 def following(
     task: Task,
-    contribute: Callable[[Any, Any, Any], tuple[Part, Any]],
+    contribute: Contribute,
     direction: Callable[..., tuple[PyTree, Info]],
     server_lr: float | Array,
-    optimizer: Any,
+    optimizer: Optimizer,
 ) -> dict[str, Any]:
     """``init_server`` and ``aggregate`` of an algorithm whose one model follows a direction.
 
@@ -216,7 +227,13 @@ def following(
     server_side = server_optimizer(server_lr, optimizer)
 
     def finish(
-        key: Any, round: Any, server: OneModel, total: Total, rows: Any, cohort: Cohort, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: OneModel,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[OneModel, Info]:
         step, info = direction(total, rows, cohort)
         return OneModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
@@ -224,17 +241,17 @@ def following(
     return {"init_server": init_optimized(task, server_side), "aggregate": Streamed(contribute, finish)}
 
 
-def contribute_weighted(weight: Callable[[Any], Any]) -> Callable[[Any, Any, Any], tuple[Part, Any]]:
+def contribute_weighted(weight: Callable[[PyTree], float | Array]) -> Contribute:
     """``contribute`` of a client that adds its update with the weight ``weight(up)``, which is recorded."""
 
-    def contribute(server: Any, seat: Any, up: Any) -> tuple[Part, Any]:
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Array]:
         mass = trees.wide(weight(up))
         return Part(up.update, mass), mass
 
     return contribute
 
 
-def reported_size(weights: str, data: Any) -> Report:
+def reported_size(weights: str, data: LocalData) -> Report:
     """A report with the client's number of training samples, where ``weights`` is "size"; else an empty one."""
     return Report(size=data.train.rows.size) if weights == "size" else Report()
 
@@ -248,10 +265,10 @@ def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple
 contribute_update = contribute_weighted(lambda up: 1.0)
 
 
-def checked(threshold: Array, init_server: Callable[[Any, Census], Any]) -> Callable[[Any, Census], Any]:
+def checked(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first asks whether ``threshold`` is one number or has one for each client."""
 
-    def init(key: Any, census: Census) -> Any:
+    def init(key: Key[Array, ""], census: Census) -> PyTree:
         population = census.train.shape[0]
         if threshold.shape not in ((), (population,)):
             raise ValueError(
@@ -275,13 +292,13 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
-def check_share(name: str, value: Any) -> None:
+def check_share(name: str, value: float | Array) -> None:
     """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
     if isinstance(value, int | float) and not 0 <= value <= 1:
         raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
 
 
-def check_positive(name: str, value: Any) -> None:
+def check_positive(name: str, value: float | Array) -> None:
     """Raises a ValueError if a number that is known now is not positive; traced ones are not looked at."""
     if isinstance(value, int | float) and not value > 0:
         raise ValueError(f"expected {name} to be positive, got {value}")

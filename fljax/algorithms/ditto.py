@@ -6,22 +6,19 @@ Deviation: lambda is one number (the authors' code may choose one for each clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Sent
-from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{li2021ditto,
   title = {Ditto: Fair and Robust Federated Learning Through Personalization},
@@ -52,7 +49,7 @@ def ditto(
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``v_k <- v_k - eta_p (g(v_k) + lambda (v_k - w))`` with w as received; w itself moves as in FedAvg.
 
@@ -86,7 +83,9 @@ def ditto(
         server_optimizer=server_optimizer,
     )
 
-    def train(key: Any, seat: Any, down: PyTree, client: DittoClient, data: Any) -> tuple[Sent, DittoClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: DittoClient, data: LocalData
+    ) -> tuple[Sent, DittoClient]:
         up, _ = inner.train(key, seat, down, (), data)
         own = training.train(
             jax.random.fold_in(key, PERSONAL),
@@ -106,7 +105,7 @@ def ditto(
     )
 
 
-def _personal(local: Local, learning_rate: Any, epochs: int | None, steps: int | None) -> Local:
+def _personal(local: Local, learning_rate: float | Array | None, epochs: int | None, steps: int | None) -> Local:
     """How the personal model is trained."""
     if epochs is not None and steps is not None:
         raise ValueError(

@@ -10,22 +10,19 @@ original).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
-from fljax.types import Algorithm, Rows, Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Key, PyTree
+from fljax.types import Algorithm, LocalData, Rows, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{zhang2023fedala,
   title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
@@ -71,7 +68,7 @@ def fedala(
     most_epochs: int = 100,
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Local training starts at w in the lower tensors and at ``theta_k + (w - theta_k) W_k`` in the top ones.
 
@@ -131,7 +128,7 @@ def fedala(
         away = trees.subtract(tops(received), tops(client.model))
         dtype = jax.tree.leaves(received)[0].dtype
 
-        def step(carry: Any, position: Any, mask: Any, step_key: Any) -> Any:
+        def step(carry: PyTree, position: Array, mask: Array, step_key: Key[Array, ""]) -> PyTree:
             weights, total = carry
             now = start(received, client.model, weights)
             loss, slope = training.value_and_gradient(task, now, some, position, mask, step_key)
@@ -139,7 +136,7 @@ def fedala(
             weights = tuple(jnp.clip(weight - move, 0, 1) for weight, move in zip(weights, moves, strict=True))
             return weights, total + (loss * jnp.sum(mask)).astype(dtype)
 
-        def epoch(carry: Any) -> Any:
+        def epoch(carry: PyTree) -> PyTree:
             weights, recent, done = carry
             own_key = jax.random.fold_in(jax.random.fold_in(key, 1), done)
             batches = training.draw(jax.random.fold_in(own_key, 0), some, once)
@@ -147,7 +144,7 @@ def fedala(
             (weights, total), _ = training.descend(step, begin, batches, jax.random.fold_in(own_key, 1))
             return weights, recent.at[done % LAST].set(total / jnp.maximum(some.rows.size, 1)), done + 1
 
-        def more(carry: Any) -> Any:
+        def more(carry: PyTree) -> Bool[Array, ""]:
             _, recent, done = carry
             return (done < limit) & ~((done > LAST) & (jnp.std(recent) < SETTLED))
 
@@ -155,17 +152,19 @@ def fedala(
         weights, _, done = jax.lax.while_loop(more, epoch, begin)
         return client._replace(weights=weights, learned=client.learned | (done > 0))
 
-    def train(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> tuple[Sent, FedAlaClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: FedAlaClient, data: LocalData
+    ) -> tuple[Sent, FedAlaClient]:
         client = learn(jax.random.fold_in(key, WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
         trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
         kept = client._replace(model=trained, trained=jnp.asarray(True))
         return Sent(trees.subtract(trained, down), Report(size=data.train.rows.size)), kept
 
-    def init_client(key: Any, seat: Any, down: PyTree, data: Any) -> FedAlaClient:
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> FedAlaClient:
         return FedAlaClient(down, tuple(map(jnp.ones_like, tops(down))), jnp.asarray(False), jnp.asarray(False))
 
-    def deploy(key: Any, seat: Any, down: PyTree, client: FedAlaClient, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedAlaClient, data: LocalData) -> PyTree:
         return trees.where(client.trained, start(down, client.model, client.weights), down)
 
     return inner._replace(train=train, init_client=init_client, personal=deploy)
@@ -186,9 +185,9 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             f"they are {', '.join(names)}"
         )
     heads = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
-    seen: dict[Any, int] = {}
+    seen: dict[str, int] = {}
 
-    def place(path: tuple[Any, ...]) -> tuple[Any, ...]:
+    def place(path: jax.tree_util.KeyPath) -> tuple[tuple[Any, ...], ...]:
         found = []
         for depth, part in enumerate(path):
             # Fields of a tuple, and whatever else has an order of its own, keep it.
@@ -197,7 +196,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             found.append((number,) if name is None else (name == "bias", _natural(name)))
         return tuple(found)
 
-    def kind(path: tuple[Any, ...], is_head: bool) -> int:
+    def kind(path: jax.tree_util.KeyPath, is_head: bool) -> int:
         names = [jax.tree_util.keystr((part,), simple=True).lower() for part in path]
         if is_head:
             return 2
@@ -210,12 +209,12 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     return [number in last for number in range(len(paths))]
 
 
-def _natural(name: str) -> list[Any]:
+def _natural(name: str) -> list[int | str]:
     """A name for sorting: text and numbers in turn."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _some(key: Key[Array, ""], subset: Subset, share: Any) -> Subset:
+def _some(key: Key[Array, ""], subset: Subset, share: float | Array) -> Subset:
     """A random share of a subset's rows, to the nearest number of rows, and at least one."""
     size, capacity = subset.rows.size, subset.rows.index.shape[-1]
     wanted = jnp.round(jnp.asarray(share) * size).astype(size.dtype)

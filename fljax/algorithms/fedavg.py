@@ -7,8 +7,9 @@ uniform weights by flag; the cohort is drawn uniformly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
+
+from jaxtyping import Array, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -21,9 +22,9 @@ from fljax.algorithms.common import (
     one_model,
     reported_size,
 )
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Sent
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -40,7 +41,7 @@ def fedavg(
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w + server_lr * sum_k a_k Delta_k / sum_k a_k`` with ``Delta_k = LocalSGD(w, k) - w``.
 
@@ -62,7 +63,7 @@ def fedavg(
     if weights not in ("size", "uniform"):
         raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 

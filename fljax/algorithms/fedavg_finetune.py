@@ -6,19 +6,15 @@ Deviation: none; any model on the way is tuned when it is judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
+
+from jaxtyping import Array, Key, PyTree
 
 from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local
-from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import PyTree
+from fljax.local import Local, Optimizer
+from fljax.types import Algorithm, LocalData, Seat, Task
 
 
 def fedavg_finetune(
@@ -29,7 +25,7 @@ def fedavg_finetune(
     clients_per_round: int | None = None,
     weights: Literal["size", "uniform"] = "uniform",
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` passes at the learning rate of round 0, with FedAvg's ``w``.
 
@@ -60,7 +56,7 @@ def fedavg_finetune(
     )
     tuning = local._replace(steps=None, epochs=tune_epochs)
 
-    def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         return training.train(key, down, data.train, task=task, local=tuning).params
 
     return usual if tune_epochs == 0 else usual._replace(personal=deploy)

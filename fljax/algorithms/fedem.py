@@ -8,10 +8,12 @@ components it takes some E-steps on its training rows, whether it was seen or no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -20,12 +22,7 @@ from fljax.algorithms.common import Entry, select_uniform, share
 from fljax.local import Local
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Judged, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{marfoq2021federated,
   title = {Federated Multi-Task Learning under a Mixture of Distributions},
@@ -104,14 +101,16 @@ def fedem(
     if deploy_steps < 0:
         raise ValueError(f"expected deploy_steps to be zero or more, got {deploy_steps}")
 
-    def train(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> tuple[FedEMUp, FedEMClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData
+    ) -> tuple[FedEMUp, FedEMClient]:
         losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # local.train takes 0 and 1
         responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
 
         def maximise(component: tuple[PyTree, Array]) -> PyTree:
             model, weight = component
 
-            def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+            def loss(params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
                 return weight[position] * task.loss(task.logits(params, x, key), y)
 
             trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
@@ -120,25 +119,31 @@ def fedem(
         update = each(maximise, (down, responsibility))
         return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture)
 
-    def contribute(server: Clusters, seat: Any, up: FedEMUp) -> tuple[Part, FedEMRow]:
+    def contribute(server: Clusters, seat: Seat, up: FedEMUp) -> tuple[Part, FedEMRow]:
         mass = trees.wide(up.report.size)
         return Part(up.update, mass), FedEMRow(up.mixture, mass)
 
     def finish(
-        key: Any, round: Any, server: Clusters, total: Total, rows: FedEMRow, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: Clusters,
+        total: Total,
+        rows: FedEMRow,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[Clusters, Info]:
         models = trees.add_scaled(server.models, mean(total), server_lr)
         info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=share(rows.mass))
         return Clusters(models), info
 
-    def deploy(key: Any, seat: Any, down: PyTree, client: FedEMClient, data: Any) -> Mixture:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData) -> Mixture:
         if deploy_steps == 0:
             return Mixture(down, client.mixture)
         losses, size = row_losses(task, down, data.train, jax.random.fold_in(key, 2)), data.train.rows.size
         step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
-    def predict(deployed: Mixture, x: Array, key: Any = None) -> Array:
+    def predict(deployed: Mixture, x: Array, key: Key[Array, ""] | None = None) -> Array:
         chance = each(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
@@ -173,7 +178,7 @@ def expectation(
     return responsibility, jnp.where(size > 0, total.astype(mixture.dtype), mixture)
 
 
-def _logarithm(mixture: Float[Array, " C"], dtype: Any) -> Float[Array, " C"]:
+def _logarithm(mixture: Float[Array, " C"], dtype: DTypeLike) -> Float[Array, " C"]:
     return jnp.log(jnp.maximum(mixture.astype(dtype), SMALLEST))
 
 

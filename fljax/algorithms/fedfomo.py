@@ -10,10 +10,11 @@ epsilon-greedy exploration (the affinity alone decides).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -22,12 +23,7 @@ from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import everywhere
 from fljax.local import Local
-from fljax.types import Algorithm, Census, Judged, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Census, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{zhang2021personalized,
   title = {Personalized Federated Learning with First Order Model Optimization},
@@ -111,7 +107,7 @@ def fedfomo(
     if isinstance(models_sent, bool) or not isinstance(models_sent, int) or models_sent < 0:
         raise ValueError(f"expected models_sent to be a whole number, zero or more, got {models_sent!r}")
 
-    def init_server(key: Any, census: Census) -> FedFomoServer:
+    def init_server(key: Key[Array, ""], census: Census) -> FedFomoServer:
         population = census.train.shape[0]
         models = everywhere(task.init(key), population)
         return FedFomoServer(models, jnp.zeros(population, bool), jnp.eye(population), census.train)
@@ -121,7 +117,7 @@ def fedfomo(
         # Before anybody has uploaded all models are the same.
         return trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
 
-    def send(server: FedFomoServer, seat: Any) -> FedFomoDown:
+    def send(server: FedFomoServer, seat: Seat) -> FedFomoDown:
         if not seat.known:
             nobody = jax.tree.map(lambda leaf: leaf[:0], server.models)
             return FedFomoDown(mean(server), nobody, jnp.zeros(0, jnp.int32), jnp.zeros(0, bool))
@@ -130,7 +126,9 @@ def fedfomo(
         id = id.astype(jnp.int32)
         return FedFomoDown(trees.take(server.models, seat.id), trees.take(server.models, id), id, server.uploaded[id])
 
-    def weigh(down: FedFomoDown, before: PyTree, id: Any, data: Any) -> tuple[Float[Array, " 1+M"], PyTree]:
+    def weigh(
+        down: FedFomoDown, before: PyTree, id: Int[Array, ""], data: LocalData
+    ) -> tuple[Float[Array, " 1+M"], PyTree]:
         """The weights of the candidates, and ``theta_n - before_k``."""
         stack = lambda before, own, others: jnp.concatenate([before[None], own[None], others])  # noqa: E731
         models = jax.tree.map(stack, before, down.own, down.others)
@@ -145,7 +143,7 @@ def fedfomo(
         return jnp.where(real & jnp.isfinite(weight), weight, 0), away
 
     def train(
-        key: Any, seat: Any, down: FedFomoDown, client: FedFomoClient, data: Any
+        key: Key[Array, ""], seat: Seat, down: FedFomoDown, client: FedFomoClient, data: LocalData
     ) -> tuple[FedFomoUp, FedFomoClient]:
         start, weight, id = down.own, jnp.zeros(0), down.id
         if down.id.shape[0]:
@@ -157,7 +155,12 @@ def fedfomo(
         return FedFomoUp(trees.subtract(trained.params, down.own), weight, id), FedFomoClient(start)
 
     def aggregate(
-        key: Any, round: Any, server: FedFomoServer, up: FedFomoUp, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: FedFomoServer,
+        up: FedFomoUp,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[FedFomoServer, Info]:
         id, present = cohort.id, cohort.present
         models = trees.add_rows(server.models, id, present, up.update)

@@ -8,24 +8,19 @@ is standalone training; classes that nobody sends in a round keep the prototype 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.local import AT_ONCE, Local
 from fljax.streaming import Part, Streamed, Total, divided
-from fljax.types import Algorithm, Census, Subset, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{tan2022fedproto,
   title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
@@ -117,19 +112,21 @@ def fedproto(
             raise ValueError(f"expected a valid {name}, got {value!r}; valid names are {', '.join(valid)}")
     features, classes, width = _sizes(task)
 
-    def init_server(key: Any, census: Census) -> FedProtoServer:
+    def init_server(key: Key[Array, ""], census: Census) -> FedProtoServer:
         model = task.init(key)
         nothing = jnp.zeros((classes, width), jax.tree.leaves(model)[0].dtype)
         return FedProtoServer(FedProtoDown(nothing, jnp.zeros(classes, bool)), model)
 
-    def penalised(down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+    def penalised(
+        down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]
+    ) -> Array:
         loss = training.task_loss(task)(params, x, y, position, key)
         apart = features(params, x) - down.prototypes[y]
         penalty = jnp.where(down.known[y], jnp.mean(jnp.square(apart), axis=1), 0).astype(loss.dtype)
         return loss + jnp.asarray(regularisation).astype(loss.dtype) * penalty
 
     def train(
-        key: Any, seat: Any, down: FedProtoDown, client: FedProtoClient, data: Any
+        key: Key[Array, ""], seat: Seat, down: FedProtoDown, client: FedProtoClient, data: LocalData
     ) -> tuple[FedProtoUp, FedProtoClient]:
         loss = lambda *arguments: penalised(down, *arguments)  # noqa: E731
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round, loss=loss)
@@ -137,13 +134,19 @@ def fedproto(
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
         return FedProtoUp(means.astype(down.prototypes.dtype), count), FedProtoClient(trained.params)
 
-    def contribute(server: FedProtoServer, seat: Any, up: FedProtoUp) -> tuple[Part, tuple[()]]:
+    def contribute(server: FedProtoServer, seat: Seat, up: FedProtoUp) -> tuple[Part, tuple[()]]:
         mass = trees.wide(jnp.where(up.count > 0, up.count if weights == "count" else 1, 0))
         sums = mass[:, None] * jnp.where(up.count[:, None] > 0, trees.wide(up.prototypes), 0)
         return Part(FedProtoSums(sums, mass)), ()
 
     def finish(
-        key: Any, round: Any, server: FedProtoServer, total: Total, rows: Any, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: FedProtoServer,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[FedProtoServer, Info]:
         sums, mass = total.value
         old, means = server.shown, divided(sums, mass).astype(server.shown.prototypes.dtype)
@@ -151,7 +154,7 @@ def fedproto(
         shown = FedProtoDown(jnp.where((mass > 0)[:, None], means, old.prototypes), known)
         return server._replace(shown=shown), {"known_classes": jnp.sum(known, dtype=jnp.int32)}
 
-    def logits(deployed: FedProtoDeployed, x: Array, key: Any = None) -> Array:
+    def logits(deployed: FedProtoDeployed, x: Array, key: Key[Array, ""] | None = None) -> Array:
         own = task.logits(deployed.model, x, key)
         if predict == "head":
             return own

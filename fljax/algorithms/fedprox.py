@@ -7,16 +7,17 @@ local steps of the run, not to a given accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
+
+from jaxtyping import Array, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, reported_size
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Sent
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{li2020federated,
   title = {Federated Optimization in Heterogeneous Networks},
@@ -35,7 +36,7 @@ def fedprox(
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """FedAvg with the local objective ``F_k(y) + mu/2 ||y - w||^2``: ``mu (y - w)`` is added to every gradient.
 
@@ -55,7 +56,7 @@ def fedprox(
       ValueError: as ``fedavg``.
     """
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         near = training.proximal(down, mu)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, adjust=near)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client

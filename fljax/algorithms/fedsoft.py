@@ -9,10 +9,11 @@ not on one round's change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -21,12 +22,7 @@ from fljax.algorithms.common import Entry, check_share
 from fljax.local import Local
 from fljax.messages import Sent
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 REFERENCE = """@inproceedings{ruan2022fedsoft,
   title = {{FedSoft}: Soft Clustered Federated Learning with Proximal Local Updating},
@@ -107,7 +103,7 @@ def fedsoft(
         if count is not None and count < 1:
             raise ValueError(f"expected a positive {name}, got {count}")
 
-    def estimate(key: Any, models: PyTree, data: Any) -> Float[Array, " C"]:
+    def estimate(key: Key[Array, ""], models: PyTree, data: LocalData) -> Float[Array, " C"]:
         losses = row_losses(task, models, data.train, key)
         least = jnp.argmin(jnp.where(jnp.isnan(losses), jnp.inf, losses), axis=0)
         real = jnp.arange(losses.shape[1]) < data.train.rows.size
@@ -115,23 +111,23 @@ def fedsoft(
         found = count.astype(jnp.result_type(float)) / jnp.maximum(data.train.rows.size, 1)
         return jnp.maximum(found, jnp.asarray(smoother).astype(found.dtype))
 
-    def init_server(key: Any, census: Census) -> FedSoftServer:
+    def init_server(key: Key[Array, ""], census: Census) -> FedSoftServer:
         shape = (census.train.shape[0], clusters)
         models = initial_models(task, key, clusters)
         return FedSoftServer(models, census.train, jnp.zeros(shape), jnp.zeros(shape, bool))
 
-    def send(server: FedSoftServer, seat: Any) -> FedSoftDown:
+    def send(server: FedSoftServer, seat: Seat) -> FedSoftDown:
         unknown = jnp.zeros(clusters, server.importance.dtype)
         return FedSoftDown(server.models, server.importance[seat.id] if seat.known else unknown)
 
-    def init_client(key: Any, seat: Any, down: FedSoftDown, data: Any) -> FedSoftClient:
+    def init_client(key: Key[Array, ""], seat: Seat, down: FedSoftDown, data: LocalData) -> FedSoftClient:
         return FedSoftClient(trees.take(down.models, 0), jnp.asarray(False))
 
-    def poll(key: Any, seat: Any, down: FedSoftDown, client: Any, data: Any) -> FedSoftBallot:
+    def poll(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: PyTree, data: LocalData) -> FedSoftBallot:
         return FedSoftBallot(estimate(key, down.models, data))
 
     def select(
-        key: Any, round: Any, server: FedSoftServer, ballots: FedSoftBallot, available: Any
+        key: Key[Array, ""], round: Int[Array, ""], server: FedSoftServer, ballots: FedSoftBallot, available: Available
     ) -> tuple[FedSoftServer, Cohort, Info]:
         mass = ballots.importance * server.size.astype(ballots.importance.dtype)[:, None]
         population = available.population
@@ -148,7 +144,9 @@ def fedsoft(
         info = along("client", "cluster", importance=ballots.importance, membership=membership)
         return server, Cohort(id, jnp.zeros_like(id), chosen[id]), info
 
-    def train(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> tuple[Sent, FedSoftClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: FedSoftClient, data: LocalData
+    ) -> tuple[Sent, FedSoftClient]:
         # The sum of the pulls is one pull towards the weighted mean.
         pull = training.proximal(centre(down.models, down.importance), regularisation * jnp.sum(down.importance))
         trained = training.train(
@@ -157,20 +155,26 @@ def fedsoft(
         update = trees.subtract(trained.params, middle(down.models))
         return Sent(update), FedSoftClient(trained.params, jnp.asarray(True))
 
-    def contribute(server: FedSoftServer, seat: Any, up: Sent) -> tuple[Part, tuple[()]]:
+    def contribute(server: FedSoftServer, seat: Seat, up: Sent) -> tuple[Part, tuple[()]]:
         importance = server.importance[seat.id]
         mass = importance * server.size[seat.id].astype(importance.dtype)
         mass = jnp.ones_like(mass) if clients_per_cluster is not None else mass
         return Part(up.update, jnp.where(server.membership[seat.id], mass, 0)), ()
 
     def finish(
-        key: Any, round: Any, server: FedSoftServer, total: Total, rows: Any, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: FedSoftServer,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[FedSoftServer, Info]:
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clusters, *leaf.shape)), middle(server.models))
         moved = trees.add_scaled(start, mean(total))
         return server._replace(models=trees.where_rows(total.weight != 0, moved, server.models)), {}
 
-    def deploy(key: Any, seat: Any, down: FedSoftDown, client: FedSoftClient, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: FedSoftClient, data: LocalData) -> PyTree:
         # No lax.cond: with a condition for each client it would copy everything that it closes over, the examples too.
         return trees.where(client.trained, client.personal, centre(down.models, estimate(key, down.models, data)))
 
@@ -198,7 +202,7 @@ def middle(models: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), models)
 
 
-def _draw(key: Any, mass: Float[Array, "N C"], able: Bool[Array, "N C"], count: int) -> Bool[Array, "N C"]:
+def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C"], count: int) -> Bool[Array, "N C"]:
     """Each column's ``count`` clients, drawn one after another with probabilities in proportion to ``mass``.
 
     The largest of ``log mass + Gumbel noise``; its numbers are keyed by cluster and id.

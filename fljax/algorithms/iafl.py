@@ -9,9 +9,10 @@ default the largest contribution, as in that code, where the paper leaves it ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
@@ -29,12 +30,7 @@ from fljax.algorithms.rewarding import (
 )
 from fljax.local import Local
 from fljax.messages import Report, Sent
-from fljax.types import Algorithm, Cohort, Poll, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 
 def iafl(
@@ -90,23 +86,27 @@ def iafl(
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
     probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)
 
-    def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Report:
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> Report:
         now = given if given.ndim == 1 else given[jnp.minimum(seat.round, given.shape[0] - 1)]
         return Report(contribution=now[seat.id])
 
     joined = recovering(select_joining(probability, clients_per_round), recovery)
 
-    def select(key: Any, round: Any, server: Models, ballots: Report, available: Any) -> tuple[Models, Cohort, Info]:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: Report, available: Available
+    ) -> tuple[Models, Cohort, Info]:
         rates = reward_rates(ballots.contribution, sharing)
         server, cohort, info = joined(key, round, server._replace(book=rates), ballots, available)
         return server, cohort, {**info, **along("client", contribution=ballots.contribution, rate=rates)}
 
-    def aggregate(key: Any, round: Any, server: Models, up: Sent, cohort: Any, held: Any) -> tuple[Models, Info]:
+    def aggregate(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, up: Sent, cohort: Cohort, held: Held
+    ) -> tuple[Models, Info]:
         return share_rewards(key, server, up.update, cohort, server.book, sharing), {}
 
     usual = models_for_all(task, local, select, aggregate)
 
-    def begin(key: Any, census: Any) -> Models:
+    def begin(key: Key[Array, ""], census: Census) -> Models:
         # Rates, which are finite whatever clients report.
         rates = reward_rates(jnp.zeros(census.train.shape, given.dtype), sharing)
         return usual.init_server(key, census)._replace(book=rates)

@@ -7,10 +7,11 @@ that chose it, where the paper divides by all that take part; sizes or uniform w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -19,12 +20,7 @@ from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, sel
 from fljax.local import Local
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.types import Algorithm, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{ghosh2020efficient,
   title = {An Efficient Framework for Clustered Federated Learning},
@@ -90,11 +86,11 @@ def ifca(
     if averaging == "gradient":
         require_plain_sgd(local, "averaging gradients")
 
-    def best(key: Any, models: PyTree, data: Any) -> Int[Array, ""]:
+    def best(key: Key[Array, ""], models: PyTree, data: LocalData) -> Int[Array, ""]:
         loss = jnp.sum(row_losses(task, models, data.train, jax.random.fold_in(key, 2)), axis=1)  # train: 0 and 1
         return jnp.argmin(jnp.where(jnp.isnan(loss), jnp.inf, loss)).astype(jnp.int32)
 
-    def change(key: Any, model: PyTree, round: Any, data: Any) -> PyTree:
+    def change(key: Key[Array, ""], model: PyTree, round: Int[Array, ""], data: LocalData) -> PyTree:
         if averaging == "model":
             trained = training.train(key, model, data.train, task=task, local=local, round=round)
             return trees.subtract(trained.params, model)
@@ -103,17 +99,23 @@ def ifca(
             slope = trees.add(slope, trees.scale(model, local.weight_decay))
         return trees.scale(slope, -training.rate(local, round, jax.tree.leaves(model)[0].dtype))
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[IfcaUp, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[IfcaUp, PyTree]:
         cluster = best(key, down, data)
         update = change(key, trees.take(down, cluster), seat.round, data)
         return IfcaUp(update, cluster, reported_size(weights, data)), client
 
-    def contribute(server: Clusters, seat: Any, up: IfcaUp) -> tuple[Part, IfcaRow]:
+    def contribute(server: Clusters, seat: Seat, up: IfcaUp) -> tuple[Part, IfcaRow]:
         mass = trees.wide(up.report.size if weights == "size" else 1.0)
         return Part(up.update, jnp.where(jnp.arange(clusters) == up.cluster, mass, 0)), IfcaRow(up.cluster, mass)
 
     def finish(
-        key: Any, round: Any, server: Clusters, total: Total, rows: IfcaRow, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: Clusters,
+        total: Total,
+        rows: IfcaRow,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[Clusters, Info]:
         models = trees.add_scaled(server.models, mean(total), server_lr)
         weight = divided(rows.mass, total.weight[rows.cluster])

@@ -9,11 +9,11 @@ Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -27,15 +27,10 @@ from fljax.algorithms.common import (
     following,
     one_model,
 )
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided
-from fljax.types import Algorithm, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
@@ -63,7 +58,7 @@ def incfl(
     normalise: Literal["sum", "mean"] = "sum",
     eps: float = 1e-8,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
     tune_steps: int = 0,
 ) -> Algorithm:
     """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
@@ -95,7 +90,7 @@ def incfl(
     check_names(surrogate, normalise)
     rho = jnp.asarray(threshold)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
@@ -107,12 +102,12 @@ def incfl(
         own = by_client(rho, seat.id).astype(loss.dtype)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=own)), client
 
-    def contribute(server: Any, seat: Any, up: Sent) -> tuple[Part, IncflRow]:
+    def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
         weight = aggregators.incfl_weights(gap, surrogate=surrogate)
         return Part(up.update, weight * LIFT), IncflRow(loss, gap, weight)
 
-    def direction(total: Total, rows: IncflRow, cohort: Any) -> tuple[PyTree, Info]:
+    def direction(total: Total, rows: IncflRow, cohort: Cohort) -> tuple[PyTree, Info]:
         step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * LIFT)
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))

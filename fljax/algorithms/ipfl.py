@@ -12,11 +12,12 @@ reproduced.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -26,10 +27,7 @@ from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
 from fljax.local import Local
 from fljax.messages import Report, Sent
-from fljax.types import Algorithm, Census, Cohort, Poll, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 REFERENCE = """@article{khan2023ipfl,
   title = {{IP-FL}: Incentivized and Personalized Federated Learning},
@@ -153,17 +151,19 @@ def ipfl(
     exploring = Exploring(clients_per_cluster, random_slots, exploration, least_exploration)
     start = None if clustering is None else clustering.member[:, None] == jnp.arange(count)[None, :]
 
-    def init_server(key: Any, census: Census) -> IpflServer:
+    def init_server(key: Key[Array, ""], census: Census) -> IpflServer:
         books = market.new_books(census.train, count, initial_tokens, integer_tokens)
         if clustering is None:
             return IpflServer(initial_models(task, key, count, alike=True), books)
         return IpflServer(clustering.models, books)
 
-    def poll(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> Report:
+    def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> Report:
         accuracy = judge(task, down, data)[1]
         return Report(accuracy=accuracy, bid=accuracy)
 
-    def select(key: Any, round: Any, server: IpflServer, ballots: Report, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: IpflServer, ballots: Report, available: Available
+    ) -> tuple[IpflServer, Cohort, Info]:
         able = available.mask()
         bid_key, choice_key, settle_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
         books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, trade)
@@ -173,12 +173,19 @@ def ipfl(
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
         return server._replace(books=books), cohort, {**info, **settled, **explored}
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         model = trees.take(down, seat.slot)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, model), Report(size=data.train.rows.size)), client
 
-    def aggregate(key: Any, round: Any, server: IpflServer, up: Sent, cohort: Cohort, held: Any) -> Any:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: IpflServer,
+        up: Sent,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[IpflServer, Info]:
         rows = market.judged_on(held, profile_on, count)
         trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(count)[None, :])
         weights = aggregators.member_weights(trains, up.report.size)
@@ -188,7 +195,7 @@ def ipfl(
         info = along("client", "cluster", membership=books.members, cluster_contribution=books.contribution)
         return IpflServer(models, books), info | along("row", weight=jnp.sum(weights, axis=0))
 
-    def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         rows = validation(data) if importance_split == "valid" else data.test
         _, accuracy = training.evaluate_each(task, down, rows, ragged=True)
         # A client without rows cannot tell its clusters apart.
@@ -219,7 +226,7 @@ def _check(bid: str, importance_split: str, random_slots: int | None, slots: int
         raise ValueError(f"expected random_slots to be from 0 to {slots}, got {random_slots}")
 
 
-def _check_tokens(price: Any, initial_tokens: Any, whole: bool) -> None:
+def _check_tokens(price: float | Array, initial_tokens: float | Array, whole: bool) -> None:
     """Raises a ValueError if numbers that are known now are no amounts of tokens; traced ones are not looked at."""
     for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
         if not isinstance(value, int | float | np.number):

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update, mean_update, select_uniform
 from fljax.local import Local
 from fljax.messages import Sent
-from fljax.streaming import Streamed
-from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
-
-    from fljax.types import Info
+from fljax.streaming import Streamed, Total
+from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 
 REFERENCE = """@article{liang2020think,
   title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
@@ -88,17 +84,25 @@ def lg_fedavg(
         parts = iter(common), iter(own)
         return jax.tree.unflatten(structure, [next(parts[0] if is_shared else parts[1]) for is_shared in chosen])
 
-    def init_client(key: Any, seat: Any, down: LgFedAvgServer, data: Any) -> LgFedAvgClient:
+    def init_client(key: Key[Array, ""], seat: Seat, down: LgFedAvgServer, data: LocalData) -> LgFedAvgClient:
         return LgFedAvgClient(down.start)
 
-    def train(key: Any, seat: Any, down: Leaves, client: LgFedAvgClient, data: Any) -> tuple[Sent, LgFedAvgClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: Leaves, client: LgFedAvgClient, data: LocalData
+    ) -> tuple[Sent, LgFedAvgClient]:
         model = merge(down, client.own)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
         common, own = split(trained)
         return Sent(trees.subtract(common, down)), LgFedAvgClient(own)
 
     def finish(
-        key: Any, round: Any, server: LgFedAvgServer, total: Any, rows: Any, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: LgFedAvgServer,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[LgFedAvgServer, Info]:
         step, info = mean_update(total, rows, cohort)
         return server._replace(shared=trees.add_scaled(server.shared, step)), info
@@ -115,7 +119,7 @@ def lg_fedavg(
     )
 
 
-def _chosen(paths: list[str], shared: Any, task: Task, shapes: PyTree) -> list[bool]:
+def _chosen(paths: list[str], shared: int | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree) -> list[bool]:
     """Which leaves are shared."""
     if callable(shared):
         return [bool(shared(path)) for path in paths]
@@ -148,7 +152,7 @@ def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> l
     return sorted(found, key=number) + sorted(heads)
 
 
-def _path(path: Any) -> str:
+def _path(path: jax.tree_util.KeyPath) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -5,22 +5,17 @@ Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Cohort, Rows, Subset, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-
-    from fljax.types import Info
+from fljax.types import Cohort, Held, Info, Rows, Subset, Task, along
 
 
 class Clustering(NamedTuple):
@@ -247,7 +242,7 @@ def profile(
     size = jnp.stack([each.rows.size for each in held])
     examples = held[0].examples
 
-    def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+    def loss(params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
         return task.loss(task.logits(params, x), y)
 
     def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
@@ -258,7 +253,7 @@ def profile(
     return aggregators.shapley_first_order(gradients, updates, weights, normalised=normalised, models=before)
 
 
-def judged_on(held: Mapping[str, Subset], profile_on: str, clusters: int) -> list[Subset]:
+def judged_on(held: Held, profile_on: str, clusters: int) -> list[Subset]:
     """The server's rows for the profiler: the same for every cluster, or of one source distribution for each.
 
     Raises:

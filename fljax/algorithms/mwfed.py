@@ -9,11 +9,11 @@ complains with its update, so that weights count from the next round on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
@@ -30,15 +30,10 @@ from fljax.algorithms.common import (
 from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.types import Algorithm, Census, Cohort, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
 
 REFERENCE = """@inproceedings{blum2021one,
   title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},
@@ -90,7 +85,7 @@ def mwfed(
     most: int = 10,
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``W_k <- W_k factor`` where ``F_k(w) >= threshold_k``, normalised; client k does ``W_k`` times the usual work.
 
@@ -127,16 +122,16 @@ def mwfed(
     uniform = select_uniform(clients_per_round)
     server_side = optimizer(server_lr, server_optimizer)
 
-    def init_server(key: Any, census: Census) -> MwFedServer:
+    def init_server(key: Key[Array, ""], census: Census) -> MwFedServer:
         model = task.init(key)
         weights = share((census.train > 0).astype(jnp.result_type(float)))
         return MwFedServer(model, server_side.init(model), weights, jnp.ones_like(weights))
 
-    def send(server: MwFedServer, seat: Any) -> MwFedDown:
+    def send(server: MwFedServer, seat: Seat) -> MwFedDown:
         return MwFedDown(server.model, server.effort[seat.id] if seat.known else jnp.ones((), server.effort.dtype))
 
     def select(
-        key: Any, round: Any, server: MwFedServer, ballots: Any, available: Any
+        key: Key[Array, ""], round: Int[Array, ""], server: MwFedServer, ballots: PyTree, available: Available
     ) -> tuple[MwFedServer, Cohort, Info]:
         server, cohort, info = uniform(key, round, server, ballots, available)
         if mode == "local":
@@ -147,7 +142,9 @@ def mwfed(
             effort = server.weights * jnp.sum(server.weights > 0)  # clients without data are none of the N
         return server._replace(effort=effort.astype(server.effort.dtype)), cohort, info
 
-    def train(key: Any, seat: Any, down: MwFedDown, client: Any, data: Any) -> tuple[MwFedUp, Any]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: MwFedDown, client: PyTree, data: LocalData
+    ) -> tuple[MwFedUp, PyTree]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
         report = Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype))
@@ -164,12 +161,18 @@ def mwfed(
         trained = training.train(key, down.model, data.train, task=task, local=longest, round=seat.round, steps=steps)
         return MwFedUp(trees.subtract(trained.params, down.model), jnp.ones_like(loss), report), client
 
-    def contribute(server: MwFedServer, seat: Any, up: MwFedUp) -> tuple[Part, MwFedRow]:
+    def contribute(server: MwFedServer, seat: Seat, up: MwFedUp) -> tuple[Part, MwFedRow]:
         unsatisfied = up.report.loss >= up.report.threshold
         return Part(up.update, up.samples), MwFedRow(up.report.loss, unsatisfied, up.samples)
 
     def finish(
-        key: Any, round: Any, server: MwFedServer, total: Total, rows: MwFedRow, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: MwFedServer,
+        total: Total,
+        rows: MwFedRow,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[MwFedServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         complains = cohort.present & rows.unsatisfied
@@ -193,7 +196,9 @@ def mwfed(
     )
 
 
-def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, round: Any) -> tuple[PyTree, Array]:
+def _pooled(
+    key: Key[Array, ""], down: MwFedDown, subset: Subset, task: Task, local: Local, round: Int[Array, ""]
+) -> tuple[PyTree, Array]:
     """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and their number.
 
     They are read batch by batch; the population bounds them, of which the number of batches knows nothing, so that the
@@ -203,7 +208,7 @@ def _pooled(key: Any, down: MwFedDown, subset: Any, task: Task, local: Local, ro
     size = jnp.maximum(subset.rows.size, 1)
     count = jnp.round(down.effort * batch).astype(jnp.int32)
 
-    def one(index: Any, total: PyTree) -> PyTree:
+    def one(index: Int[Array, ""], total: PyTree) -> PyTree:
         own_key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
         position = jax.random.randint(jax.random.fold_in(own_key, 0), (batch,), 0, size)
         mask = index * batch + jnp.arange(batch) < count

@@ -8,21 +8,18 @@ are a flag; a client with fewer rows than a batch uses all of them in each of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update, following, mean_update, one_model
-from fljax.local import Batches, Local
+from fljax.local import Batches, Local, Optimizer
 from fljax.messages import Sent
-from fljax.types import Algorithm, Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
+from fljax.types import Algorithm, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{fallah2020personalized,
   title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
@@ -42,7 +39,7 @@ def perfedavg(
     adaptation_steps: int = 1,
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Descends ``(1/N) sum_k F_k(w - alpha grad F_k(w))`` by local steps on three independent batches each.
 
@@ -71,11 +68,11 @@ def perfedavg(
     if adaptation_steps < 0:
         raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype)
         batches = _draw(jax.random.fold_in(key, 0), data.train, local, 2 if hessian == "none" else 3)
 
-        def step(carry: Any, position: Any, mask: Any, key: Any) -> Any:
+        def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
             params, state = carry
 
             def slope(params: PyTree, batch: int) -> PyTree:
@@ -98,7 +95,7 @@ def perfedavg(
         (trained, _), _ = training.descend(step, carry, batches, jax.random.fold_in(key, 1))
         return Sent(trees.subtract(trained, down)), client
 
-    def deploy(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         if adaptation_steps == 0:
             return down
         adapting = Local(alpha, local.batch_size, steps=adaptation_steps)
@@ -113,7 +110,7 @@ def perfedavg(
     )
 
 
-def _draw(key: Any, subset: Subset, local: Local, count: int) -> Batches:
+def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batches:
     """``count`` independent batches for every step: positions and masks ``[T, count, b]``."""
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
     drawn = jax.vmap(lambda each: training.draw(each, subset, local))(keys)

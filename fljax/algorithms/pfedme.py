@@ -7,11 +7,11 @@ model by a hidden 0.001, here ``personal_weight_decay``, off by default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -23,12 +23,9 @@ from fljax.algorithms.common import (
     one_model,
     require_plain_sgd,
 )
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Sent
-from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{dinh2020personalized,
   title = {Personalized Federated Learning with Moreau Envelopes},
@@ -55,7 +52,7 @@ def pfedme(
     personal_weight_decay: float = 0.0,
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta ~ argmin F_k(theta) + lambda/2 ||theta - y||^2`` per batch, then ``y <- y - eta lambda (y - theta)``.
 
@@ -86,13 +83,15 @@ def pfedme(
         raise ValueError(f"expected personal_steps to be positive, got {personal_steps}")
     require_plain_sgd(local, "pfedme")
 
-    def train(key: Any, seat: Any, down: PyTree, client: PFedMeClient, data: Any) -> tuple[Sent, PFedMeClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: PFedMeClient, data: LocalData
+    ) -> tuple[Sent, PFedMeClient]:
         eta = training.rate(local, seat.round, jax.tree.leaves(down)[0].dtype)
 
-        def step(carry: Any, position: Any, mask: Any, key: Any) -> Any:
+        def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
             model, personal = carry
 
-            def inner(theta: PyTree, index: Any) -> tuple[PyTree, None]:
+            def inner(theta: PyTree, index: Int[Array, ""]) -> tuple[PyTree, None]:
                 own_key = jax.random.fold_in(key, index)
                 slope = training.gradient(task, theta, data.train, position, mask, own_key)
                 slope = training.proximal(model, regularisation)(slope, theta)

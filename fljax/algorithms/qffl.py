@@ -6,24 +6,17 @@ cohort is drawn uniformly, as in the authors' code (the paper draws by size).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import Entry, OneModel, init_optimized, one_model
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
-from fljax.types import Algorithm, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{li2020fair,
   title = {Fair Resource Allocation in Federated Learning},
@@ -40,7 +33,7 @@ def qffl(
     q: float = 1.0,
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - sum_k D_k / sum_k h_k``: see ``fljax.aggregators.qffl_update``.
 
@@ -57,14 +50,21 @@ def qffl(
     """
     server_side = optimizer(server_lr, server_optimizer)
 
-    def train(key: Any, seat: Any, down: PyTree, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
 
     # On the whole cohort: F^q is divided by the cohort's largest, beside which plain sums of it would underflow.
-    def aggregate(key: Any, round: Any, server: OneModel, up: Sent, cohort: Any, held: Any) -> tuple[OneModel, Info]:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: OneModel,
+        up: Sent,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[OneModel, Info]:
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
         step = aggregators.qffl_update(up.update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
         after = server_side.move(server.model, server.optimizer, step, cohort.present)

@@ -7,20 +7,16 @@ Deviation: clients are ranked on the server's validation rows, where that code t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
 from fljax.algorithms.rewarding import Models, models_for_all
 from fljax.local import Local
-from fljax.types import Algorithm, PerClient, Task, along
-
-if TYPE_CHECKING:
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
 
 
 def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: int | None = None) -> Algorithm:
@@ -45,7 +41,14 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
     """
     training.check_score(task, "rank")
 
-    def aggregate(key: Any, round: Any, server: Models, up: Any, cohort: Any, held: Any) -> tuple[Models, Info]:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: Models,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[Models, Info]:
         if rank_on not in held:
             names = ", ".join(held) or "none; held_fraction above 0 keeps some for validation"
             raise ValueError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -13,14 +14,22 @@ from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import check_share, select_uniform, shown
 from fljax.local import Local
 from fljax.messages import Sent
-from fljax.types import Algorithm, Cohort, Judged, PerClient, Select, Task, along
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Array, Float, Key, PyTree
-
-    from fljax.types import Info
+from fljax.types import (
+    Aggregate,
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Info,
+    InitServer,
+    Judged,
+    LocalData,
+    PerClient,
+    Seat,
+    Select,
+    Task,
+    along,
+)
 
 
 class Models(NamedTuple):
@@ -41,17 +50,23 @@ class Sharing(NamedTuple):
     reference_draw: Literal["own", "copied"]
 
 
-def models_for_all(task: Task, local: Local, select: Select, aggregate: Any, **others: Any) -> Algorithm:
+def models_for_all(
+    task: Task,
+    local: Local,
+    select: Select,
+    aggregate: Aggregate,
+    **others: Any,  # fields of Algorithm, each of a type of its own
+) -> Algorithm:
     """An algorithm in which every client starts from the same model and trains its own; ``others`` replace parts.
 
     Unseen clients are given ``reference``.
     """
 
-    def init_server(key: Any, census: Any) -> Models:
+    def init_server(key: Key[Array, ""], census: Census) -> Models:
         model = task.init(key)
         return Models(PerClient(everywhere(model, census.train.shape[0])), model)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[Sent, Any]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down)), client
 
@@ -84,7 +99,9 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
         return uniform
     probability = jnp.asarray(joining)
 
-    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> tuple[Any, Cohort, Info]:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         joins = jax.random.uniform(jax.random.fold_in(key, 2), (available.population,)) < probability
         return uniform(key, round, server, ballots, available.only(joins))
 
@@ -97,7 +114,9 @@ def recovering(inner: Select, probability: float | Array) -> Select:
     Nobody recovers in a round for which nobody was selected. Info: ``recovered`` [client].
     """
 
-    def select(key: Any, round: Any, server: Models, ballots: Any, available: Any) -> tuple[Models, Cohort, Info]:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
+    ) -> tuple[Models, Cohort, Info]:
         server, cohort, info = inner(key, round, server, ballots, available)
         chosen = jax.random.uniform(jax.random.fold_in(key, 1), (available.population,)) < probability
         chosen = chosen & jnp.any(cohort.present)
@@ -142,10 +161,10 @@ def checked_sharing(sharing: Sharing) -> Sharing:
     return sharing
 
 
-def checked_length(name: str, values: Array, init_server: Callable[..., Any]) -> Callable[..., Any]:
+def checked_length(name: str, values: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first asks whether the last axis of ``values`` is the clients."""
 
-    def init(key: Any, census: Any) -> Any:
+    def init(key: Key[Array, ""], census: Census) -> PyTree:
         population = census.train.shape[0]
         if values.ndim == 0 or values.shape[-1] != population:
             raise ValueError(

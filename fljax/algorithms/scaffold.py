@@ -8,24 +8,19 @@ size of the cohort, as some libraries have it, the method diverges where few tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
 from fljax.algorithms.common import Entry, one_model, require_plain_sgd, share
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.local import Local
+from fljax.local import Local, Optimizer
 from fljax.streaming import Part, Streamed, Total, divided
-from fljax.types import Algorithm, Census, Task, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
   title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
@@ -72,7 +67,7 @@ def scaffold(
     option: Literal["I", "II"] = "II",
     clients_per_round: int | None = 10,
     server_lr: float = 1.0,
-    server_optimizer: str | Mapping[str, Any] | Callable[[Any], Any] = "sgd",
+    server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``y <- y - eta (g(y) - c_k + c)``; ``w <- w + server_lr mean_k Delta_k``; ``c <- c + sum_k (c_k' - c_k) / N``.
 
@@ -96,12 +91,14 @@ def scaffold(
     require_plain_sgd(local, "scaffold")
     server_side = optimizer(server_lr, server_optimizer)
 
-    def init_server(key: Any, census: Census) -> ScaffoldServer:
+    def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
         population = jnp.sum(census.train > 0, dtype=jnp.int32)
         return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), population)
 
-    def train(key: Any, seat: Any, down: ScaffoldDown, client: ScaffoldClient, data: Any) -> tuple[ScaffoldUp, Any]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: ScaffoldDown, client: ScaffoldClient, data: LocalData
+    ) -> tuple[ScaffoldUp, ScaffoldClient]:
         drift = trees.subtract(down.control, client.control)
         trained = training.train(
             key,
@@ -122,11 +119,17 @@ def scaffold(
             control = trees.subtract(trees.scale(update, -1 / length), drift)
         return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
 
-    def contribute(server: ScaffoldServer, seat: Any, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
+    def contribute(server: ScaffoldServer, seat: Seat, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
         return Part(up), ()
 
     def finish(
-        key: Any, round: Any, server: ScaffoldServer, total: Total, rows: Any, cohort: Any, held: Any
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: ScaffoldServer,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
     ) -> tuple[ScaffoldServer, Info]:
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)

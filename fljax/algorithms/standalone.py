@@ -6,20 +6,16 @@ learning rate is the default of ``Local``. For thresholds computed once, before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import local as training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, OneModel, one_model
 from fljax.local import Local
-from fljax.types import Algorithm, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 
 
 class StandaloneClient(NamedTuple):
@@ -40,21 +36,30 @@ def standalone(task: Task, local: Local) -> Algorithm:
       on its own training rows for as many rounds.
     """
 
-    def init_client(key: Any, seat: Any, down: Any, data: Any) -> StandaloneClient:
+    def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> StandaloneClient:
         return StandaloneClient(down)
 
-    def train(key: Any, seat: Any, down: Any, client: StandaloneClient, data: Any) -> tuple[tuple[()], Any]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData
+    ) -> tuple[tuple[()], StandaloneClient]:
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round)
         return (), StandaloneClient(trained.params)
 
-    def aggregate(key: Any, round: Any, server: OneModel, up: Any, cohort: Any, held: Any) -> tuple[OneModel, Info]:
+    def aggregate(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: OneModel,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[OneModel, Info]:
         return server, {}
 
-    def deploy(key: Any, seat: Any, down: Any, client: StandaloneClient, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:
         if seat.known:
             return client.model
 
-        def one(round: Any, model: PyTree) -> PyTree:
+        def one(round: Int[Array, ""], model: PyTree) -> PyTree:
             round_key = jax.random.fold_in(key, round)
             return training.train(round_key, model, data.train, task=task, local=local, round=round).params
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -226,6 +225,7 @@ def _options(
     """The given options, checked against the builder's signature."""
     fields: dict[str, Any] = {}
     extra: Literal["allow", "forbid"] = "forbid"
+    annotations = _annotations(builder)
     for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -240,7 +240,7 @@ def _options(
         elif name in hands.named:
             continue
         else:
-            annotation = _plain_type(parameter.annotation, builder)
+            annotation = _plain_type(annotations[name])
         # The alias keeps parameters such as "copy" from shadowing pydantic's own attributes.
         required = default is parameter.empty
         fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
@@ -253,28 +253,38 @@ def _options(
     return options.model_dump(by_alias=True, exclude_unset=True)
 
 
-def _plain_type(annotation: Any, builder: Callable[..., Any]) -> Any:
+def _plain_type(annotation: Any) -> Any:
     """The annotation where TOML can meet it (numbers, text, booleans, literals, lists, their unions), else Any."""
-    parts = [annotation]
-    if isinstance(annotation, str):
-        # Piece by piece: names that are imported for type checkers only cannot be evaluated.
-        parts = [_evaluated(part, builder) for part in re.split(r"\s*\|\s*(?![^\[]*\])", annotation)]
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     plain, foreign = [], False
-    for part in parts:
-        pieces = typing.get_args(part) if typing.get_origin(part) in (typing.Union, types.UnionType) else (part,)
-        for piece in pieces:
-            if piece in (None, type(None), float, int, str, bool) or typing.get_origin(piece) in (Literal, Sequence):
-                plain.append(piece)
-            else:  # An array: that is, a number that may be traced. Anything else: no check at all.
-                foreign = foreign or not re.search(r"Array|Float\[|Int\[", str(piece))
-    if foreign or all(piece in (None, type(None)) for piece in plain):
+    for part in typing.get_args(annotation) if union else (annotation,):
+        if part in (None, type(None), float, int, str, bool) or typing.get_origin(part) in (Literal, Sequence):
+            plain.append(part)
+        elif not _is_array(part):  # An array is a number that may be traced. Anything else: no check at all.
+            foreign = True
+    if foreign or all(part in (None, type(None)) for part in plain):
         return Any
     return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
 
 
-def _evaluated(text: str, builder: Callable[..., Any]) -> Any:
+def _is_array(annotation: Any) -> bool:
+    import jax  # here for the reason that is given in ``registries``
+    from jaxtyping import AbstractArray
+
+    return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
+
+
+def _annotations(builder: Callable[..., Any]) -> dict[str, Any]:
+    """What the parameters of a builder are annotated with; Any for names that exist for type checkers only."""
     function = inspect.unwrap(getattr(builder, "func", builder))
-    try:
-        return eval(text, getattr(function, "__globals__", {}))
-    except Exception:
-        return text
+    names = getattr(function, "__globals__", {})
+
+    def resolved(annotation: Any) -> Any:
+        holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
+        try:
+            return typing.get_type_hints(holder, names)["annotation"]
+        except Exception:  # whatever a user's annotation raises
+            return Any
+
+    parameters = inspect.signature(builder).parameters.values()
+    return {each.name: Any if each.annotation is each.empty else resolved(each.annotation) for each in parameters}

@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from fljax.naming import resolve
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Array = jax.Array | np.ndarray
+Array = jax.Array | np.ndarray
 
 # What a measure may ask for.
 FACTS = ("size", "population", "standalone_accuracy", "standalone_loss")

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax import trees
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Key, PyTree
-
-    Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
+Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
 
 # With more clients the values of all coalitions are too many to compute.
 LARGEST = 16

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
+from jaxtyping import Int
 
 _LARGEST = float(np.finfo(np.float32).max)
 # Clients that a sentence names.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from fljax.data.names import check_count
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Row = Int[np.ndarray, " rows"]
+Row = Int[np.ndarray, " rows"]
 
 
 class Partition(NamedTuple):

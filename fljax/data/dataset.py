@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int, Shaped
 
 from fljax.data.arrays import check_classes, check_finite, fits, number_owners, stored_features, stored_labels, whole
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
 
 
 class Dataset(NamedTuple):

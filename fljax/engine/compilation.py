@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from fljax.engine import program
 from fljax.engine.execution import Lanes
 from fljax.engine.program import Inputs, Spec
-
-if TYPE_CHECKING:
-    from jaxtyping import Array
 
 
 def compile_all(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, PyTree
 
 from fljax import local, trees
 from fljax.engine.execution import Lanes
@@ -16,10 +17,7 @@ from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, held_data, introduced, local_data
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PyTree
-
-    Scores = tuple[Array, Array | None]  # losses, and accuracies where the task has a score
+Scores = tuple[Array, Array | None]  # losses, and accuracies where the task has a score
 
 
 class Judgement(NamedTuple):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int, Key
 
 
 class Purpose(enum.IntEnum):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import trees
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, PyTree
 
 AXIS = "clients"
 

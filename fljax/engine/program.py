@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from fljax import trees
 from fljax.engine import evaluate as evaluation
@@ -16,12 +17,7 @@ from fljax.engine.declared import as_declared, shared
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
 from fljax.engine.round import State, by_id, initial_state, one_round
-from fljax.types import Algorithm, Federation, Labelled
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
-
-    from fljax.types import Info
+from fljax.types import Algorithm, Federation, Info, Labelled
 
 
 class Plan(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import trees
 from fljax.engine.execution import Lanes
@@ -20,6 +21,7 @@ from fljax.types import (
     ClientData,
     Cohort,
     Federation,
+    Info,
     LocalData,
     Rows,
     Seat,
@@ -27,11 +29,6 @@ from fljax.types import (
     along,
     seen_from,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, PyTree
-
-    from fljax.types import Info
 
 
 class State(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from fljax import trees
 from fljax.engine.execution import Lanes, Sizes
@@ -17,9 +18,6 @@ from fljax.local import AT_ONCE
 from fljax.results import Wire
 from fljax.streaming import as_streamed
 from fljax.types import Algorithm, Available, Federation, Seat, seen_from
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
 
 
 class Shapes(NamedTuple):

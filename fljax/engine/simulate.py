@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,7 @@ from fljax.engine.shapes import Shapes, measure
 from fljax.engine.trained import DeployedModels, Predictions
 from fljax.infinite_losses import infinite_losses
 from fljax.results import Reference, Result
-from fljax.types import Algorithm, Federation, Labelled
-
-if TYPE_CHECKING:
-    from fljax.types import Info
+from fljax.types import Algorithm, Federation, Info, Labelled
 
 
 class Block(NamedTuple):

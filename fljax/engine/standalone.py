@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -32,9 +33,6 @@ from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.local import Local
 from fljax.results import Reference
 from fljax.types import ClientData, Federation, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
 
 
 class _Solo(NamedTuple):

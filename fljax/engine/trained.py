@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from fljax.engine import program
 from fljax.engine.execution import Lanes
@@ -17,11 +18,6 @@ from fljax.engine.keys import seeds_of
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State
 from fljax.types import Algorithm, Federation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Array, PyTree
 
 
 class DeployedModels:

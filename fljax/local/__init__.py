@@ -19,6 +19,7 @@ from fljax.local.evaluation import evaluate_each as evaluate_each
 from fljax.local.evaluation import judged as judged
 from fljax.local.evaluation import per_sample as per_sample
 from fljax.local.settings import Local as Local
+from fljax.local.settings import Optimizer as Optimizer
 from fljax.local.settings import named_optimizer as named_optimizer
 from fljax.local.settings import optimizer as optimizer
 from fljax.local.settings import rate as rate

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key
 
 from fljax.local.settings import Local
 from fljax.types import Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, Key
 
 # Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
 SHORTEST = 192

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax.local.batches import fetch
 from fljax.types import Subset, Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Key, PyTree
 
 # Rows that are evaluated at a time: what a network computes for them should stay in a CPU's caches.
 AT_ONCE = 128

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Int
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+# A name of optax ("sgd", "adam", ...), a mapping with ``name`` and the optimizer's other arguments, or a function
+# ``learning_rate -> GradientTransformation``.
+Optimizer = str | Mapping[str, Any] | Callable[[Any], optax.GradientTransformation]
 
 
 class Local(NamedTuple):

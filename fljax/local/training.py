@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import trees
 from fljax.local.batches import Batches, draw, fetch
@@ -14,11 +15,8 @@ from fljax.local.evaluation import AT_ONCE, per_sample
 from fljax.local.settings import Local, optimizer
 from fljax.types import Subset, Task
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-
-    Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
-    Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
+Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
+Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
 
 
 class Trained(NamedTuple):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
 
 from fljax.naming import unknown
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Key
 
 # Pixels of frame on every side of an image that is to be cropped.
 FRAME = 4

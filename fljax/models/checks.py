@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
+from jaxtyping import PyTree
 
 # JAX indexes arrays with 32-bit integers.
 LARGEST_ARRAY = 2**31 - 1

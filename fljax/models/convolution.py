@@ -12,16 +12,14 @@ Any flax module can use it: ``nn.Conv(16, (3, 3), conv_general_dilated=convoluti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Float
 
 from fljax.models import lines, planes
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
 
 
 def convolution(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import flax.linen as nn
-
-if TYPE_CHECKING:
-    from jaxtyping import Array
+from jaxtyping import Array
 
 
 class Convolution(nn.Module):

@@ -10,16 +10,14 @@ lines outermost no step needs another layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Float
 
 from fljax.models import planes
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
 
 
 def convolve(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 import optax
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int
 
 
 def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:

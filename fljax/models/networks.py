@@ -6,11 +6,12 @@ None of them has BatchNorm: running statistics are state that clients do not sha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from fljax.models import planes
 from fljax.models.augment import named_augmentation
@@ -22,9 +23,6 @@ from fljax.models.resnet import ResNet18
 from fljax.models.task import task_from_module
 from fljax.models.text import bilstm, text_cnn
 from fljax.types import Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array
 
 
 class Mlp(nn.Module):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxtyping import Array
+from jaxtyping import Array
 
 
 def standardise(mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = jnp.float32) -> Callable[[Array], Array]:

@@ -5,13 +5,11 @@ Any flax module can use it: ``nn.Dense(64, dot_general=dot_general)``, and likew
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax import lax
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
+from jaxtyping import Array, Float
 
 
 def dot_general(

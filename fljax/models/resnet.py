@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import flax.linen as nn
+from jaxtyping import Array
 
 from fljax.models import lines, planes
 from fljax.models.layers import Convolution, GroupNorm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array
 
 WIDTHS = (64, 128, 256, 512)
 CHANNELS_PER_GROUP = 16

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import errors, nnx
+from jaxtyping import Array, Key, PyTree
 
 from fljax import trees
 from fljax.models.checks import check_parameters
@@ -19,9 +20,6 @@ from fljax.models.dropout import check_linen, check_nnx, flags
 from fljax.models.losses import correct, cross_entropy
 from fljax.models.prepare import checked_dtype, pixels_to_floats
 from fljax.types import Task
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Key, PyTree
 
 
 def task_from_module(

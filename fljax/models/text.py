@@ -7,21 +7,19 @@ the same logits. A text without words counts as one padding token.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from fljax.models.checks import check_rate, check_widths
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
 from fljax.types import Task
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
-
-    Tokens = Int[Array, "b length"]
+Tokens = Int[Array, "b length"]
 
 
 class Recurrent(nn.Module):

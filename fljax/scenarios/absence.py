@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.algorithms.common import check_share
 from fljax.scenarios.common import DROPOUT, Entry, applied, stream
-from fljax.types import Algorithm, Cohort
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float
+from fljax.types import Algorithm, Available, Cohort, Info
 
 
 def dropout(
@@ -44,7 +43,9 @@ def dropout(
     check_share("rate", rate)
     probability, number = jnp.asarray(rate), stream(inner, "dropout", DROPOUT)
 
-    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         population = available.population
         if probability.ndim > 2 or probability.shape[-1:] not in ((), (population,)) or probability.size == 0:
             raise ValueError(
@@ -59,7 +60,9 @@ def dropout(
     return inner._replace(select=select, scenarios=applied(inner, "dropout"))
 
 
-def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, announced: bool = False) -> Algorithm:
+def availability(
+    inner: Algorithm, *, trace: Bool[Array, "rounds N"] | str | os.PathLike[str], announced: bool = False
+) -> Algorithm:
     """Who can answer in which round is given: ``trace[round % rounds, id]``.
 
     Args:
@@ -84,7 +87,9 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
         raise ValueError(f"expected a trace [rounds, clients], got shape {table.shape}")
     table = table != 0
 
-    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         if table.shape[1] != available.population:
             raise ValueError(f"expected a trace of {available.population} clients, got {table.shape[1]}")
         there = table[round % table.shape[0]]
@@ -96,7 +101,7 @@ def availability(inner: Algorithm, *, trace: Bool[Array, "rounds N"] | Any, anno
     return inner._replace(select=select, scenarios=applied(inner, "availability"))
 
 
-def _table(trace: Any) -> Array:
+def _table(trace: ArrayLike | Sequence[Any]) -> Array:
     # A list may hold tracers, which NumPy does not take.
     return jnp.asarray(trace if isinstance(trace, jax.Array | list | tuple) else np.asarray(trace))
 

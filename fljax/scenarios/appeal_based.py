@@ -6,17 +6,15 @@ the loss is that on training rows, which is what the solver knows; an empty pool
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax.algorithms.common import MAXFL_REFERENCE, by_client
 from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
-from fljax.types import Algorithm, Poll, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PyTree
+from fljax.types import Algorithm, Available, Cohort, Info, LocalData, Poll, Seat, along
 
 
 class AppealBallot(NamedTuple):
@@ -59,12 +57,14 @@ def appeal_based(
     check_split(split)
     rho = jnp.asarray(threshold)
 
-    def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> AppealBallot:
+    def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> AppealBallot:
         own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
         loss = deployed_scores(inner, split, key, seat, down, client, data)[0]
         return AppealBallot(Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype)), own)
 
-    def select(key: Any, round: Any, server: Any, ballots: AppealBallot, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: AppealBallot, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         population, able = available.population, available.mask()
         if rho.shape not in ((), (population,)):
             raise ValueError(

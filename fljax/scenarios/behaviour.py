@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.algorithms.common import check_share
 from fljax.scenarios.common import applied, with_server
-from fljax.types import Algorithm, Census, PerClient
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from fljax.types import Algorithm, Census, LocalData, PerClient, Seat
 
 
 class Given(NamedTuple):
@@ -32,7 +30,7 @@ class Given(NamedTuple):
     """
 
     check: Callable[[int], None]
-    row: Callable[[Any], Array]
+    row: Callable[[Int[Array, ""]], Bool[Array, "*rounds"]]
 
 
 class Drawn(NamedTuple):
@@ -116,8 +114,8 @@ def behaving(
     name: str,
     behaviour: Given | Drawn,
     *,
-    sent: Callable[[Any, Array, PyTree], PyTree],
-    answered: Callable[[Array, PyTree], PyTree] | None = None,
+    sent: Callable[[Key[Array, ""], Bool[Array, ""], PyTree], PyTree],
+    answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,
     counted: bool = True,
 ) -> Algorithm:
     """``inner`` in which some clients send something else.
@@ -136,16 +134,16 @@ def behaving(
     own = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
     algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
 
-    def ask(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         assert algorithm.poll is not None
         ballot = algorithm.poll.ask(key, seat, down, client, data)
         return ballot if answered is None else answered(behaves(client, seat), ballot)
 
-    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> tuple[PyTree, PyTree]:
+    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[PyTree, PyTree]:
         up, new = algorithm.train(key, seat, down, client, data)
         return sent(key, behaves(client, seat), up), new
 
-    def counts(server: Any, seat: Any) -> Any:
+    def counts(server: PyTree, seat: Seat) -> Bool[Array, ""]:
         honest = ~ever(server, seat)
         return honest if algorithm.counts is None else honest & algorithm.counts(server, seat)
 
@@ -161,24 +159,24 @@ class Known(NamedTuple):
     """An algorithm in which it is known of each client how it behaves."""
 
     algorithm: Algorithm
-    behaves: Callable[[Any, Any], Array]  # (client, seat) -> [], in this round
-    ever: Callable[[Any, Any], Array]  # (server, seat) -> [], in some round
+    behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client, seat), in this round
+    ever: Callable[[PyTree, Seat], Bool[Array, ""]]  # (server, seat), in some round
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:
     """``inner`` that first checks for how many clients the behaviour was given; no unseen client behaves so."""
 
-    def init_server(key: Any, census: Census) -> PyTree:
+    def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         behaviour.check(census.train.shape[0])
         return inner.init_server(key, census)
 
-    def behaves(client: Any, seat: Any) -> Array:
+    def behaves(client: PyTree, seat: Seat) -> Array:
         if not seat.known:
             return jnp.asarray(False)
         row = behaviour.row(seat.id)
         return row if row.ndim == 0 else row[seat.round % row.shape[0]]
 
-    def ever(server: Any, seat: Any) -> Array:
+    def ever(server: PyTree, seat: Seat) -> Array:
         return jnp.any(behaviour.row(seat.id)) if seat.known else jnp.asarray(False)
 
     return Known(inner._replace(init_server=init_server), behaves, ever)
@@ -201,29 +199,31 @@ class DrawnClient(NamedTuple):
 def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
-    def init_server(key: Any, census: Census) -> DrawnServer:
+    def init_server(key: Key[Array, ""], census: Census) -> DrawnServer:
         population = census.train.shape[0]
         score = jax.random.uniform(jax.random.fold_in(key, behaviour.number), (population,))
         place = jnp.argsort(jnp.argsort(score))
         drawn = place < jnp.round(jnp.asarray(behaviour.fraction, score.dtype) * population)
         return DrawnServer(inner.init_server(key, census), PerClient(drawn))
 
-    def send(server: Any, seat: Any) -> Any:
+    def send(server: PyTree, seat: Seat) -> PyTree:
         down = own.send(server, seat)
         return DrawnClient(down, server.behaviour) if seat.first else down  # its own row
 
-    def init_client(key: Any, seat: Any, down: DrawnClient, data: Any) -> DrawnClient:
+    def init_client(key: Key[Array, ""], seat: Seat, down: DrawnClient, data: LocalData) -> DrawnClient:
         return DrawnClient(inner.init_client(key, seat, down.inner, data), down.behaviour)
 
-    def ask(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> PyTree:
+    def ask(key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData) -> PyTree:
         assert inner.poll is not None
         return inner.poll.ask(key, seat, down, client.inner, data)
 
-    def train(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> tuple[PyTree, DrawnClient]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData
+    ) -> tuple[PyTree, DrawnClient]:
         up, new = inner.train(key, seat, down, client.inner, data)
         return up, client._replace(inner=new)
 
-    def personal(key: Any, seat: Any, down: Any, client: DrawnClient, data: Any) -> PyTree:
+    def personal(key: Key[Array, ""], seat: Seat, down: PyTree, client: DrawnClient, data: LocalData) -> PyTree:
         return inner.deploy(key, seat, down, client.inner, data)
 
     algorithm = own._replace(

@@ -6,10 +6,9 @@ reconstructed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
@@ -17,9 +16,6 @@ from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, behaving, given
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, stream
 from fljax.types import Algorithm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
 
 
 def byzantine(
@@ -60,7 +56,7 @@ def byzantine(
         more = lambda loss: jnp.where(is_byzantine, loss + loss_increase, loss).astype(loss.dtype)  # noqa: E731
         return changed_report(message, "loss", more)
 
-    def spoilt(key: Any, is_byzantine: Array, up: PyTree) -> PyTree:
+    def spoilt(key: Key[Array, ""], is_byzantine: Array, up: PyTree) -> PyTree:
         def spoil(update: PyTree) -> PyTree:
             count = max(trees.size(update), 1)
             squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(update)), jnp.zeros(()))

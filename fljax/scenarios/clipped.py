@@ -6,19 +6,15 @@ clipping), with the noise added by each client (local privacy) where the paper a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import trees
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import behaving, everybody, given
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, stream
 from fljax.types import Algorithm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
 
 
 def clipped(
@@ -45,7 +41,7 @@ def clipped(
     """
     number = stream(inner, "clipped", CLIPPED)
 
-    def sent(key: Any, bounds: Array, up: PyTree) -> PyTree:
+    def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
             leaves = jax.tree.leaves(update)
             if not leaves:

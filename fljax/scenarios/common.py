@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax import streaming
-from fljax.types import Algorithm, Applied, Subset
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Key, PyTree
+from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
 # nested in itself takes numbers that are ``NESTED`` apart, so these must differ by less.
@@ -57,15 +55,15 @@ def check_split(split: str) -> None:
 
 
 def deployed_scores(
-    inner: Algorithm, split: str, key: Any, seat: Any, down: Any, client: Any, data: Any
-) -> tuple[Float[Array, ""], Any]:
+    inner: Algorithm, split: str, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData
+) -> tuple[Float[Array, ""], Float[Array, ""] | None]:
     """Loss and accuracy of what one client would deploy, on the rows of a split; without any, on its training rows.
 
     The accuracy is None where the task has no score.
     """
     deployed = inner.deploy(key, seat, down, client, data)
 
-    def scores(rows: Subset) -> tuple[Array, Any]:
+    def scores(rows: Subset) -> tuple[Array, Array | None]:
         return training.evaluate(inner.task, lambda x: inner.predict(deployed, x), rows, key=key)
 
     found = scores(getattr(data, split))
@@ -75,7 +73,7 @@ def deployed_scores(
     return jax.tree.map(lambda own, other: jnp.where(some, own, other), found, known)
 
 
-def add_normal(key: Key[Array, ""], tree: PyTree, deviation: Any) -> PyTree:
+def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Array) -> PyTree:
     """Adds independent Gaussian noise to every entry."""
     leaves, structure = jax.tree.flatten(tree)
     noisy = [
@@ -87,10 +85,14 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: Any) -> PyTree:
     return jax.tree.unflatten(structure, noisy)
 
 
-def with_server(inner: Algorithm, unwrap: Callable[[Any], Any], rewrap: Callable[[Any, Any], Any]) -> Algorithm:
+def with_server(
+    inner: Algorithm, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
+) -> Algorithm:
     """``inner`` inside a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
 
-    def select(key: Any, round: Any, server: Any, ballots: Any, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
         own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
         return rewrap(server, own), cohort, info
 

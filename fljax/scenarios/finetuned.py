@@ -5,10 +5,9 @@ Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import local as training
 from fljax import trees
@@ -16,10 +15,7 @@ from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.local import Local
 from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied
-from fljax.types import Algorithm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from fljax.types import Algorithm, LocalData, Seat
 
 
 def finetuned(
@@ -55,7 +51,7 @@ def finetuned(
     own = None if who is None else with_given(inner, given(who))
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
-    def deploy(key: Any, seat: Any, down: Any, client: Any, data: Any) -> PyTree:
+    def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         start = inner.deploy(jax.random.fold_in(key, 0), seat, down, client, data)
         leaves, structure = jax.tree.flatten(start)
         floating = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in leaves]
@@ -67,7 +63,7 @@ def finetuned(
                 [next(moving) if moves else leaf for leaf, moves in zip(leaves, floating, strict=True)],
             )
 
-        def loss(params: list[Array], x: Array, y: Array, position: Array, key: Any) -> Array:
+        def loss(params: list[Array], x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
             return inner.task.loss(inner.predict(rebuild(params), x, key), y)
 
         params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]

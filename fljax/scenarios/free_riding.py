@@ -7,7 +7,8 @@ Source: none prints a recipe; IAFL (section 6.2) has a client that contributes n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
@@ -15,9 +16,6 @@ from fljax.messages import changed_update
 from fljax.scenarios.behaviour import behaving, chosen_by
 from fljax.scenarios.common import FREE_RIDING, Entry, stream
 from fljax.types import Algorithm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
 
 
 def free_riding(
@@ -49,7 +47,7 @@ def free_riding(
     """
     riders = chosen_by("free_riding", stream(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction)
 
-    def ride(key: Any, rides: Array, up: PyTree) -> PyTree:
+    def ride(key: Key[Array, ""], rides: Array, up: PyTree) -> PyTree:
         return changed_update(up, lambda update: trees.where(rides, trees.zeros_like(update), update))
 
     return behaving(inner, "free_riding", riders, sent=ride)

@@ -7,9 +7,10 @@ by contributions and accuracies that a server cannot check in practice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
@@ -17,9 +18,6 @@ from fljax.messages import changed_report
 from fljax.scenarios.behaviour import behaving, chosen_by
 from fljax.scenarios.common import MISREPORTING, Entry, stream
 from fljax.types import Algorithm
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 
@@ -94,7 +92,7 @@ def misreporting(
 
         return changed_report(message, report, change)
 
-    def sent(key: Any, misreports: Array, up: PyTree) -> PyTree:
+    def sent(key: Key[Array, ""], misreports: Array, up: PyTree) -> PyTree:
         return answered(misreports, up)
 
     return behaving(inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all)

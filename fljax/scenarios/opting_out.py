@@ -6,20 +6,17 @@ the end; taking them out of the pool while training goes on is a reconstruction,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import local as training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
-from fljax.types import Algorithm, Census, Poll, along
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, PyTree
-
+from fljax.types import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 
 # Multiples of the precision by which equal accuracies may differ.
 ROUNDING = 8
@@ -87,7 +84,7 @@ def opting_out(
     poll_every = every if inner.poll is None else 1
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
-    def init_server(key: Any, census: Census) -> OptingServer:
+    def init_server(key: Key[Array, ""], census: Census) -> OptingServer:
         population = census.train.shape[0]
         if rho.ndim > 2 or rho.shape[-1:] not in ((), (population,)):
             raise ValueError(
@@ -97,7 +94,7 @@ def opting_out(
         nobody, nothing = jnp.zeros(population, bool), jnp.zeros(population, jnp.result_type(float))
         return OptingServer(inner.init_server(key, census), nobody, nothing)
 
-    def poll(key: Any, seat: Any, down: Any, client: Any, data: Any) -> OptingBallot:
+    def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> OptingBallot:
         ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
 
         def judged() -> Array:
@@ -109,7 +106,9 @@ def opting_out(
         # One condition for all clients, so that in rounds between nobody computes anything.
         return OptingBallot(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
 
-    def select(key: Any, round: Any, server: OptingServer, ballots: OptingBallot, available: Any) -> Any:
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, ballots: OptingBallot, available: Available
+    ) -> tuple[OptingServer, Cohort, Info]:
         looks, told = round % every == 0, ballots.report.accuracy
         # Who was not asked now has the ballot of a round in which nobody looked.
         accuracy = jnp.where(looks & ~jnp.isnan(told), told, server.accuracy.astype(told.dtype))

@@ -9,20 +9,18 @@ Source: INCFL, sections B.1 (lemma B.2: convex surrogates), B.2 (three clients) 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy.special import expit
 
 from fljax.aggregators import incfl_weights
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    Array = np.ndarray
+Array = np.ndarray
 
 SURROGATES = {
     "sigmoid": expit,

@@ -20,16 +20,14 @@ both terms in v do.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    Array = np.ndarray
+Array = np.ndarray
 
 
 class MixtureErrors(NamedTuple):

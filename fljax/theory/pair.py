@@ -16,16 +16,14 @@ simulation seems to refute the theorem.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    Array = np.ndarray
+Array = np.ndarray
 
 COMPARISONS = ("signs", "losses")
 

@@ -1,0 +1,68 @@
+"""What clients and the server own: examples, stored once on the device, and index lists into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxtyping import Array, Float, Int
+
+
+class Examples(NamedTuple):
+    """All examples of a federation, stored once on the device; clients are index lists into them."""
+
+    x: Array  # [n, ...]; images stay uint8 until Task.prepare
+    y: Array  # [n, ...]; class labels are whole numbers [n], other tasks have labels of their own shape and dtype
+
+
+class Rows(NamedTuple):
+    """An index list padded to a fixed length: only the first ``size`` entries are real."""
+
+    index: Int[Array, "*batch n_max"]
+    size: Int[Array, "*batch"]
+
+
+class ClientData(NamedTuple):
+    """What one client owns, as index lists; stacked over clients inside a Federation.
+
+    ``id`` is a permutation of 0..N-1 for seen clients. Unseen clients have ids of their own (0..U-1), which only
+    separate their random keys: algorithms see the id -1 for them.
+    """
+
+    id: Int[Array, "*batch"]
+    train: Rows
+    valid: Rows
+    test: Rows
+    noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: nowhere
+
+
+class Federation(NamedTuple):
+    """A partitioned data set: examples, seen clients [N], unseen clients [U] (None: none), the server's rows by name.
+
+    Several federations (one per seed) that share ``examples`` may be stacked: see ``fljax.data.stack``.
+    """
+
+    examples: Examples
+    clients: ClientData
+    unseen: ClientData | None = None
+    held: Mapping[str, Rows] = {}
+
+
+class Subset(NamedTuple):
+    """Some rows of the shared examples, as one client (or the server) reads them: see ``fljax.local.fetch``."""
+
+    examples: Examples
+    rows: Rows
+    noise: Float[Array, ""] | None = None
+
+
+class LocalData(NamedTuple):
+    """Everything that one client can read: the ``data`` argument of the protocol's functions."""
+
+    train: Subset
+    valid: Subset
+    test: Subset
+
+
+# The server's own examples, by name.
+Held = Mapping[str, Subset]

@@ -1,0 +1,145 @@
+"""What the functions of an algorithm are handed, and what they record: seats, cohorts, labelled values."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+Info = Mapping[str, "Array | Labelled"]
+
+
+class Census(NamedTuple):
+    """What the server knows of the population before round 0: sample counts by client id."""
+
+    train: Int[Array, " N"]
+    valid: Int[Array, " N"]
+
+
+class Seat(NamedTuple):
+    """Where one client sits in a call.
+
+    Attributes:
+      round: 0-based round.
+      id: client id in 0..N-1, or -1 for an unseen client (then index no ``[N]`` array with it).
+      slot: what the client is asked for, e.g. which cluster model it trains; 0 where there is only one thing.
+      known: a Python bool: False for an unseen client. Static, so ``if not seat.known`` is allowed.
+      first: a Python bool, static: True where ``send`` shows what ``init_client`` needs once, before a client's first
+        round.
+    """
+
+    round: Int[Array, ""]
+    id: Int[Array, ""]
+    slot: Int[Array, ""]
+    known: bool = True
+    first: bool = False
+
+
+_MARKS = tuple[bool, bool]
+
+
+def _flatten_seat(seat: Seat) -> tuple[tuple[Any, Any, Any], _MARKS]:
+    return (seat.round, seat.id, seat.slot), (seat.known, seat.first)
+
+
+def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, _MARKS]:
+    leaves, marks = _flatten_seat(seat)
+    names = map(jax.tree_util.GetAttrKey, ("round", "id", "slot"))
+    return tuple(zip(names, leaves, strict=True)), marks
+
+
+# "known" and "first" are no leaves: they stay Python bools under jit and vmap.
+jax.tree_util.register_pytree_with_keys(
+    Seat, _flatten_seat_with_keys, lambda marks, leaves: Seat(*leaves, known=marks[0], first=marks[1]), _flatten_seat
+)
+
+
+class Cohort(NamedTuple):
+    """Who trains in a round: a fixed number of rows S, each one (client, slot).
+
+    Where ``present`` is False the row is empty: its id is ignored, its weight is zero and nothing of it is kept.
+    An id may stand in several rows (with different slots) only if training changes no client state.
+    """
+
+    id: Int[Array, " S"]
+    slot: Int[Array, " S"]
+    present: Bool[Array, " S"]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("values",), meta_fields=("dimensions",))
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """An entry of Info with the names of its dimensions, which are static.
+
+    Attributes:
+      values: as many dimensions as there are names; the engine adds seeds and rounds in front.
+      dimensions: such as ``("client",)``. Usual names are client, row (of the cohort) and cluster.
+    """
+
+    values: Any
+    dimensions: tuple[str, ...]
+
+
+def along(*dimensions: str, **values: Any) -> dict[str, Labelled]:
+    """Entries of Info that share their dimensions: ``along("row", loss=loss, weight=weight)``."""
+    return {name: Labelled(entry, dimensions) for name, entry in values.items()}
+
+
+def unlabelled(info: Info) -> dict[str, Any]:
+    """The values of Info alone, by name."""
+    return {name: entry.values if isinstance(entry, Labelled) else entry for name, entry in info.items()}
+
+
+class Available(NamedTuple):
+    """Who can take part in a round.
+
+    Attributes:
+      population: how many clients there are, N. A Python int, static.
+      among: ``[N]`` by id, who can; None: everybody. Ask for it where everybody is a simpler case, else for ``mask``.
+    """
+
+    population: int
+    among: Bool[Array, " N"] | None = None
+
+    def mask(self) -> Bool[Array, " N"]:
+        """``[N]`` by id, who can."""
+        return jnp.ones(self.population, bool) if self.among is None else self.among
+
+    def only(self, some: Bool[Array, " N"]) -> Available:
+        """Those of them who are also among ``some``."""
+        return Available(self.population, some if self.among is None else self.among & some)
+
+
+jax.tree_util.register_pytree_node(
+    Available, lambda each: ((each.among,), each.population), lambda population, among: Available(population, *among)
+)
+
+
+class PerClient(NamedTuple):
+    """What of the Server belongs to one client each, such as the models that clients are rewarded with.
+
+    Where one client is looked at (``send``, ``contribute``, ``counts``), its own row stands here instead; for an unseen
+    client zeros. So no client's part of a round needs the rows of others.
+
+    Attributes:
+      values: leaves ``[N, ...]`` by id.
+    """
+
+    values: PyTree
+
+
+def seen_from(server: PyTree, seat: Seat) -> PyTree:
+    """The Server as ``send``, ``contribute`` and ``counts`` see it from a seat: of ``PerClient`` the client's row."""
+
+    def own(leaf: Array) -> Array:
+        return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
+
+    def look(part: Any) -> Any:
+        return jax.tree.map(own, part.values) if isinstance(part, PerClient) else part
+
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient))
