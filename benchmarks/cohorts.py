@@ -44,7 +44,7 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     from fljax import algorithms, models
     from fljax.engine import Execution, program
     from fljax.engine.execution import resolve
-    from fljax.local import Local
+    from fljax.training import Local
     from fljax.types import ClientData, Examples, Federation, Rows
 
     try:
@@ -60,7 +60,7 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     task = models.mlp((28, 28), 10, hidden=(64, 30), dropout=0.0)
     more = {"threshold": 1.0} if name == "incfl" else {}
     algorithm = getattr(algorithms, name)(task, Local(0.05, 30, epochs=1), clients_per_round=None, **more)
-    spec, inputs = program.split(algorithm, data)
+    spec, inputs = program.partition_plan(algorithm, data)
     execution = Execution(devices=devices)
     lanes = resolve(execution, shapes_of(spec, inputs, 1).sizes)
     traced = list(program.trace_all(spec, lanes, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]

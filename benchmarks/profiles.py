@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax import algorithms, data, engine, local, models, scenarios
+from fljax import algorithms, data, engine, models, scenarios, training
 from fljax.engine import jit
 
 CLIENTS, CHECKED = 10, (0, 341, 1022)
@@ -35,7 +35,7 @@ def main() -> None:
     assert digits.classes is not None
     task = models.mlp(digits.x.shape[1:], digits.classes, prepare=models.standardise(digits.mean, digits.std))
     profiles = (np.arange(options.profiles)[:, None] >> np.arange(CLIENTS)[None, :]) & 1 == 1
-    given: dict[str, Any] = {"task": task, "local": local.Local(0.1, batch_size=32, steps=10)}
+    given: dict[str, Any] = {"task": task, "local": training.Local(0.1, batch_size=32, steps=10)}
     plans = [engine.Plan(riding, {**given, "who": profile}) for profile in profiles]
     execution = engine.Execution(devices="all")
 

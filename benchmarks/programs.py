@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fljax import algorithms, data, engine, local, models
+from fljax import algorithms, data, engine, models, training
 
 CLIENTS, ROWS, CLASSES = 4, 6, 2
 
@@ -46,7 +46,7 @@ def simulate(features: int) -> None:
     y, owners = random.integers(0, CLASSES, rows), np.repeat(np.arange(CLIENTS), ROWS)
     federation = data.from_arrays(x, y, owners)
     task = models.logistic_regression((features,), CLASSES)
-    algorithm = algorithms.fedavg(task, local.Local(0.1, batch_size=2, steps=2), clients_per_round=CLIENTS)
+    algorithm = algorithms.fedavg(task, training.Local(0.1, batch_size=2, steps=2), clients_per_round=CLIENTS)
     result = engine.simulate(algorithm, federation, rounds=2)
     assert np.all(np.isfinite(result.metrics["test_loss"]))
 

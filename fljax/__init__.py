@@ -24,24 +24,26 @@ if TYPE_CHECKING:
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan
+    from fljax.engine import rollout as rollout
     from fljax.engine import simulate as simulate
     from fljax.engine import standalone as standalone
     from fljax.engine import use_cores as use_cores
-    from fljax.local import Local as Local
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
+    from fljax.training import Local as Local
     from fljax.types import Algorithm as Algorithm
     from fljax.types import Federation as Federation
     from fljax.types import Task as Task
 
 _HOME = {
     "simulate": "engine",
+    "rollout": "engine",
     "standalone": "engine",
     "use_cores": "engine",
     "Plan": "engine",
     "Execution": "engine",
     "Block": "engine",
-    "Local": "local",
+    "Local": "training",
     "Result": "results",
     "Reference": "results",
     "Algorithm": "types",
@@ -60,6 +62,7 @@ _MODULES = (
     "saved_models",
     "scenarios",
     "theory",
+    "training",
     "trees",
     "types",
 )

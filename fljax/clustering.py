@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import cluster_means
 from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
 from fljax.engine import Execution, is_stacked, simulate
-from fljax.local import Local
 from fljax.scenarios.common import with_server
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
 
 

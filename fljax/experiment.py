@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import data, measured, models, results
+from fljax import data, models, preparation, results
+from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.config import Config
 from fljax.engine import (
     Block,
@@ -30,12 +30,8 @@ from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.plans import (
-    accepted,
-    accepts,
-    arguments_for,
     build_local,
     build_plan,
-    required_parameters,
     standalone_local,
     with_required_loss,
 )
@@ -134,9 +130,11 @@ def _run(
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, config.rounds, words)
-        decisions = measured.decision_rounds(config) if entry is config.algorithms[0] else ()
+        decisions = preparation.decision_rounds(config) if entry is config.algorithms[0] else ()
         with about_algorithm(label):
-            plan = build_plan(config, entry, task, local, reference, federation, measured.baselines_of(config, parts))
+            plan = build_plan(
+                config, entry, task, local, reference, federation, preparation.baselines_of(config, parts)
+            )
             result = simulate(
                 plan,
                 federation,
@@ -174,7 +172,7 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
     source = resolve(config.data.dataset, data.SOURCES, "dataset")
     options = dict(config.data.dataset_options)
     counts = {"clients": config.data.clients, "unseen": config.data.unseen}
-    by_seed = "seed" in inspect.signature(source).parameters
+    by_seed = "seed" in parameters_of(source)
     datasets = {}
     federations = []
     for seed in config.seeds:
@@ -206,7 +204,7 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
     if known and not accepts(builder, "vocabulary"):
         texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
         raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
-    if not known and "vocabulary" in required_parameters(builder):
+    if not known and is_required(builder, "vocabulary"):
         asked = f"{config.model.name}, which asks for a vocabulary"
         raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
     if dataset.classes is None and builder in models.MODELS.values():
@@ -216,7 +214,8 @@ def build_federation(config: Config, tell: Callable[..., None] | None = None) ->
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    must = accepted(required_parameters(builder), {"prepare": None, "dtype": jnp.float32})
+    defaults = {"prepare": None, "dtype": jnp.float32}
+    must = {name: value for name, value in defaults.items() if is_required(builder, name)}
     task = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
     return data.stack(federations), task
 

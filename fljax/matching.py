@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 
 
-def aligned(
+def align_clusters(
     accuracy: Float[np.ndarray, "*batch evaluated_round C D"],
 ) -> Float[np.ndarray, "*batch evaluated_round C D"]:
     """Numbers the clusters by the source distributions that their models fit.

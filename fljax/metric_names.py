@@ -7,6 +7,8 @@ Accuracies are fractions. Averages count only clients that have the value.
 
 from __future__ import annotations
 
+from fljax.scalar_metrics import OVER_CLIENTS
+
 # Arrays over clients. Those with an "unseen_" twin come first.
 PER_CLIENT = {
     "test_loss": "per client: mean loss on its test rows of the model that it would use",
@@ -26,42 +28,7 @@ PER_SEEN_CLIENT = {
     "decision_valid_accuracy": "per client: valid_accuracy after the rounds at which a scenario compares with it",
 }
 
-# One number per seed and evaluation. Those with an "unseen_" twin come first.
-OVER_CLIENTS = {
-    "incentivised_participation_rate": (
-        "fraction of clients with test_loss < standalone_test_loss (INCFL, equation 1)"
-    ),
-    "global_incentivised_participation_rate": (
-        "fraction of clients with global_test_loss, or test_loss where there is none, < standalone_test_loss "
-        "(INCFL, equation 1, before any tuning)"
-    ),
-    "global_model_appeal": (
-        "fraction of clients with global_test_loss, or test_loss where there is none, < required_loss "
-        "(MaxFL, equation 1)"
-    ),
-    "ipr_loss": "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
-    "ipr_accuracy": "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
-    "preferred_model_accuracy": (
-        "mean over clients of test_accuracy where test_loss < standalone_test_loss, "
-        "else standalone_test_accuracy (INCFL)"
-    ),
-    "preferred_model_accuracy_by_accuracy": (
-        "mean over clients of the larger of test_accuracy and standalone_test_accuracy"
-    ),
-    "preferred_model_accuracy_by_threshold": (
-        "mean over clients of global_test_accuracy where global_test_loss < required_loss, else "
-        "standalone_test_accuracy (MaxFL); of the deployed model where there is no global one"
-    ),
-    "average_loss": "mean over clients of test_loss",
-    "average_accuracy": "mean over clients of test_accuracy",
-    "global_average_accuracy": "mean over clients of global_test_accuracy",
-    "maximum_accuracy": "largest test_accuracy over clients (IAFL)",
-    "accuracy_increase": "mean over clients of test_accuracy minus standalone_test_accuracy (IAFL)",
-    "pearson_correlation": "correlation over clients of test_accuracy and standalone_test_accuracy (IAFL)",
-    "average_gain": "mean over clients of personalised_model_accuracy_gain (IP-FL)",
-    "opt_outs": "number of clients with personalised_model_accuracy_gain < 0 (IP-FL)",
-    "participation_rate": "fraction of clients with personalised_model_accuracy_gain >= 0 (IP-FL)",
-}
+# One number per seed and evaluation, besides those of ``fljax.scalar_metrics``.
 OVER_SEEN_CLIENTS = {
     "average_valid_accuracy": "mean over clients of valid_accuracy",
     "contribution_correlation": "correlation over clients of test_accuracy and the contribution last reported (IAFL)",
@@ -92,6 +59,6 @@ def _with_unseen(lines: dict[str, str]) -> dict[str, str]:
 
 
 # Names of single numbers per seed and evaluation, which tables show and sweeps choose by.
-SCALARS = _with_unseen(OVER_CLIENTS) | OVER_SEEN_CLIENTS
+SCALARS = _with_unseen({name: each.sentence for name, each in OVER_CLIENTS.items()}) | OVER_SEEN_CLIENTS
 # Every name that may stand in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS

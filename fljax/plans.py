@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import algorithms, contributions, measured, results, scenarios
+from fljax import algorithms, contributions, preparation, results, scenarios
+from fljax.arguments import arguments_for, is_required
 from fljax.config import AlgorithmEntry, Config
 from fljax.engine import Plan, as_declared
-from fljax.local import Local
 from fljax.naming import resolve
 from fljax.results import Reference
+from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
 
 
@@ -27,9 +27,9 @@ class Composed(NamedTuple):
     def __call__(
         self, arguments: Mapping[str, Any], options: tuple[Mapping[str, Any], ...], **by_seed: Any
     ) -> Algorithm:
-        algorithm = self.build(**(accepted(self.build, by_seed) | dict(arguments)))
+        algorithm = self.build(**arguments_for(self.build, by_seed, arguments))
         for wrap, chosen in zip(self.wrappers, options, strict=True):
-            algorithm = wrap(algorithm, **(accepted(wrap, by_seed) | dict(chosen)))
+            algorithm = wrap(algorithm, **arguments_for(wrap, by_seed, chosen))
         return algorithm
 
 
@@ -97,17 +97,19 @@ def build_plan(
     started = fixed.pop("clustering", None)
     wrapping = tuple(zip(wrappers, options, strict=True))
     given = ((build, fixed), *wrapping)
-    wanted = {name for each, own in given for name in accepted(each, known) if name not in own}
+    wanted = {name for each, own in given for name in arguments_for(each, known) if name not in own}
     if "contribution" in wanted:
-        known["contribution"] = contributions.measure(measure, measured.facts(federation, reference))
+        known["contribution"] = contributions.measure(measure, preparation.facts(federation, reference))
     by_seed = {name: values for name, values in known.items() if name in wanted}
-    asking = [(wrap, own) for wrap, own in wrapping if measured.asks_for_baseline(wrap, own)]
+    asking = [(wrap, own) for wrap, own in wrapping if preparation.asks_for_baseline(wrap, own)]
     if asking:
-        by_seed["baseline"] = measured.baseline(entry.label, asking, baselines)
+        by_seed["baseline"] = preparation.baseline(entry.label, asking, baselines)
     if started is not None and started.name != "random":
-        by_seed["clustering"] = measured.started(config, started, build, fixed, task, local, federation, trial)
-    else:
-        fixed |= accepted(required_parameters(build), {"clustering": None})
+        by_seed["clustering"] = preparation.initial_clusters(
+            config, started, build, fixed, task, local, federation, trial
+        )
+    elif is_required(build, "clustering"):
+        fixed["clustering"] = None
     fixed, options = as_declared(build, fixed), tuple(itertools.starmap(as_declared, wrapping))
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
 
@@ -116,27 +118,4 @@ def with_required_loss(plan: Plan, reference: Reference) -> Reference:
     """The reference with the ``threshold`` that the config gives the algorithm, or else one of its scenarios."""
     given = (plan.arguments["arguments"], *plan.arguments["options"])
     own = next((options["threshold"] for options in given if "threshold" in options), None)
-    return results.requiring(reference, own)
-
-
-def accepted(function: Callable[..., Any] | Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of ``offered`` that the function has parameters for; its parameters may be given instead."""
-    names = function if isinstance(function, Mapping) else inspect.signature(function).parameters
-    return {name: value for name, value in offered.items() if name in names}
-
-
-def required_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Parameters that cannot be left out."""
-    parameters = inspect.signature(function).parameters
-    return {name: each for name, each in parameters.items() if each.default is each.empty}
-
-
-def accepts(function: Callable[..., Any], name: str) -> bool:
-    """Whether the function can be given an argument of this name."""
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-
-
-def arguments_for(function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, and what the function has parameters for of what is offered."""
-    return accepted(function, offered) | dict(given)
+    return results.with_threshold(reference, own)

@@ -5,8 +5,8 @@ dataset, partition, split (whose test data), algorithm, metric, mean and, under 
 none is), of the kind that ``spread`` says.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Ours have the numbers of the distributions that
-they fit (``fljax.matching.aligned``). Where the split is a "best-distribution", both numbers are about the distribution
-on which the cluster's model is best; the split names theirs, ours may be another.
+they fit (``fljax.matching.align_clusters``). Where the split is a "best-distribution", both numbers are about the
+distribution on which the cluster's model is best; the split names theirs, ours may be another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.matching import aligned
+from fljax.matching import align_clusters
 from fljax.naming import unknown
 from fljax.report.tables import last_values, mean_and_std
 
@@ -223,7 +223,7 @@ def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray |
     cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
     if accuracy is None or cluster >= accuracy.shape[2]:
         return None
-    own = aligned(accuracy)[:, -1, cluster]
+    own = align_clusters(accuracy)[:, -1, cluster]
     if row.split.startswith(BEST):
         return np.asarray(formulas.maximum_accuracy(own))
     distribution = ord(row.split[-1]) - ord("A")

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
+from fljax.scalar_metrics import over_clients
 from fljax.types import Labelled, unlabelled
 
 # Entries of a table over rounds and clients; a larger one is left out of the records.
@@ -30,7 +31,8 @@ class Reference(NamedTuple):
       test_accuracy: ``[seeds, N]``, a fraction; None where the task has no score.
       unseen_threshold, unseen_test_loss, unseen_test_accuracy: ``[seeds, U]``; None without unseen clients.
       params: the standalone models ``[seeds, N, ...]``, if they were asked for.
-      required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See ``requiring``.
+      required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See
+        ``with_threshold``.
       unseen_required: ``[seeds, U]``; None: ``unseen_threshold``.
     """
 
@@ -45,7 +47,7 @@ class Reference(NamedTuple):
     unseen_required: Float[np.ndarray, "seeds U"] | None = None
 
 
-def requiring(reference: Reference, threshold: Any) -> Reference:
+def with_threshold(reference: Reference, threshold: Any) -> Reference:
     """The reference with the losses that an algorithm was told its clients require.
 
     Args:
@@ -111,13 +113,14 @@ def metrics_dataset(
         coordinates |= {axis: np.arange(size) for axis, size in zip(axes, values.shape[2:], strict=True)}
     if reference is not None:
         variables |= _reference_variables(reference, coordinates)
-    for prefix in ("", "unseen_"):
-        values = {name: array for name, (_, array) in variables.items()}
-        if f"{prefix}test_loss" in values:
-            scalars = _scalars(prefix, values)
-            variables |= {
-                prefix + name: (("seed", "evaluated_round"), np.asarray(value)) for name, value in scalars.items()
-            }
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        per_client = {}
+        for name, (dimensions, values) in variables.items():
+            if name.startswith(prefix) and dimensions[-1] == axis:
+                # Standalone models are the same at every evaluation.
+                per_client[name.removeprefix(prefix)] = values if len(dimensions) == 3 else np.asarray(values)[:, None]
+        for name, values in over_clients(per_client).items():
+            variables[prefix + name] = (("seed", "evaluated_round"), np.asarray(values))
     if "valid_accuracy" in variables:
         average = formulas.average_accuracy(variables["valid_accuracy"][1])
         variables["average_valid_accuracy"] = (("seed", "evaluated_round"), average)
@@ -183,47 +186,6 @@ def _joined(references: Sequence[Reference | None]) -> Reference | None:
         return None
     joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
     return Reference(*joined)
-
-
-def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Every metric over clients, from arrays ``[seed, evaluated_round, client]``."""
-    loss, accuracy = values[prefix + "test_loss"], values.get(prefix + "test_accuracy")
-    scalars = {"average_loss": formulas.average_accuracy(loss)}
-    if accuracy is not None:
-        scalars["average_accuracy"] = formulas.average_accuracy(accuracy)
-        scalars["maximum_accuracy"] = formulas.maximum_accuracy(accuracy)
-    common = values.get(prefix + "global_test_loss")  # of the model before any client changes it
-    if prefix + "global_test_accuracy" in values:
-        scalars["global_average_accuracy"] = formulas.average_accuracy(values[prefix + "global_test_accuracy"])
-    if prefix + "standalone_test_loss" not in values:
-        return scalars
-    alone_loss = values[prefix + "standalone_test_loss"][:, None]
-    required = values[prefix + "required_loss"][:, None]
-    # GM-Appeal is about the model that all clients have in common.
-    common, common_accuracy = (
-        (loss, accuracy) if common is None else (common, values.get(prefix + "global_test_accuracy"))
-    )
-    scalars |= {
-        "incentivised_participation_rate": formulas.incentivised_participation_rate(loss, alone_loss),
-        "global_incentivised_participation_rate": formulas.incentivised_participation_rate(common, alone_loss),
-        "global_model_appeal": formulas.global_model_appeal(common, required),
-        "ipr_loss": formulas.ipr_loss(loss, alone_loss),
-    }
-    if accuracy is None or common_accuracy is None or prefix + "standalone_test_accuracy" not in values:
-        return scalars
-    alone_accuracy = values[prefix + "standalone_test_accuracy"][:, None]
-    return scalars | {
-        "ipr_accuracy": formulas.ipr_accuracy(accuracy, alone_accuracy),
-        "preferred_model_accuracy": formulas.preferred_model_accuracy(accuracy, alone_accuracy, loss, alone_loss),
-        "preferred_model_accuracy_by_accuracy": formulas.preferred_model_accuracy(
-            accuracy, alone_accuracy, prefer="accuracy"
-        ),
-        "preferred_model_accuracy_by_threshold": formulas.preferred_model_accuracy(
-            common_accuracy, alone_accuracy, common, required
-        ),
-        "accuracy_increase": formulas.accuracy_increase(accuracy, alone_accuracy),
-        "pearson_correlation": formulas.pearson_correlation(accuracy, alone_accuracy),
-    }
 
 
 class Wire(NamedTuple):
@@ -391,7 +353,6 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         gain = formulas.personalised_model_accuracy_gain(accuracy.values, other.values[None])
         dims = accuracy.dims[:-1]
         found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
-        found[prefix + "average_gain"] = (dims, formulas.average_accuracy(gain))
-        found[prefix + "opt_outs"] = (dims, formulas.opt_outs(gain))
-        found[prefix + "participation_rate"] = (dims, formulas.participation_rate(gain))
+        for scalar, values in over_clients({"personalised_model_accuracy_gain": gain}).items():
+            found[prefix + scalar] = (dims, values)
     return found.assign_attrs(baseline=baseline)

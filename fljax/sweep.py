@@ -141,8 +141,8 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
         with about_algorithm(label):
             found = _algorithm(grid.cells, place, worlds, made, references, tell)
         parts[label] = (
-            gridded([each for each, _ in found], grid.axes),
-            gridded([each for _, each in found], grid.axes),
+            unstack_cells([each for each, _ in found], grid.axes),
+            unstack_cells([each for _, each in found], grid.axes),
         )
         if directory is not None:
             save(directory, *_join(grid, parts), config)
@@ -280,7 +280,7 @@ def _algorithm(
     return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
 
 
-def gridded(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
+def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
     """Datasets of cells, the last axis changing fastest, as one with the axes in front of every variable."""
     numbers = [
         each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})

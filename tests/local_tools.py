@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fljax import local
-from fljax.local import Local
+from fljax import training
 from fljax.models import correct
+from fljax.training import Local
 from fljax.types import Examples, Rows, Subset, Task
 
 KEY = jax.random.key(3)
@@ -20,10 +20,10 @@ KEY = jax.random.key(3)
 CAPACITY = 12
 STEPS, EPOCHS = Local(0.1, 4, steps=3), Local(0.1, 4, epochs=2)
 run_draw = jax.jit(
-    lambda key, index, size, how, steps=None: local.draw(key, rows_only(index, size), how, steps=steps),
+    lambda key, index, size, how, steps=None: training.draw(key, rows_only(index, size), how, steps=steps),
     static_argnums=3,
 )
-run_distinct = jax.jit(local.draw_distinct, static_argnums=(2, 3))
+run_distinct = jax.jit(training.draw_distinct, static_argnums=(2, 3))
 
 
 def linear_loss(logits, y):
@@ -122,7 +122,7 @@ def start(dtype=jnp.float32):
 @functools.partial(jax.jit, static_argnames=("task", "how", "loss", "adjust"))
 def run_train(params, own, weight_decay, task, how, round, loss, adjust):
     how = how if weight_decay is None else how._replace(weight_decay=weight_decay)
-    return local.train(KEY, params, own, task=task, local=how, round=round, loss=loss, adjust=adjust)
+    return training.train(KEY, params, own, task=task, local=how, round=round, loss=loss, adjust=adjust)
 
 
 def trained(own, how, *, task=LINEAR, round=0, loss=None, adjust=None):

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from fljax import metrics as formulas
-from fljax.matching import aligned
+from fljax.matching import align_clusters
 from fljax.results import (
     Reference,
     Wire,
@@ -312,7 +312,7 @@ def brute_force(accuracy):
 @pytest.mark.parametrize(("clusters", "distributions"), [(2, 2), (4, 4), (4, 2), (1, 1), (3, 1)])
 def test_aligned_clusters(clusters, distributions):
     accuracy = np.random.default_rng(clusters).random((3, 2, 5, clusters, distributions))
-    found = aligned(accuracy)
+    found = align_clusters(accuracy)
     assert found.shape == accuracy.shape
     for place in np.ndindex(3, 2):
         own = np.trace(found[place][-1])
@@ -325,13 +325,13 @@ def test_aligned_clusters(clusters, distributions):
 
 def test_aligned_clusters_that_are_few_equal_or_absent():
     few = np.array([[[0.1, 0.2, 0.9], [0.8, 0.3, 0.1]]])
-    np.testing.assert_array_equal(aligned(few), few[:, ::-1])
-    np.testing.assert_array_equal(aligned(np.full((1, 3, 3), 0.5)), np.full((1, 3, 3), 0.5))
+    np.testing.assert_array_equal(align_clusters(few), few[:, ::-1])
+    np.testing.assert_array_equal(align_clusters(np.full((1, 3, 3), 0.5)), np.full((1, 3, 3), 0.5))
     nothing = np.full((2, 1, 3, 3), np.nan)
-    np.testing.assert_array_equal(aligned(nothing), nothing)
+    np.testing.assert_array_equal(align_clusters(nothing), nothing)
     # The first is no cluster of this algorithm.
     padded = np.array([[[np.nan, np.nan], [0.0, 0.9], [0.8, 0.7]]])
-    np.testing.assert_array_equal(aligned(padded)[0], padded[0][[2, 1, 0]])
+    np.testing.assert_array_equal(align_clusters(padded)[0], padded[0][[2, 1, 0]])
 
 
 def test_files(tmp_path):

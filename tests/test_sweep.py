@@ -239,7 +239,7 @@ def test_gridded() -> None:
         xr.Dataset({"x": (("seed", "row"), np.full((1, 1 + i % 2), i)), "a": ((), True)}, {"row": range(1 + i % 2)})
         for i in range(4)
     ]
-    found = sweep.gridded(cells, axes)
+    found = sweep.unstack_cells(cells, axes)
     assert found["x"].dims == ("a", "b", "seed", "row")
     np.testing.assert_array_equal(found["x"].isel(seed=0, row=0), [[0, 1], [2, 3]])
     assert np.isnan(found["x"].isel(b=0, row=1)).all()  # shorter cells are filled up

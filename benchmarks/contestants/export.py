@@ -16,7 +16,7 @@ import numpy as np
 import parts
 
 import fljax
-from fljax import local as training
+from fljax import training
 from fljax.algorithms.common import sample_uniform
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.types import Available, Rows, Subset

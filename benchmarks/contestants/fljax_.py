@@ -75,7 +75,7 @@ def draw(question: dict[str, Any]) -> dict[str, Any]:
     """Seconds of drawing all batches of so many rounds, alone, in one program; the best of five."""
     import jax.numpy as jnp
 
-    from fljax import local as training
+    from fljax import training
     from fljax.types import Rows, Subset
 
     index, size = jnp.zeros(meta["samples"], jnp.int32), jnp.asarray(meta["samples"], jnp.int32)

@@ -79,7 +79,7 @@ def floor(meta: dict[str, Any]) -> dict[str, Any]:
     from fljax.engine.execution import resolve
     from fljax.engine.shapes import measure
 
-    spec, inputs = program.split(parts.algorithm(meta, parts.task(meta)), federation(meta))
+    spec, inputs = program.partition_plan(parts.algorithm(meta, parts.task(meta)), federation(meta))
     lanes = resolve(Execution(devices=1), measure(spec, inputs, meta["seeds"]).sizes)
     shape = lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))  # noqa: E731
     inputs = jax.tree.map(shape, inputs)

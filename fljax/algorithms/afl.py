@@ -13,20 +13,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.algorithms.common import (
     Entry,
-    one_model,
+    normalise_weights,
     require_plain_sgd,
-    share,
+    single_model,
 )
 from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
-from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
@@ -100,7 +99,7 @@ def afl(
                 f"expected clients_per_round to be all {population} clients for afl, got {clients_per_round}"
             )
         model = task.init(key)
-        mixture = share((census.train > 0).astype(jnp.result_type(float)))
+        mixture = normalise_weights((census.train > 0).astype(jnp.result_type(float)))
         return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
 
     def train(key: Key[Array, ""], seat: Seat, down: AflDown, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
@@ -141,9 +140,9 @@ def afl(
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)
-        return after, along("client", mixture=mixture) | along("row", weight=share(rows.weight), loss=loss)
+        return after, along("client", mixture=mixture) | along("row", weight=normalise_weights(rows.weight), loss=loss)
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,

@@ -14,18 +14,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_positive, check_share, select_uniform, share
+from fljax.algorithms.common import (
+    IAFL_REFERENCE,
+    Entry,
+    check_positive,
+    check_share,
+    normalise_weights,
+    select_uniform,
+)
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
-    checked_sharing,
-    models_for_all,
-    recovering,
+    check_sharing,
+    per_client_models,
     reference_model,
     reward_rates,
     share_rewards,
+    with_recovery,
 )
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
 
 REFERENCE = """@inproceedings{xu2021gradient,
@@ -97,7 +104,7 @@ def cgsv(
         shares = aggregators.cgsv_shares(after.book.reputation, beta=beta)
         return after, along("client", contribution=after.book.reputation, share=shares)
 
-    usual = models_for_all(task, local, select_uniform(clients_per_round), aggregate)
+    usual = per_client_models(task, local, select_uniform(clients_per_round), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
@@ -139,7 +146,7 @@ def cgsv_iafl(
     Raises:
       ValueError: as for ``iafl``.
     """
-    sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
     _check(length, alpha)
 
     def aggregate(
@@ -156,7 +163,7 @@ def cgsv_iafl(
         after = share_rewards(key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
-    usual = models_for_all(task, local, recovering(select_uniform(clients_per_round), recovery), aggregate)
+    usual = per_client_models(task, local, with_recovery(select_uniform(clients_per_round), recovery), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
@@ -172,7 +179,7 @@ def _with_book(init_server: InitServer) -> InitServer:
     def init(key: Key[Array, ""], census: Census) -> Models:
         server = init_server(key, census)
         size = census.train.astype(jnp.result_type(float))
-        weight = share(size)
+        weight = normalise_weights(size)
         return server._replace(book=Book(jnp.zeros_like(weight), weight))
 
     return init

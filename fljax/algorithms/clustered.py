@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax.local.evaluation import SIDE_BY_SIDE
+from fljax import training
+from fljax.loops import repeat
+from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import Judged, LocalData, Rows, Subset, Task
 
 
@@ -72,7 +73,7 @@ def row_losses(
 ) -> Float[Array, "C n_max"]:
     """Every model's loss on each row of a subset, 0 beyond its last row; what lies there is not computed.
 
-    ``key`` is that of the noise of the features, as for ``evaluate``. The result has no derivative.
+    ``key`` is that of the noise of the features, as for ``evaluate``.
     """
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // training.AT_ONCE)
@@ -88,7 +89,7 @@ def row_losses(
             return some(0)
         found = jax.eval_shape(some, 0)
         nothing = jnp.zeros((parts, width), found.dtype)
-        found = jax.lax.fori_loop(0, -(-size // width), lambda part, all: all.at[part].set(some(part)), nothing)
+        found = repeat(-(-size // width), lambda part, all: all.at[part].set(some(part)), nothing, most=parts)
         return found.reshape(-1)[:capacity]
 
     return each(one, models)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import trees
-from fljax.local import Local, Optimizer, named_optimizer
 from fljax.messages import Report
 from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
+from fljax.training import Local, Optimizer, named_optimizer
 from fljax.types import (
     Algorithm,
     Available,
@@ -59,6 +59,9 @@ class Entry(NamedTuple):
       reference: BibTeX of its source, or of all of its sources.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client has to be asked in every round.
+      differentiable: hyper-parameters through whose rounds gradients flow (``fljax.rollout``).
+      flat: floats whose gradient is zero by construction, because a result depends on them by rounding, by ranks, by
+        choices or not at all.
     """
 
     build: Callable[..., Algorithm]
@@ -66,9 +69,11 @@ class Entry(NamedTuple):
     reference: str
     example: dict[str, Any] = {}
     needs_all: bool = False
+    differentiable: tuple[str, ...] = ()
+    flat: tuple[str, ...] = ()
 
 
-class OneModel(NamedTuple):
+class SingleModel(NamedTuple):
     """Server of an algorithm with a single model, and the state of the server's optimizer."""
 
     model: PyTree
@@ -157,35 +162,35 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
 
 def init_model(task: Task) -> InitServer:
     """``init_server`` of an algorithm with one model: the task's initial parameters."""
-    return lambda key, census: OneModel(task.init(key))
+    return lambda key, census: SingleModel(task.init(key))
 
 
 def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
     """As ``init_model``, with the state of the server's optimizer."""
 
-    def init_server(key: Key[Array, ""], census: Census) -> OneModel:
+    def init_server(key: Key[Array, ""], census: Census) -> SingleModel:
         model = task.init(key)
-        return OneModel(model, server_side.init(model))
+        return SingleModel(model, server_side.init(model))
 
     return init_server
 
 
-def send_model(server: OneModel, seat: Seat) -> PyTree:
+def send_model(server: SingleModel, seat: Seat) -> PyTree:
     """Down is the model itself."""
     return server.model
 
 
-def whole(down: PyTree) -> PyTree:
+def received_model(down: PyTree) -> PyTree:
     """Down is the model that all have in common."""
     return down
 
 
-def shown(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
+def use_received_model(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
     """The client uses the model that it is shown, which is its own."""
     return down
 
 
-def one_model(
+def single_model(
     task: Task,
     *,
     clients_per_round: int | None,
@@ -203,12 +208,12 @@ def one_model(
         train=train,
         aggregate=lambda key, round, server, up, cohort, held: (server, {}),
         select=select_uniform(clients_per_round),
-        common=whole,
+        common=received_model,
     )
     return usual._replace(**others)
 
 
-def following(
+def with_server_optimizer(
     task: Task,
     contribute: Contribute,
     direction: Callable[..., tuple[PyTree, Info]],
@@ -229,14 +234,14 @@ def following(
     def finish(
         key: Key[Array, ""],
         round: Int[Array, ""],
-        server: OneModel,
+        server: SingleModel,
         total: Total,
         rows: PyTree,
         cohort: Cohort,
         held: Held,
-    ) -> tuple[OneModel, Info]:
+    ) -> tuple[SingleModel, Info]:
         step, info = direction(total, rows, cohort)
-        return OneModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
+        return SingleModel(*server_side.move(server.model, server.optimizer, step, cohort.present)), info
 
     return {"init_server": init_optimized(task, server_side), "aggregate": Streamed(contribute, finish)}
 
@@ -258,14 +263,14 @@ def reported_size(weights: str, data: LocalData) -> Report:
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
     """The direction ``sum_k a_k update_k / sum_k a_k``, where ``a_k`` are the rows; Info: ``weight`` [row]."""
-    return mean(total), along("row", weight=share(rows))
+    return mean(total), along("row", weight=normalise_weights(rows))
 
 
 # A client adds its update as it is, so that the direction is the plain mean over those present.
 contribute_update = contribute_weighted(lambda up: 1.0)
 
 
-def checked(threshold: Array, init_server: InitServer) -> InitServer:
+def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first asks whether ``threshold`` is one number or has one for each client."""
 
     def init(key: Key[Array, ""], census: Census) -> PyTree:
@@ -280,7 +285,7 @@ def checked(threshold: Array, init_server: InitServer) -> InitServer:
     return init
 
 
-def by_client(threshold: Array, id: Int[Array, " S"]) -> Array:
+def threshold_of(threshold: Array, id: Int[Array, " S"]) -> Array:
     """The thresholds of some clients: one number for all, or ``[N]`` by id."""
     return threshold if threshold.ndim == 0 else threshold[id]
 
@@ -304,6 +309,6 @@ def check_positive(name: str, value: float | Array) -> None:
         raise ValueError(f"expected {name} to be positive, got {value}")
 
 
-def share(weights: Float[Array, " S"]) -> Float[Array, " S"]:
+def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for the record; zeros where the sum is zero."""
     return divided(weights, jnp.sum(weights))

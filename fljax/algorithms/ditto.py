@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local, Optimizer
 from fljax.messages import Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{li2021ditto,

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Rows, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{zhang2023fedala,
@@ -218,7 +217,7 @@ def _some(key: Key[Array, ""], subset: Subset, share: float | Array) -> Subset:
     """A random share of a subset's rows, to the nearest number of rows, and at least one."""
     size, capacity = subset.rows.size, subset.rows.index.shape[-1]
     wanted = jnp.round(jnp.asarray(share) * size).astype(size.dtype)
-    order = jnp.clip(training.shuffled(key, size, capacity), 0, capacity - 1)
+    order = jnp.clip(training.shuffle(key, size, capacity), 0, capacity - 1)
     return subset._replace(rows=Rows(subset.rows.index[order], jnp.clip(wanted, jnp.minimum(size, 1), size)))
 
 

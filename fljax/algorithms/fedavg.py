@@ -11,19 +11,18 @@ from typing import Literal
 
 from jaxtyping import Array, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import (
     Entry,
     contribute_update,
     contribute_weighted,
-    following,
     mean_update,
-    one_model,
     reported_size,
+    single_model,
+    with_server_optimizer,
 )
-from fljax.local import Local, Optimizer
 from fljax.messages import Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
@@ -68,11 +67,11 @@ def fedavg(
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 
     contribute = contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
-        **following(task, contribute, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
     )
 
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 from jaxtyping import Array, Key, PyTree
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local, Optimizer
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 

@@ -15,13 +15,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, judged_clusters, row_losses
-from fljax.algorithms.common import Entry, select_uniform, share
-from fljax.local import Local
+from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{marfoq2021federated,
@@ -133,7 +132,7 @@ def fedem(
         held: Held,
     ) -> tuple[Clusters, Info]:
         models = trees.add_scaled(server.models, mean(total), server_lr)
-        info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=share(rows.mass))
+        info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=normalise_weights(rows.mass))
         return Clusters(models), info
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData) -> Mixture:

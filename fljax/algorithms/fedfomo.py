@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
-from fljax.algorithms.rewarding import everywhere
-from fljax.local import Local
+from fljax.algorithms.rewarding import replicate_model
+from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{zhang2021personalized,
@@ -109,7 +108,7 @@ def fedfomo(
 
     def init_server(key: Key[Array, ""], census: Census) -> FedFomoServer:
         population = census.train.shape[0]
-        models = everywhere(task.init(key), population)
+        models = replicate_model(task.init(key), population)
         return FedFomoServer(models, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
     def mean(server: FedFomoServer) -> PyTree:

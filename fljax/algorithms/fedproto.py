@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import Entry, select_uniform
-from fljax.local import AT_ONCE, Local
+from fljax.loops import repeat
 from fljax.streaming import Part, Streamed, Total, divided
+from fljax.training import AT_ONCE, Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{tan2022fedproto,
@@ -196,7 +196,7 @@ def class_sums(
         return total[0] + sums, total[1] + jnp.sum(of_class, axis=0, dtype=jnp.int32)
 
     begin = (jnp.zeros((classes, width), dtype), jnp.zeros(classes, jnp.int32))
-    return jax.lax.fori_loop(0, -(-size // each), one, begin)
+    return repeat(-(-size // each), one, begin, most=parts)
 
 
 def _sizes(task: Task) -> tuple[Callable[[PyTree, Array], Array], int, int]:

@@ -11,12 +11,11 @@ from typing import Literal
 
 from jaxtyping import Array, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import Entry, reported_size
 from fljax.algorithms.fedavg import fedavg
-from fljax.local import Local, Optimizer
 from fljax.messages import Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{li2020federated,

@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, check_share
-from fljax.local import Local
 from fljax.messages import Sent
 from fljax.streaming import Part, Streamed, Total, mean
+from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 REFERENCE = """@inproceedings{ruan2022fedsoft,

@@ -19,17 +19,17 @@ from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
-    checked_length,
-    checked_sharing,
-    models_for_all,
-    recovering,
+    check_sharing,
+    per_client_models,
     reference_model,
     reward_rates,
     select_joining,
     share_rewards,
+    with_checked_length,
+    with_recovery,
 )
-from fljax.local import Local
 from fljax.messages import Report, Sent
+from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 
@@ -75,7 +75,7 @@ def iafl(
       ValueError: if a name or a number is out of range, or (when it is built into a run) if ``contribution`` or
         ``joining`` has another length than the population.
     """
-    sharing = checked_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
+    sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
     given = trees.floating(contribution)
     if isinstance(joining, str) and joining != "contribution":
         raise ValueError(f"expected joining to be probabilities or 'contribution', got {joining!r}")
@@ -90,7 +90,7 @@ def iafl(
         now = given if given.ndim == 1 else given[jnp.minimum(seat.round, given.shape[0] - 1)]
         return Report(contribution=now[seat.id])
 
-    joined = recovering(select_joining(probability, clients_per_round), recovery)
+    joined = with_recovery(select_joining(probability, clients_per_round), recovery)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: Report, available: Available
@@ -104,16 +104,16 @@ def iafl(
     ) -> tuple[Models, Info]:
         return share_rewards(key, server, up.update, cohort, server.book, sharing), {}
 
-    usual = models_for_all(task, local, select, aggregate)
+    usual = per_client_models(task, local, select, aggregate)
 
     def begin(key: Key[Array, ""], census: Census) -> Models:
         # Rates, which are finite whatever clients report.
         rates = reward_rates(jnp.zeros(census.train.shape, given.dtype), sharing)
         return usual.init_server(key, census)._replace(book=rates)
 
-    init_server = checked_length("contribution", given, begin)
+    init_server = with_checked_length("contribution", given, begin)
     if probability is not None:
-        init_server = checked_length("joining", probability, init_server)
+        init_server = with_checked_length("joining", probability, init_server)
     return usual._replace(
         init_server=init_server,
         poll=Poll(ask, shown=False),

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
-from fljax.local import Local
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{ghosh2020efficient,

@@ -15,21 +15,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.aggregators.incfl import check_names
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
     Entry,
-    by_client,
-    checked,
-    following,
-    one_model,
+    single_model,
+    threshold_of,
+    with_checked_threshold,
+    with_server_optimizer,
 )
-from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
@@ -99,7 +98,7 @@ def incfl(
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
-        own = by_client(rho, seat.id).astype(loss.dtype)
+        own = threshold_of(rho, seat.id).astype(loss.dtype)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss, threshold=own)), client
 
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
@@ -114,13 +113,13 @@ def incfl(
         loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))
         return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 
-    parts = following(task, contribute, direction, server_lr, server_optimizer)
-    return one_model(
+    parts = with_server_optimizer(task, contribute, direction, server_lr, server_optimizer)
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
         aggregate=parts["aggregate"],
-        init_server=checked(rho, parts["init_server"]),
+        init_server=with_checked_threshold(rho, parts["init_server"]),
     )
 
 

@@ -19,14 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.algorithms import market
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
-from fljax.local import Local
 from fljax.messages import Report, Sent
+from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 REFERENCE = """@article{khan2023ipfl,

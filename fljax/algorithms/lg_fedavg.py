@@ -14,12 +14,11 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import Entry, contribute_update, mean_update, select_uniform
-from fljax.local import Local
 from fljax.messages import Sent
 from fljax.streaming import Streamed, Total
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 
 REFERENCE = """@article{liang2020think,
@@ -119,7 +118,9 @@ def lg_fedavg(
     )
 
 
-def _chosen(paths: list[str], shared: int | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree) -> list[bool]:
+def _chosen(
+    paths: list[str], shared: int | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree
+) -> list[bool]:
     """Which leaves are shared."""
     if callable(shared):
         return [bool(shared(path)) for path in paths]

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.aggregators.tokens import whole_in
 from fljax.types import Cohort, Held, Info, Rows, Subset, Task, along
 

@@ -15,24 +15,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     Entry,
-    by_client,
-    checked,
-    one_model,
+    normalise_weights,
     require_plain_sgd,
     select_uniform,
-    share,
+    single_model,
+    threshold_of,
+    with_checked_threshold,
 )
 from fljax.algorithms.common import (
     server_optimizer as optimizer,
 )
-from fljax.local import Local, Optimizer
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
 
 REFERENCE = """@inproceedings{blum2021one,
@@ -124,7 +123,7 @@ def mwfed(
 
     def init_server(key: Key[Array, ""], census: Census) -> MwFedServer:
         model = task.init(key)
-        weights = share((census.train > 0).astype(jnp.result_type(float)))
+        weights = normalise_weights((census.train > 0).astype(jnp.result_type(float)))
         return MwFedServer(model, server_side.init(model), weights, jnp.ones_like(weights))
 
     def send(server: MwFedServer, seat: Seat) -> MwFedDown:
@@ -147,7 +146,7 @@ def mwfed(
     ) -> tuple[MwFedUp, PyTree]:
         loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
-        report = Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype))
+        report = Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype))
         if mode == "pooled":
             update, samples = _pooled(key, down, data.train, task, local, seat.round)
             return MwFedUp(update, samples, report), client
@@ -181,15 +180,17 @@ def mwfed(
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
         loss = jnp.where(cohort.present, rows.loss, jnp.nan)
         effort = jnp.where(cohort.present, server.effort[cohort.id], 0)
-        info = along("row", weight=share(rows.samples), loss=loss, effort=effort) | along("client", share=weights)
+        info = along("row", weight=normalise_weights(rows.samples), loss=loss, effort=effort) | along(
+            "client", share=weights
+        )
         return MwFedServer(model, state, weights, server.effort), info
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
         aggregate=Streamed(contribute, finish),
-        init_server=checked(rho, init_server),
+        init_server=with_checked_threshold(rho, init_server),
         send=send,
         select=select,
         common=lambda down: down.model,

@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
-from fljax.algorithms.common import Entry, contribute_update, following, mean_update, one_model
-from fljax.local import Batches, Local, Optimizer
+from fljax import training, trees
+from fljax.algorithms.common import Entry, contribute_update, mean_update, single_model, with_server_optimizer
 from fljax.messages import Sent
+from fljax.training import Batches, Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{fallah2020personalized,
@@ -101,12 +100,12 @@ def perfedavg(
         adapting = Local(alpha, local.batch_size, steps=adaptation_steps)
         return training.train(key, down, data.train, task=task, local=adapting).params
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
         personal=deploy,
-        **following(task, contribute_update, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute_update, mean_update, server_lr, server_optimizer),
     )
 
 

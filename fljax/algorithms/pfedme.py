@@ -13,18 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import (
     Entry,
     contribute_update,
-    following,
     mean_update,
-    one_model,
     require_plain_sgd,
+    single_model,
+    with_server_optimizer,
 )
-from fljax.local import Local, Optimizer
 from fljax.messages import Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{dinh2020personalized,
@@ -108,13 +107,13 @@ def pfedme(
         (model, personal), _ = training.descend(step, (down, down), batches, jax.random.fold_in(key, 1))
         return Sent(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
-        **following(task, contribute_update, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute_update, mean_update, server_lr, server_optimizer),
     )
 
 

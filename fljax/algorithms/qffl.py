@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
-from fljax.algorithms.common import Entry, OneModel, init_optimized, one_model
+from fljax import aggregators, training, trees
+from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.local import Local, Optimizer
 from fljax.messages import Report, Sent
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{li2020fair,
@@ -60,17 +59,17 @@ def qffl(
     def aggregate(
         key: Key[Array, ""],
         round: Int[Array, ""],
-        server: OneModel,
+        server: SingleModel,
         up: Sent,
         cohort: Cohort,
         held: Held,
-    ) -> tuple[OneModel, Info]:
+    ) -> tuple[SingleModel, Info]:
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
         step = aggregators.qffl_update(up.update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
         after = server_side.move(server.model, server.optimizer, step, cohort.present)
-        return OneModel(*after), along("row", loss=jnp.where(cohort.present, up.report.loss, jnp.nan))
+        return SingleModel(*after), along("row", loss=jnp.where(cohort.present, up.report.loss, jnp.nan))
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,

@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, trees
-from fljax import local as training
+from fljax import aggregators, training, trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
-from fljax.algorithms.rewarding import Models, models_for_all
-from fljax.local import Local
+from fljax.algorithms.rewarding import Models, per_client_models
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
 
 
@@ -63,7 +62,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
         return Models(PerClient(moved), reference), along("client", score=score)
 
-    return models_for_all(
+    return per_client_models(
         task,
         local,
         select_uniform(clients_per_round),

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import check_share, select_uniform, shown
-from fljax.local import Local
+from fljax.algorithms.common import check_share, select_uniform, use_received_model
 from fljax.messages import Sent
+from fljax.training import Local
 from fljax.types import (
     Aggregate,
     Algorithm,
@@ -50,7 +49,7 @@ class Sharing(NamedTuple):
     reference_draw: Literal["own", "copied"]
 
 
-def models_for_all(
+def per_client_models(
     task: Task,
     local: Local,
     select: Select,
@@ -64,7 +63,7 @@ def models_for_all(
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
         model = task.init(key)
-        return Models(PerClient(everywhere(model, census.train.shape[0])), model)
+        return Models(PerClient(replicate_model(model, census.train.shape[0])), model)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
@@ -77,7 +76,7 @@ def models_for_all(
         train=train,
         aggregate=aggregate,
         select=select,
-        personal=shown,
+        personal=use_received_model,
     )
     return usual._replace(**others)
 
@@ -87,7 +86,7 @@ def reference_model(server: Models) -> dict[str, Judged]:
     return {"server_test": Judged(server.reference, "test")}
 
 
-def everywhere(model: PyTree, population: int) -> PyTree:
+def replicate_model(model: PyTree, population: int) -> PyTree:
     """``[N, ...]`` copies of a model."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population, *leaf.shape)), model)
 
@@ -108,7 +107,7 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
     return select
 
 
-def recovering(inner: Select, probability: float | Array) -> Select:
+def with_recovery(inner: Select, probability: float | Array) -> Select:
     """``inner``, after which every model is replaced by the reference with a probability, drawn by id.
 
     Nobody recovers in a round for which nobody was selected. Info: ``recovered`` [client].
@@ -120,7 +119,7 @@ def recovering(inner: Select, probability: float | Array) -> Select:
         server, cohort, info = inner(key, round, server, ballots, available)
         chosen = jax.random.uniform(jax.random.fold_in(key, 1), (available.population,)) < probability
         chosen = chosen & jnp.any(cohort.present)
-        models = trees.where_rows(chosen, everywhere(server.reference, available.population), server.models.values)
+        models = trees.where_rows(chosen, replicate_model(server.reference, available.population), server.models.values)
         return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}
 
     return select
@@ -149,7 +148,7 @@ def share_rewards(
     return server._replace(models=models, reference=reference)
 
 
-def checked_sharing(sharing: Sharing) -> Sharing:
+def check_sharing(sharing: Sharing) -> Sharing:
     """Raises a ValueError if a name is not valid, or a number that is known now is out of range."""
     for name, valid in {"reference_rule": ("max", "median"), "reference_draw": ("own", "copied")}.items():
         got = getattr(sharing, name)
@@ -161,7 +160,7 @@ def checked_sharing(sharing: Sharing) -> Sharing:
     return sharing
 
 
-def checked_length(name: str, values: Array, init_server: InitServer) -> InitServer:
+def with_checked_length(name: str, values: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first asks whether the last axis of ``values`` is the clients."""
 
     def init(key: Key[Array, ""], census: Census) -> PyTree:

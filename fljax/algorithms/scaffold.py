@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
-from fljax.algorithms.common import Entry, one_model, require_plain_sgd, share
+from fljax import training, trees
+from fljax.algorithms.common import Entry, normalise_weights, require_plain_sgd, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.local import Local, Optimizer
 from fljax.streaming import Part, Streamed, Total, divided
+from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
@@ -107,7 +106,7 @@ def scaffold(
             task=task,
             local=local,
             round=seat.round,
-            adjust=training.corrected(drift),
+            adjust=training.with_correction(drift),
         )
         update = trees.subtract(trained.params, down.model)
         if option == "I":
@@ -134,10 +133,10 @@ def scaffold(
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
         control = trees.add_scaled(server.control, divided(total.value.control, server.population))
-        info = along("row", weight=share(trees.wide(cohort.present)))
+        info = along("row", weight=normalise_weights(trees.wide(cohort.present)))
         return ScaffoldServer(model, state, control, server.population), info
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=clients_per_round,
         train=train,

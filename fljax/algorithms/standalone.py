@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import local as training
-from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, OneModel, one_model
-from fljax.local import Local
+from fljax import training
+from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, SingleModel, single_model
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 
 
@@ -48,11 +48,11 @@ def standalone(task: Task, local: Local) -> Algorithm:
     def aggregate(
         key: Key[Array, ""],
         round: Int[Array, ""],
-        server: OneModel,
+        server: SingleModel,
         up: PyTree,
         cohort: Cohort,
         held: Held,
-    ) -> tuple[OneModel, Info]:
+    ) -> tuple[SingleModel, Info]:
         return server, {}
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: StandaloneClient, data: LocalData) -> PyTree:
@@ -65,7 +65,7 @@ def standalone(task: Task, local: Local) -> Algorithm:
 
         return jax.lax.fori_loop(jnp.zeros((), jnp.int32), seat.round, one, client.model)
 
-    return one_model(
+    return single_model(
         task,
         clients_per_round=None,  # everybody, whatever the participation of the others
         train=train,

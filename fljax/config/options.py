@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 from pydantic import ConfigDict, Field
 
+from fljax.arguments import FACTS, OFFERS, Offer
 from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.keys import AlgorithmEntry, Clustering, Config, Contribution, Count, Local, Scenario
 from fljax.naming import resolve, unknown
@@ -43,21 +44,6 @@ def registries() -> Registries:
     )
 
 
-class Hands(NamedTuple):
-    """What the experiment hands to a builder, which is therefore no option: so many by position, others by name."""
-
-    positional: int = 0
-    named: frozenset[str] = frozenset()
-
-
-_OF_ALGORITHM = {"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}
-ALGORITHM = Hands(0, frozenset(_OF_ALGORITHM))
-SCENARIO = Hands(1, frozenset({"learning_rate", "batch_size", "threshold", "contribution", "reference", "baseline"}))
-DATASET = Hands(0, frozenset({"clients", "unseen", "seed", "folder"}))
-PARTITION = Hands(1, frozenset({"clients", "unseen", "seed", "owner", "classes"}))
-MEASURE = Hands(0, frozenset({"size", "population", "standalone_accuracy", "standalone_loss"}))
-MODEL = Hands(2, frozenset({"prepare", "dtype", "vocabulary"}))
-OPTIMIZER = Hands(1)
 # What a number in the config replaces all the same.
 OVERRIDABLE: Mapping[str, Any] = {
     "threshold": float,
@@ -80,11 +66,13 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
     model = _find("model.name", config.model.name, found.models, "model", found.imports)
     data = data.model_copy(
         update={
-            "dataset_options": _options("data.dataset_options", source, data.dataset_options, DATASET),
-            "partition_options": _options("data.partition_options", partitioner, data.partition_options, PARTITION),
+            "dataset_options": _options("data.dataset_options", source, data.dataset_options, OFFERS["dataset"]),
+            "partition_options": _options(
+                "data.partition_options", partitioner, data.partition_options, OFFERS["partition"]
+            ),
         }
     )
-    checked = _options("model", model, config.model.options, MODEL)
+    checked = _options("model", model, config.model.options, OFFERS["model"])
     entries = [_checked_entry(entry, config, found) for entry in config.algorithms]
     return config.model_copy(
         update={
@@ -107,7 +95,7 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
     overridable = {**OVERRIDABLE, "contribution": Any, "clustering": Any}
-    options = _options(path, builder, entry.options, ALGORITHM, "hyper-parameter", overridable)
+    options = _options(path, builder, entry.options, OFFERS["algorithm"], "hyper-parameter", overridable)
     if "contribution" in options:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "clustering" in options:
@@ -122,7 +110,7 @@ def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registri
     def checked(scenario: Scenario) -> Scenario:
         where = f"{path}.{scenario.name}"
         wrapper = _find(where, scenario.name, found.scenarios, "scenario", found.imports)
-        options = _options(where, wrapper, scenario.options, SCENARIO, overridable=OVERRIDABLE)
+        options = _options(where, wrapper, scenario.options, OFFERS["scenario"], overridable=OVERRIDABLE)
         return scenario.model_copy(update={"options": options})
 
     return tuple(map(checked, scenarios))
@@ -149,11 +137,11 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
     parameters = inspect.signature(measure).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         keys = [key for key in Contribution.model_fields if key != "options"]
-        keys += [each.name for each in parameters if each.name not in MEASURE.named]
+        keys += [each.name for each in parameters if each.name not in FACTS]
         for name in table.options:
             if name not in keys:
                 raise ConfigError(f"{path}: {unknown('key', name, keys)}")
-    _options(path, measure, table.options, MEASURE)
+    _options(path, measure, table.options, OFFERS["contribution"])
     if max(table.free_riders, default=0) >= clients:
         got = max(table.free_riders)
         raise ConfigError(f"{path}.free_riders: expected ids of clients from 0 to {clients - 1}, got {got}")
@@ -200,7 +188,7 @@ def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping
     names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
     if name not in names:
         raise ConfigError(f"{path}: {unknown('optimizer', name, names)}")
-    return _options(options_path, names[name], options, OPTIMIZER)
+    return _options(options_path, names[name], options, OFFERS["optimizer"])
 
 
 def _find(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
@@ -218,7 +206,7 @@ def _options(
     path: str,
     builder: Callable[..., Any],
     given: Mapping[str, Any],
-    hands: Hands,
+    offer: Offer,
     kind: str = "option",
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -230,14 +218,14 @@ def _options(
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = "allow"
-        if place < hands.positional or parameter.kind not in (
+        if place < offer.positional or parameter.kind not in (
             parameter.POSITIONAL_OR_KEYWORD,
             parameter.KEYWORD_ONLY,
         ):
             continue
-        if name in overridable and name in hands.named:
+        if name in overridable and name in offer.named:
             annotation, default = overridable[name], None
-        elif name in hands.named:
+        elif name in offer.named:
             continue
         else:
             annotation = _plain_type(annotations[name])

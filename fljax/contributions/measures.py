@@ -14,7 +14,6 @@ Source: Wu et al., "Incentive-aware federated learning with training-time model 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from fljax.arguments import FACTS, arguments_for, parameters_of
 from fljax.naming import resolve
 
 Array = jax.Array | np.ndarray
 
 # What a measure may ask for.
-FACTS = ("size", "population", "standalone_accuracy", "standalone_loss")
 
 
 def data_size(size: Int[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
@@ -159,14 +158,14 @@ def measure(
     if isinstance(chosen, str | Mapping):
         name = chosen if isinstance(chosen, str) else table.pop("name", "standalone_accuracy")
         function = resolve(name, CONTRIBUTIONS, "contribution")
-        asked = inspect.signature(function).parameters
+        asked = parameters_of(function)
         lacking = [each for each in FACTS if each in asked and each not in facts and each not in table]
         if lacking:
             raise ValueError(
                 f"expected a task with a score for the contribution {name!r}, which asks for {lacking[0]}, got one "
                 "without; size, participation_rate and a list of numbers need none"
             )
-        found = jnp.asarray(function(**({key: value for key, value in facts.items() if key in asked} | table)))
+        found = jnp.asarray(function(**arguments_for(function, facts, table)))
     else:
         name, found = "list", jnp.asarray(chosen, jnp.result_type(float))
     if found.shape not in ((population,), (seeds, population)):

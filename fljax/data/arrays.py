@@ -56,7 +56,7 @@ def stored_features(x: np.ndarray) -> np.ndarray:
       ValueError: they are no numbers, or do not fit.
     """
     if np.issubdtype(x.dtype, np.integer):
-        return x if x.dtype == np.uint8 else whole("features", x)
+        return x if x.dtype == np.uint8 else whole_numbers("features", x)
     check_numbers("features", x)
     return x.astype(np.float32)
 
@@ -75,7 +75,7 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
       ValueError: they are no numbers, or do not fit.
     """
     if y.dtype == bool or np.issubdtype(y.dtype, np.integer):
-        return whole("labels", y)
+        return whole_numbers("labels", y)
     if not jnp.issubdtype(y.dtype, jnp.floating):
         raise ValueError(
             f"expected labels to be numbers, got an array of {y.dtype}; numpy.unique(y, return_inverse=True)[1] "
@@ -84,7 +84,7 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
     return y.astype(np.float32)
 
 
-def whole(name: str, values: np.ndarray) -> Int[np.ndarray, " ..."]:
+def whole_numbers(name: str, values: np.ndarray) -> Int[np.ndarray, " ..."]:
     """``values`` as int32.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fljax.data.names import check_count
+from fljax.data.checks import check_count
 
 Row = Int[np.ndarray, " rows"]
 

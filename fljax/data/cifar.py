@@ -19,7 +19,7 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.download import fetched
+from fljax.data.download import fetch_files
 
 _PIXELS = 3 * 32 * 32
 
@@ -128,7 +128,7 @@ def _load(family: _Family, folder: str | Path | None, cache: str | Path | None) 
     arrays = read_cached(family.name, store)
     if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
         return dataset(arrays["x"], arrays["y"], classes=family.classes, train_size=int(arrays["train_size"]))
-    with fetched(family.name, family.advice) as files:
+    with fetch_files(family.name, family.advice) as files:
         made = _parse(family, files)
     write_cached(family.name, store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
     return made

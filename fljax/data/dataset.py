@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from fljax.data.arrays import check_classes, check_finite, fits, number_owners, stored_features, stored_labels, whole
+from fljax.data.arrays import (
+    check_classes,
+    check_finite,
+    fits,
+    number_owners,
+    stored_features,
+    stored_labels,
+    whole_numbers,
+)
 
 
 class Dataset(NamedTuple):
@@ -70,7 +78,7 @@ def dataset(
         if owner.shape != y.shape[:1]:
             raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owner.shape}")
         owner = (
-            whole("owners", owner)
+            whole_numbers("owners", owner)
             if not np.issubdtype(owner.dtype, np.integer) or fits(owner)
             else number_owners(owner)
         )
@@ -83,7 +91,7 @@ def dataset(
     if not 1 <= size <= len(y):
         raise ValueError(f"expected train_size in 1..{len(y)}, got {train_size}")
     if vocabulary is not None:
-        tokens = whole("tokens", x)
+        tokens = whole_numbers("tokens", x)
         if tokens.ndim != 2 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
             raise ValueError(f"expected tokens [n, length] in 0..{vocabulary - 1}, got others in an array {x.shape}")
         return Dataset(tokens, y, classes, size, owner=owner, vocabulary=vocabulary)

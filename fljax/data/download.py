@@ -17,7 +17,9 @@ from typing import Any
 
 
 @contextmanager
-def fetched(name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None) -> Iterator[Path]:
+def fetch_files(
+    name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None
+) -> Iterator[Path]:
     """Downloads the files of a data set, checked by their SHA-256, and lends the folder that holds them.
 
     Args:

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 
 from fljax.data.cache import cache_folder, keep
+from fljax.data.checks import choose
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.download import fetched
+from fljax.data.download import fetch_files
 from fljax.data.idx import check_pair, parse_idx
-from fljax.data.names import choose
 
 Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist", "cases"]
 
@@ -70,7 +70,7 @@ def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache:
     kept = cache_folder(cache) / _KEPT
     if kept.is_file():
         return _from_archive(kept, split)
-    with fetched("emnist", _ADVICE, f"emnist/{split}") as files:
+    with fetch_files("emnist", _ADVICE, f"emnist/{split}") as files:
         made = _from_archive(files / _ARCHIVE, split)
         keep(files / _ARCHIVE, kept)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.arguments import arguments_for, parameters_of, takes_anything
 from fljax.data.arrays import (
     check_classes,
     check_finite,
@@ -17,17 +17,17 @@ from fljax.data.arrays import (
     check_wide,
     number_owners,
     stored_labels,
-    whole,
+    whole_numbers,
 )
 from fljax.data.assignment import Partition
+from fljax.data.checks import check_count, check_fraction, check_keywords, choose
 from fljax.data.dataset import Dataset, check_rows, dataset
-from fljax.data.names import check_count, check_fraction, check_keywords, choose, keywords
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import client_table, row_table
 from fljax.naming import unknown
 from fljax.types import Examples, Federation
 
-_ASKED = ("clients", "unseen", "seed")
+_ALWAYS = ("clients", "unseen", "seed")
 _OFFERED = ("classes", "owner", "test_fraction")
 # Kinds of whole numbers.
 _ALIKE = {"i": "u", "u": "i"}
@@ -194,7 +194,7 @@ def from_arrays(
         if test_y.shape[1:] != y.shape[1:] or test_y.dtype.kind not in (y.dtype.kind, *_ALIKE.get(y.dtype.kind, "")):
             raise ValueError(f"expected test labels like {y.dtype} {y.shape}, got {test_y.dtype} {test_y.shape}")
         if y.dtype.kind in "iu":  # signed and unsigned ones of 64 bits would become floats together
-            y, test_y = whole("labels", y), whole("test labels", test_y)
+            y, test_y = whole_numbers("labels", y), whole_numbers("test labels", test_y)
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
     made = dataset(x, y, owner=owners, classes=classes, train_size=size, vocabulary=vocabulary)
@@ -226,13 +226,9 @@ def _deal(
 ) -> Partition:
     function = partition if callable(partition) else choose("partition", partition, PARTITIONERS)
     name = partition if isinstance(partition, str) else getattr(partition, "__name__", "given")
-    valid = keywords(function)
-    if valid is None:
-        # It swallows anything: hand on only what the user wrote and what it names itself.
-        valid = inspect.signature(function).parameters
-    else:
-        check_keywords("partition", name, parameters, set(list(valid)[1:]) - set(_ASKED))
-    offered = {key: facts[key] for key in _OFFERED if key in valid} | parameters
+    if not takes_anything(function):
+        check_keywords("partition", name, parameters, set(list(parameters_of(function))[1:]) - set(_ALWAYS))
+    offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
     made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
     if not isinstance(made, Partition):
         made = Partition(tuple(np.asarray(rows, int) for rows in made))

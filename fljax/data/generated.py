@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fljax.data.checks import check_count, check_positive
 from fljax.data.dataset import Dataset
-from fljax.data.names import check_count, check_positive
 
 # 2 GiB in double precision, in which numbers are drawn.
 MOST_ENTRIES = 2**28

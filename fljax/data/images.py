@@ -11,7 +11,7 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.download import fetched
+from fljax.data.download import fetch_files
 from fljax.data.idx import check_pair, read_idx
 
 _PARTS = ("train", "t10k")
@@ -141,7 +141,7 @@ def _load(family: _Family, folder: str | Path | None, cache: str | Path | None) 
     if system is not None:
         made = _parse(system)
     else:
-        with fetched(family.name, family.advice) as files:
+        with fetch_files(family.name, family.advice) as files:
             made = _parse(files)
     write_cached(family.name, store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
     return made

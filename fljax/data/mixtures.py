@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from fljax.data.assignment import Partition, begin, count_classes, cut, relative_order, require, take
-from fljax.data.names import check_count, check_fraction
+from fljax.data.checks import check_count, check_fraction
 from fljax.naming import unknown
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")

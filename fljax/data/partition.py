@@ -22,8 +22,8 @@ from fljax.data.assignment import (
     require,
     take,
 )
+from fljax.data.checks import check_count, check_positive
 from fljax.data.mixtures import block_mixture, class_clusters, mixture
-from fljax.data.names import check_count, check_positive
 
 # A draw that leaves a client short is drawn again, but so often at most; then it is repaired.
 _DRAWS = 100

@@ -19,9 +19,9 @@ import numpy as np
 
 from fljax.data import glove as embeddings
 from fljax.data.cache import cache_folder, keep
+from fljax.data.checks import check_count
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.download import fetched
-from fljax.data.names import check_count
+from fljax.data.download import fetch_files
 
 _TABLE = "training.1600000.processed.noemoticon.csv"
 _ARCHIVE = "trainingandtestdata.zip"
@@ -120,7 +120,7 @@ def _opened(folder: Path | None, cache: str | Path | None) -> Iterator[tuple[Tex
         with _inside(kept) as lines:
             yield lines, str(kept)
         return
-    with fetched("sent140", _ADVICE, "sentiment140") as files:
+    with fetch_files("sent140", _ADVICE, "sentiment140") as files:
         with _inside(files / _ARCHIVE) as lines:
             yield lines, _ARCHIVE
         keep(files / _ARCHIVE, kept)

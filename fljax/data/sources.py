@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
+from fljax.data.checks import check_keywords, choose
 from fljax.data.dataset import Dataset
-from fljax.data.names import check_keywords, choose, keywords
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,
@@ -48,13 +49,12 @@ def load(
     """
     source = name if callable(name) else choose("dataset", name, SOURCES)
     label = name if isinstance(name, str) else getattr(name, "__name__", "given")
-    valid = keywords(source)
-    asked = (valid or {}).get("folder")
-    if folder is not None or (asked is not None and asked.default is asked.empty):
+    valid, anything = parameters_of(source), takes_anything(source)
+    if folder is not None or is_required(source, "folder"):
         options["folder"] = folder
-    if cache is not None and (valid is None or "cache" in valid):
+    if cache is not None and (anything or "cache" in valid):
         options["cache"] = cache
-    if valid is not None:
+    if not anything:
         check_keywords("dataset", label, options, valid)
     made = source(**options)
     if not isinstance(made, Dataset):

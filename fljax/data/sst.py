@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
+from fljax.data.checks import check_count
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.names import check_count
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
 _FILES = ("train.txt", "dev.txt", "test.txt")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.dataset import Dataset, dataset
-from fljax.data.download import fetched
+from fljax.data.download import fetch_files
 
 _FILES = ("train_32x32.mat", "test_32x32.mat")
 _ADVICE = f"give folder=, the folder that holds {' and '.join(_FILES)}, or try again with a network connection (235 MB)"
@@ -38,7 +38,7 @@ def svhn(*, folder: str | Path | None = None, cache: str | Path | None = None) -
     arrays = read_cached("svhn", store)
     if arrays is not None and {"x", "y", "train_size"} <= arrays.keys():
         return dataset(arrays["x"], arrays["y"], classes=10, train_size=int(arrays["train_size"]))
-    with fetched("svhn", _ADVICE, "svhn_cropped", only=_FILES) as files:
+    with fetch_files("svhn", _ADVICE, "svhn_cropped", only=_FILES) as files:
         made = _parse(files)
     write_cached("svhn", store, {"x": made.x, "y": made.y, "train_size": np.asarray(made.train_size)})
     return made

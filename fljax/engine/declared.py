@@ -80,7 +80,7 @@ def _as_array(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" and array.size else None
 
 
-def shared(tree: Any) -> Any:
+def share_partials(tree: Any) -> Any:
     """``tree`` with each ``functools.partial`` replaced by the first that was equal to it, also inside tasks.
 
     Python compares partials by identity, and so do compiled programs.
@@ -88,7 +88,7 @@ def shared(tree: Any) -> Any:
     if isinstance(tree, Task):
         return Task(*map(_first, tree))
     return jax.tree.map(
-        lambda each: shared(each) if isinstance(each, Task) else _first(each),
+        lambda each: share_partials(each) if isinstance(each, Task) else _first(each),
         tree,
         is_leaf=lambda each: isinstance(each, Task),
     )

@@ -69,7 +69,7 @@ def estimate(
     seeds = seeds_of(seeds)
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
-    spec, inputs = program.split(algorithm_or_plan, by_id(federation))
+    spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
     lanes = resolve(execution or Execution(), shapes.sizes)
@@ -85,7 +85,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     Raises:
       ValueError: what the algorithm says.
     """
-    spec, inputs = program.split(plan, federation)
+    spec, inputs = program.partition_plan(plan, federation)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> State:
         algorithm = spec.algorithm(traced, by_seed)

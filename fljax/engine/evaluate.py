@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fljax import local, trees
+from fljax import training, trees
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
-from fljax.engine.round import State, held_data, introduced, local_data
+from fljax.engine.round import State, first_down, held_data, local_data
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies where the task has a score
@@ -59,7 +59,7 @@ def deploy_unseen(
         round,
         client,
         Purpose.UNSEEN_DEPLOY,
-        lambda seat, down, key: algorithm.init_client(init_key, seat, introduced(algorithm, state.server, seat), data),
+        lambda seat, down, key: algorithm.init_client(init_key, seat, first_down(algorithm, state.server, seat), data),
     )
 
 
@@ -131,10 +131,10 @@ def evaluate(
 
     def scores(client: ClientData, model: PyTree, rows: str) -> Scores:
         own = getattr(local_data(federation, client), rows)
-        return local.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
+        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
 
     def score(client: ClientData, model: PyTree, rows: str, known: bool) -> Scores:
-        return local.judged(*scores(client, model, rows), counts(client, rows, known))
+        return training.counted_scores(*scores(client, model, rows), counts(client, rows, known))
 
     def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[Judgement, Scores]:
         own, shared = models
@@ -164,7 +164,7 @@ def evaluate(
         for known, clients, found in ((True, federation.clients, seen), (False, federation.unseen, unseen)):
             if clients is not None:
                 counted = jax.vmap(lambda client, known=known: counts(client, "test", known))(clients)
-                found[_OWN if same else _COMMON] = local.judged(loss, accuracy, counted)
+                found[_OWN if same else _COMMON] = training.counted_scores(loss, accuracy, counted)
     info: dict[str, Labelled] = {}
     for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
         if same and _OWN in found:
@@ -184,15 +184,15 @@ def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged)
     held = held_data(federation)
     if judged.several:
         each = [
-            local.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)
+            training.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)
             for name in numbered(federation, judged.rows)
         ]
         return jax.tree.map(lambda *values: jnp.stack(values, axis=-1), *each) if each else None
     if judged.rows not in held:
         return None
     rows = held[judged.rows]
-    scores = local.evaluate(algorithm.task, lambda x: algorithm.predict(judged.model, x), rows)
-    return local.judged(*scores, rows.rows.size > 0)
+    scores = training.evaluate(algorithm.task, lambda x: algorithm.predict(judged.model, x), rows)
+    return training.counted_scores(*scores, rows.rows.size > 0)
 
 
 def _named(prefix: str, loss: Array, accuracy: Array | None) -> dict[str, Array]:

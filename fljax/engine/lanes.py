@@ -41,7 +41,7 @@ def sharding(devices: int) -> NamedSharding | None:
     return None if devices == 1 else NamedSharding(mesh(devices), PartitionSpec())
 
 
-def replicated(tree: PyTree, devices: int) -> PyTree:
+def replicate(tree: PyTree, devices: int) -> PyTree:
     """The arrays of ``tree`` on every device, where there are several."""
     return tree if devices == 1 else jax.device_put(tree, sharding(devices))
 

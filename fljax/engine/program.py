@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from fljax import trees
 from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
-from fljax.engine.declared import as_declared, shared
+from fljax.engine.declared import as_declared, share_partials
 from fljax.engine.execution import Lanes
 from fljax.engine.lanes import map_lanes, on_devices, sharding
 from fljax.engine.round import State, by_id, initial_state, one_round
@@ -104,7 +104,7 @@ def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
         raise ValueError(f"expected one federation per seed ({len(seeds)}), got {stacked} stacked federations")
 
 
-def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
+def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
     """Parts a plan into what is static and what is traced; the federation is stored by id from here on.
 
     Raises:
@@ -120,14 +120,14 @@ def split(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
-        plan = Plan(_Fixed(Algorithm(*map(shared, plan))))
+        plan = Plan(_Fixed(Algorithm(*map(share_partials, plan))))
     if not isinstance(plan, Plan):
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
-    leaves, structure = jax.tree.flatten(shared(as_declared(plan.build, plan.arguments)))
+    leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
     static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
-    return Spec(shared(plan.build), structure, static), traced, dict(plan.by_seed)
+    return Spec(share_partials(plan.build), structure, static), traced, dict(plan.by_seed)
 
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
@@ -144,7 +144,7 @@ def _describe(leaf: Any) -> tuple[Any, Any]:
     return np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
 
 
-def together(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
+def stack_plans(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
     """Several plans as one: leaves in which they differ get a leading axis of runs, the others stay shared.
 
     Raises:

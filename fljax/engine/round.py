@@ -86,7 +86,7 @@ def held_data(federation: Federation) -> dict[str, Subset]:
     return {name: Subset(federation.examples, Rows(*rows)) for name, rows in federation.held.items()}
 
 
-def introduced(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
+def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     """What a client is shown before its first round."""
     return algorithm.send(seen_from(server, seat), seat._replace(first=True))
 
@@ -99,7 +99,7 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array,
 
     def one(client: ClientData) -> PyTree:
         seat = Seat(zero, client.id, zero)
-        down = introduced(algorithm, server, seat)
+        down = first_down(algorithm, server, seat)
         return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
 
     clients = jax.vmap(one)(federation.clients)
@@ -141,6 +141,8 @@ def one_round(
     round: Int[Array, ""] | None = None,
     available: Bool[Array, " N"] | None = None,
     everybody: bool = False,
+    skip: bool | None = None,
+    rematerialise: bool = False,
 ) -> tuple[State, Info]:
     """Poll, select, train, aggregate.
 
@@ -153,6 +155,9 @@ def one_round(
         decided once.
       available: ``[N]`` by id, who could take part; clients without training samples never do. None: all.
       everybody: whether all clients are known to have training samples, so that nobody needs to look.
+      skip: whether chunks of clients without work are left out. Reverse mode cannot differentiate that. None: where
+        seeds are not batched.
+      rematerialise: whether reverse mode trains each client again in place of keeping what its training computed.
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
@@ -180,10 +185,16 @@ def one_round(
     select_key = round_key(state.seed, Purpose.SELECT, round)
     server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)
     row = jnp.clip(cohort.id, 0, population - 1)
-    kept = trees.take(state.clients, row)
-    data = trees.take(federation.clients, row)
+    # An empty row trains the client of another row, and the result is dropped. So a NaN of an absent client reaches no
+    # gradient.
+    trains = jnp.where(cohort.present, row, row[jnp.argmax(cohort.present)])
+    kept = trees.take(state.clients, trains)
+    data = trees.take(federation.clients, trains)
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
-    total, rows, trained = train(algorithm, federation, lanes, state.seed, round, server, cohort, kept, data)
+    skip = lanes.seeds == 1 if skip is None else skip
+    total, rows, trained = train(
+        algorithm, federation, lanes, state.seed, round, server, cohort, kept, data, skip, rematerialise
+    )
     finish = as_streamed(algorithm.aggregate).finish
     server, aggregated = finish(aggregate_key, round, server, total, rows, cohort, held_data(federation))
 
@@ -212,6 +223,8 @@ def train(
     cohort: Cohort,
     kept: PyTree,
     data: ClientData,
+    skip: bool,
+    rematerialise: bool,
 ) -> tuple[Total, PyTree, PyTree]:
     """What the cohort adds up to, and of each row what is recorded and the Client.
 
@@ -234,7 +247,8 @@ def train(
     # A client's steps follow from its samples; an empty row has none.
     cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
     xs = (data, cohort.slot, cohort.present, kept)
-    total, (rows, trained) = fold_lanes(one, sums, xs, lanes.clients, lanes.devices, cost, skip=lanes.seeds == 1)
+    one = jax.checkpoint(one) if rematerialise else one
+    total, (rows, trained) = fold_lanes(one, sums, xs, lanes.clients, lanes.devices, cost, skip=skip)
     return total, rows, trained
 
 

@@ -14,9 +14,9 @@ from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.memory import attempt, made_bytes, steps_differ
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import initial_state, poll, train_one
-from fljax.local import AT_ONCE
 from fljax.results import Wire
 from fljax.streaming import as_streamed
+from fljax.training import AT_ONCE
 from fljax.types import Algorithm, Available, Federation, Seat, seen_from
 
 

@@ -18,7 +18,7 @@ from fljax.engine.estimate import Memory, memory_of
 from fljax.engine.execution import Execution, Lanes, neighbours, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.lanes import replicated
+from fljax.engine.lanes import replicate
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
@@ -81,7 +81,7 @@ def simulate(
         the others.
       reference: standalone models (``fljax.standalone``) for the metrics that compare with them. A ``threshold`` among
         the plan's arguments, or given by seed, is what ``global_model_appeal`` compares with; for an ``Algorithm`` that
-        was built with a threshold of its own pass ``fljax.results.requiring(reference, threshold)``.
+        was built with a threshold of its own pass ``fljax.results.with_threshold(reference, threshold)``.
       initial: ``Result.state`` of an earlier run, to go on from it.
       evaluate_every: rounds between two evaluations of all clients; None: only before and after. A final evaluation
         always takes place.
@@ -137,11 +137,11 @@ def run_plans(
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     federation = by_id(federation)
-    parts = [program.split(plan, federation) for plan in plans]
+    parts = [program.partition_plan(plan, federation) for plan in plans]
     for (_, inputs), reference in zip(parts, references, strict=True):
         _check_rows(seeds, inputs, reference)
     references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
-    spec, inputs = program.together(parts, len(seeds))
+    spec, inputs = program.stack_plans(parts, len(seeds))
     execution = execution or Execution()
     clock = _Clock()
     runs = seeds * len(plans)
@@ -150,7 +150,7 @@ def run_plans(
     _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
     lanes = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
-    inputs = replicated(inputs, lanes.devices)
+    inputs = replicate(inputs, lanes.devices)
     if execution.clients == "trial":
         lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
@@ -164,7 +164,7 @@ def run_plans(
     compile_all(spec, lanes, capacity, inputs, numbers, measured)
     state = program.start(spec, lanes, inputs, numbers)
     if initial is not None:
-        state = replicated(_fit(initial, state, seeds), lanes.devices)
+        state = replicate(_fit(initial, state, seeds), lanes.devices)
     first = int(np.asarray(state.round).max())
     jax.block_until_ready(state)
     clock.lap("compile")
@@ -233,7 +233,7 @@ def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference 
     """The reference with the ``threshold`` that the plan gives its builder, unless it has been told of one before."""
     if not isinstance(plan, Plan) or reference is None or reference.required is not None:
         return reference
-    return results.requiring(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
+    return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
 
 
 class _Clock:

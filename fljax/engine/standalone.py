@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.engine import jit
 from fljax.engine.execution import Execution, Lanes, Sizes, resolve
 from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.lanes import map_lanes, on_devices, replicated
+from fljax.engine.lanes import map_lanes, on_devices, replicate
 from fljax.engine.memory import attempt, made_bytes
 from fljax.engine.program import (
     Inputs,
@@ -24,14 +23,14 @@ from fljax.engine.program import (
     Spec,
     check_seeds,
     map_runs,
+    partition_plan,
     same_numbers,
-    split,
-    together,
+    stack_plans,
 )
 from fljax.engine.round import by_id, local_data
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
-from fljax.local import Local
 from fljax.results import Reference
+from fljax.training import Local
 from fljax.types import ClientData, Federation, Task
 
 
@@ -106,7 +105,7 @@ def standalone_sweep(
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
     places: list[tuple[Spec, int]] = []
     for local in locals:
-        spec, inputs = split(Plan(_Solo, {"task": task, "local": local}), federation)
+        spec, inputs = partition_plan(Plan(_Solo, {"task": task, "local": local}), federation)
         members = groups.setdefault(spec, [])
         equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
         if not equal:
@@ -128,7 +127,7 @@ def _references(
     execution: Execution | None,
 ) -> list[Reference]:
     """Of ways to train that share a program; ``local`` is one of them."""
-    spec, inputs = together(parts, len(seeds))
+    spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
     model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
@@ -142,7 +141,7 @@ def _references(
     lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
-    inputs = replicated(inputs, lanes.devices)
+    inputs = replicate(inputs, lanes.devices)
     found = jax.tree.map(np.asarray, _run(spec, lanes, keep_models, inputs, jnp.asarray(runs, jnp.uint32)))
     starts = range(0, len(runs), len(seeds))
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
@@ -211,7 +210,7 @@ def _population(
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
         threshold, _ = training.evaluate(solo.task, predict, own.train, key=jax.random.fold_in(own_key, 2))
         counts = (client.train.size > 0) & (client.test.size > 0)
-        loss, accuracy = training.judged(*training.evaluate(solo.task, predict, own.test), counts)
+        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
         return threshold, loss, accuracy, trained if keep_models else None
 
     cost = jnp.maximum(clients.train.size, 1)

@@ -98,7 +98,7 @@ def restore(
     """
     seeds = seeds_of(seeds)
     program.check_seeds(seeds, federation)
-    spec, inputs = program.split(plan, federation)
+    spec, inputs = program.partition_plan(plan, federation)
     lanes = Lanes(1, 1, 1)
     shapes = program.start.trace(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32)).out_info
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)

@@ -19,7 +19,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fljax.matching import aligned
+from fljax.matching import align_clusters
 from fljax.metrics import gini_coefficient
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, steps, values_of
 
@@ -212,7 +212,7 @@ def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
     # With as many clusters as distributions at least, those that do not exist included, their numbers agree.
     missing = max(0, values.shape[3] - values.shape[2])
     values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)
-    return np.ma.masked_invalid(aligned(values)).mean(axis=0).filled(np.nan)
+    return np.ma.masked_invalid(align_clusters(values)).mean(axis=0).filled(np.nan)
 
 
 def _own_and_others(accuracy: np.ndarray, distribution: int | None) -> tuple[np.ndarray, np.ndarray]:

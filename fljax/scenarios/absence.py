@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.algorithms.common import check_share
-from fljax.scenarios.common import DROPOUT, Entry, applied, stream
+from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
 from fljax.types import Algorithm, Available, Cohort, Info
 
 
@@ -41,7 +41,7 @@ def dropout(
       ValueError: if ``rate`` is a number that is no share of 1, or is of another number of clients.
     """
     check_share("rate", rate)
-    probability, number = jnp.asarray(rate), stream(inner, "dropout", DROPOUT)
+    probability, number = jnp.asarray(rate), key_number(inner, "dropout", DROPOUT)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
@@ -57,7 +57,7 @@ def dropout(
         drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,))
         return server, _only(cohort, drawn >= now), info
 
-    return inner._replace(select=select, scenarios=applied(inner, "dropout"))
+    return inner._replace(select=select, scenarios=applied_scenarios(inner, "dropout"))
 
 
 def availability(
@@ -98,7 +98,7 @@ def availability(
         server, cohort, info = inner.select(key, round, server, ballots, available)
         return server, _only(cohort, there), info
 
-    return inner._replace(select=select, scenarios=applied(inner, "availability"))
+    return inner._replace(select=select, scenarios=applied_scenarios(inner, "availability"))
 
 
 def _table(trace: ArrayLike | Sequence[Any]) -> Array:

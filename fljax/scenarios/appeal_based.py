@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax.algorithms.common import MAXFL_REFERENCE, by_client
+from fljax.algorithms.common import MAXFL_REFERENCE, threshold_of
 from fljax.messages import Report
-from fljax.scenarios.common import Entry, applied, check_split, deployed_scores
+from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores
 from fljax.types import Algorithm, Available, Cohort, Info, LocalData, Poll, Seat, along
 
 
@@ -60,7 +60,7 @@ def appeal_based(
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> AppealBallot:
         own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
         loss = deployed_scores(inner, split, key, seat, down, client, data)[0]
-        return AppealBallot(Report(loss=loss, threshold=by_client(rho, seat.id).astype(loss.dtype)), own)
+        return AppealBallot(Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype)), own)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: AppealBallot, available: Available
@@ -81,7 +81,7 @@ def appeal_based(
     return inner._replace(
         poll=Poll(poll),
         select=select,
-        scenarios=applied(inner, "appeal_based"),
+        scenarios=applied_scenarios(inner, "appeal_based"),
     )
 
 

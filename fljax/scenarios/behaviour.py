@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.algorithms.common import check_share
-from fljax.scenarios.common import applied, with_server
+from fljax.scenarios.common import applied_scenarios, with_server
 from fljax.types import Algorithm, Census, LocalData, PerClient, Seat
 
 
@@ -68,7 +68,7 @@ def given(who: Any) -> Given:
 everybody = Given(lambda population: None, lambda id: jnp.asarray(True))
 
 
-def named(ids: Sequence[int]) -> Given:
+def of_ids(ids: Sequence[int]) -> Given:
     """The clients with these ids.
 
     Raises:
@@ -96,20 +96,20 @@ def chosen_by(
     """Who behaves so, by the one of ``ids``, ``who`` and ``fraction`` that is not None.
 
     Raises:
-      ValueError: unless exactly one is; also as ``named`` and ``given``, or if ``fraction`` is no share of 1.
+      ValueError: unless exactly one is; also as ``of_ids`` and ``given``, or if ``fraction`` is no share of 1.
     """
     if (ids is not None) + (who is not None) + (fraction is not None) != 1:
         raise ValueError(f"expected exactly one of ids, who and fraction for {name}")
     if who is not None:
         return given(who)
     if ids is not None:
-        return named(ids)
+        return of_ids(ids)
     assert fraction is not None
     check_share("fraction", fraction)
     return Drawn(fraction, number)
 
 
-def behaving(
+def with_behaviour(
     inner: Algorithm,
     name: str,
     behaviour: Given | Drawn,
@@ -151,7 +151,7 @@ def behaving(
         poll=None if algorithm.poll is None else algorithm.poll._replace(ask=ask),
         train=train,
         counts=algorithm.counts if counted else counts,
-        scenarios=applied(inner, name),
+        scenarios=applied_scenarios(inner, name),
     )
 
 

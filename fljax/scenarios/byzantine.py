@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fljax import trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
 from fljax.messages import changed_report, changed_update
-from fljax.scenarios.behaviour import Drawn, behaving, given
-from fljax.scenarios.common import BYZANTINE, Entry, add_normal, stream
+from fljax.scenarios.behaviour import Drawn, given, with_behaviour
+from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
 from fljax.types import Algorithm
 
 
@@ -50,7 +50,7 @@ def byzantine(
       ValueError: if ``fraction`` is a number that is no share of 1, or ``who`` is of another number of clients.
     """
     check_share("fraction", fraction)
-    number = stream(inner, "byzantine", BYZANTINE)
+    number = key_number(inner, "byzantine", BYZANTINE)
 
     def inflated(is_byzantine: Array, message: PyTree) -> PyTree:
         more = lambda loss: jnp.where(is_byzantine, loss + loss_increase, loss).astype(loss.dtype)  # noqa: E731
@@ -66,7 +66,7 @@ def byzantine(
         return changed_update(inflated(is_byzantine, up), spoil)
 
     behaviour = Drawn(fraction, number) if who is None else given(who)
-    return behaving(inner, "byzantine", behaviour, sent=spoilt, answered=inflated, counted=count_all)
+    return with_behaviour(inner, "byzantine", behaviour, sent=spoilt, answered=inflated, counted=count_all)
 
 
 ENTRY = Entry(

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import trees
 from fljax.messages import changed_update
-from fljax.scenarios.behaviour import behaving, everybody, given
-from fljax.scenarios.common import CLIPPED, Entry, add_normal, stream
+from fljax.scenarios.behaviour import everybody, given, with_behaviour
+from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
 from fljax.types import Algorithm
 
 
@@ -39,7 +39,7 @@ def clipped(
     Raises:
       ValueError: if ``who`` is of another number of clients.
     """
-    number = stream(inner, "clipped", CLIPPED)
+    number = key_number(inner, "clipped", CLIPPED)
 
     def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
@@ -57,7 +57,7 @@ def clipped(
 
         return changed_update(up, bound)
 
-    return behaving(inner, "clipped", everybody if who is None else given(who), sent=sent)
+    return with_behaviour(inner, "clipped", everybody if who is None else given(who), sent=sent)
 
 
 REFERENCE = """@inproceedings{mcmahan2018learning,

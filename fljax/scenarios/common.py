@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import local as training
-from fljax import streaming
+from fljax import streaming, training
 from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
@@ -35,12 +34,12 @@ class Entry(NamedTuple):
     reference: str = ""
 
 
-def applied(inner: Algorithm, name: str, rounds: int | None = None) -> tuple[Applied, ...]:
+def applied_scenarios(inner: Algorithm, name: str, rounds: int | None = None) -> tuple[Applied, ...]:
     """``Algorithm.scenarios`` of an algorithm that is wrapped in one more."""
     return (*inner.scenarios, Applied(name, rounds))
 
 
-def stream(inner: Algorithm, name: str, number: int) -> int:
+def key_number(inner: Algorithm, name: str, number: int) -> int:
     """What a scenario folds into a key: ``number``, and another one for each time that it is in ``inner`` already.
 
     So scenarios that are nested in themselves draw independently, and a single one draws what it always did.

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
-from fljax.local import Local
 from fljax.scenarios.behaviour import given, with_given
-from fljax.scenarios.common import Entry, applied
+from fljax.scenarios.common import Entry, applied_scenarios
+from fljax.training import Local
 from fljax.types import Algorithm, LocalData, Seat
 
 
@@ -72,7 +71,7 @@ def finetuned(
         return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
     algorithm = inner if own is None else own.algorithm
-    return algorithm._replace(personal=deploy, scenarios=applied(inner, "finetuned"))
+    return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned"))
 
 
 ENTRY = Entry(

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
 from fljax.messages import changed_update
-from fljax.scenarios.behaviour import behaving, chosen_by
-from fljax.scenarios.common import FREE_RIDING, Entry, stream
+from fljax.scenarios.behaviour import chosen_by, with_behaviour
+from fljax.scenarios.common import FREE_RIDING, Entry, key_number
 from fljax.types import Algorithm
 
 
@@ -45,12 +45,14 @@ def free_riding(
         numbers from 0, or are not all ids of clients; if ``who`` is of another number of clients; if ``fraction`` is a
         number that is no share of 1.
     """
-    riders = chosen_by("free_riding", stream(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction)
+    riders = chosen_by(
+        "free_riding", key_number(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction
+    )
 
     def ride(key: Key[Array, ""], rides: Array, up: PyTree) -> PyTree:
         return changed_update(up, lambda update: trees.where(rides, trees.zeros_like(update), update))
 
-    return behaving(inner, "free_riding", riders, sent=ride)
+    return with_behaviour(inner, "free_riding", riders, sent=ride)
 
 
 ENTRY = Entry(

@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
 from fljax.messages import changed_report
-from fljax.scenarios.behaviour import behaving, chosen_by
-from fljax.scenarios.common import MISREPORTING, Entry, stream
+from fljax.scenarios.behaviour import chosen_by, with_behaviour
+from fljax.scenarios.common import MISREPORTING, Entry, key_number
 from fljax.types import Algorithm
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
@@ -75,7 +75,7 @@ def misreporting(
     """
     if report not in get_args(Reportable):
         raise ValueError(f"expected a valid report, got {report!r}; valid names are {', '.join(get_args(Reportable))}")
-    number = stream(inner, "misreporting", MISREPORTING)
+    number = key_number(inner, "misreporting", MISREPORTING)
     behaviour = chosen_by("misreporting", number, ids=ids, who=who, fraction=fraction)
 
     def answered(misreports: Array, message: PyTree) -> PyTree:
@@ -95,7 +95,7 @@ def misreporting(
     def sent(key: Key[Array, ""], misreports: Array, up: PyTree) -> PyTree:
         return answered(misreports, up)
 
-    return behaving(inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all)
+    return with_behaviour(inner, "misreporting", behaviour, sent=sent, answered=answered, counted=count_all)
 
 
 ENTRY = Entry(

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
-from fljax.scenarios.common import Entry, applied, check_split, deployed_scores, with_server
+from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 
 # Multiples of the precision by which equal accuracies may differ.
@@ -128,7 +128,7 @@ def opting_out(
         init_server=init_server,
         poll=Poll(poll, poll_every),
         select=select,
-        scenarios=applied(inner, "opting_out", rho.shape[0] if rho.ndim == 2 else None),
+        scenarios=applied_scenarios(inner, "opting_out", rho.shape[0] if rho.ndim == 2 else None),
     )
 
 

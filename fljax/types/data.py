@@ -49,7 +49,7 @@ class Federation(NamedTuple):
 
 
 class Subset(NamedTuple):
-    """Some rows of the shared examples, as one client (or the server) reads them: see ``fljax.local.fetch``."""
+    """Some rows of the shared examples, as one client (or the server) reads them: see ``fljax.training.fetch``."""
 
     examples: Examples
     rows: Rows

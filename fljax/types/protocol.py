@@ -170,7 +170,7 @@ class Algorithm(NamedTuple):
     A complete algorithm, FedSGD, in which each client takes one step along its full gradient:
 
     >>> import jax.numpy as jnp
-    >>> from fljax import data, local, models, simulate, trees
+    >>> from fljax import data, models, simulate, training, trees
     >>> from fljax.messages import Report, Sent
     >>> from fljax.streaming import Part, Streamed, mean
     >>> from fljax.types import Algorithm, Cohort
@@ -181,7 +181,7 @@ class Algorithm(NamedTuple):
     ...         return server, Cohort(id, jnp.zeros_like(id), available.mask()), {}
     ...
     ...     def train(key, seat, down, client, data):  # one client
-    ...         gradient = local.full_gradient(task, down, data.train, key)
+    ...         gradient = training.full_gradient(task, down, data.train, key)
     ...         update = trees.scale(gradient, -learning_rate)
     ...         return Sent(update, Report(size=data.train.rows.size)), client
     ...

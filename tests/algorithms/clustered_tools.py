@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from tests.algorithms.rounds_tools import TASK
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Task
 from tests.algorithms.rounds_tools import federation, history
 

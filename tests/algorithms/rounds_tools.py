@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fljax import local as training
+from fljax import training
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, one_round
-from fljax.local import Local
 from fljax.models import correct
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from tests.oracles import numpy_round

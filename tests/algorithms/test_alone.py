@@ -10,13 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms import fedavg, standalone
 from fljax.engine import simulate
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.local import Local
 from fljax.models import correct
 from fljax.scenarios import finetuned
+from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Subset, Task
 
 SEED = 4

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.engine.round import initial_state, local_data
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take, zeros_like
 from fljax.types import Seat
 from tests.algorithms.quadratic import (

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Examples, Subset
 from tests.algorithms.rounds_tools import (

@@ -14,7 +14,7 @@ from fljax.algorithms import fedavg, fedem, fedsoft, ifca
 from fljax.algorithms.clustered import initial_models, row_losses
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
 from fljax.engine.round import initial_state
-from fljax.local import AT_ONCE, Local
+from fljax.training import AT_ONCE, Local
 from fljax.trees import take
 from fljax.types import Examples, Rows, Subset
 from tests.algorithms import quadratic

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms.clustered import check_clusters, initial_models, judge, row_losses, validation
 from fljax.types import Examples, LocalData, Rows, Subset
 from tests.toys.task import CLASSES, FEATURES, logistic_regression

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.algorithms import fedem, fedsoft, ifca
 from fljax.engine.evaluate import deploy_seen
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from tests.algorithms.clustered_tools import SCATTERED
 from tests.algorithms.rounds_tools import (

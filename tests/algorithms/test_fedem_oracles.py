@@ -10,7 +10,7 @@ import pytest
 from fljax.algorithms import fedem
 from fljax.algorithms.fedem import Mixture, expectation
 from fljax.engine.round import initial_state
-from fljax.local import Local, evaluate_each
+from fljax.training import Local, evaluate_each
 from fljax.trees import take
 from fljax.types import Examples, LocalData, Rows, Subset
 from tests.algorithms import quadratic

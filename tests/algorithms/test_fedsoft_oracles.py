@@ -10,7 +10,7 @@ import pytest
 from fljax.algorithms import fedsoft, standalone
 from fljax.engine.execution import Lanes
 from fljax.engine.round import initial_state, one_round
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from tests.algorithms import quadratic
 from tests.algorithms.clustered_tools import SCATTERED, SMALL, models, permuted, starting

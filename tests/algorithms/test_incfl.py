@@ -11,9 +11,9 @@ import pytest
 
 from fljax import algorithms
 from fljax.aggregators import incfl_update
-from fljax.algorithms.common import OneModel, server_optimizer
-from fljax.local import Local
+from fljax.algorithms.common import SingleModel, server_optimizer
 from fljax.messages import Report, Sent
+from fljax.training import Local
 from fljax.types import Cohort
 from tests.toys.task import logistic_regression
 
@@ -31,7 +31,7 @@ def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
     gap = jnp.asarray(loss, jnp.float32)
     up = Sent(update, Report(loss=gap, threshold=jnp.zeros(4)))
     model = {"w": jnp.zeros(3)}
-    server = OneModel(model, server_optimizer(1.0, "sgd").init(model))
+    server = SingleModel(model, server_optimizer(1.0, "sgd").init(model))
     after, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
     return after.model["w"], incfl_update(update, gap, present=cohort.present, **options)["w"]
 

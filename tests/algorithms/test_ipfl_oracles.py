@@ -14,7 +14,7 @@ from fljax.algorithms import fedavg, ipfl
 from fljax.algorithms.market import Clustering
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
 from fljax.engine.round import by_id, initial_state
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Rows
 from tests.algorithms.rounds_tools import TASK, federation, history, missing
 from tests.toys.federation import tiny_federation

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.aggregators.tokens import lots
 from fljax.algorithms import ipfl
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Examples, Rows, Subset
 from tests.algorithms.rounds_tools import SEED, TASK, batches_of, close, federation, history, missing, own_rows, stored

@@ -14,8 +14,8 @@ from fljax.algorithms.fedala import top_tensors
 from fljax.engine.evaluate import deploy_seen, evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state
-from fljax.local import Local
 from fljax.models import MODELS
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Census, Seat, Task, unlabelled
 from tests.algorithms import quadratic

@@ -13,14 +13,14 @@ import numpy as np
 import optax
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms import ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.ditto import PERSONAL
 from fljax.algorithms.fedala import WEIGHTS
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
-from fljax.local import Local
 from fljax.models import correct
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Examples, Rows, Seat, Subset, Task
 from tests.algorithms.rounds_tools import (
@@ -159,7 +159,7 @@ drawn_with = jax.jit(_drawn_with, static_argnames="how", compiler_options=QUICK)
 def _share(key, rows, id, share):
     """The rows on which a client learns its weights: positions in its own list, and how many."""
     own = take(rows, id)
-    order = training.shuffled(jax.random.fold_in(key, 0), own.size, own.index.shape[-1])
+    order = training.shuffle(jax.random.fold_in(key, 0), own.size, own.index.shape[-1])
     return order, jnp.maximum(1, jnp.round(share * own.size).astype(jnp.int32))
 
 

@@ -12,8 +12,8 @@ from fljax import trees
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.round import by_id
-from fljax.local import Local
 from fljax.models import MODELS, correct
+from fljax.training import Local
 from fljax.types import PerClient, Rows
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained

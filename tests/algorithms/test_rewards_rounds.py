@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.aggregators import iafl_reference, iafl_subsets
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Examples, Rows, Subset
 from tests.algorithms.rounds_tools import (

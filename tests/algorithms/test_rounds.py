@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local as training
+from fljax import training
 from fljax.algorithms import fedavg, incfl
 from fljax.engine.round import initial_state, one_round
-from fljax.local import Local
+from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Subset, unlabelled
 from tests.algorithms.rounds_tools import (

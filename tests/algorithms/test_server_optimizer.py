@@ -14,7 +14,7 @@ import pytest
 from fljax import algorithms
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
-from fljax.local import Local
+from fljax.training import Local
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fljax.data import download, images, load
-from fljax.data.download import fetched
+from fljax.data.download import fetch_files
 from tests.data.remote import pretend
 
 
@@ -64,7 +64,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
     monkeypatch.setattr(download, "_reachable", lambda url: True)
     with (
         pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
-        fetched("mnist", "do this"),
+        fetch_files("mnist", "do this"),
     ):
         pass
 
@@ -81,7 +81,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
 def test_files_are_lent_under_upstreams_names(tmp_path, monkeypatch, builder, file):
     (tmp_path / file).write_bytes(b"content")
     pretend(monkeypatch, tmp_path)
-    with fetched("any", "", builder) as folder:
+    with fetch_files("any", "", builder) as folder:
         assert [path.name for path in folder.iterdir()] == [file]
         assert (folder / file).read_bytes() == b"content"
     assert not folder.exists()

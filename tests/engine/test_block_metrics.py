@@ -10,8 +10,8 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Block
-from fljax.local import Local
-from fljax.results import requiring
+from fljax.results import with_threshold
+from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
@@ -80,7 +80,7 @@ def test_a_threshold_of_a_plan_reaches_appeal(alone, way):
         chosen, reference = engine.Plan(incfl, ARGUMENTS, {"threshold": rho}), alone
     elif way == "as a reference":
         rho = 0.8
-        chosen, reference = fedavg(TASK, LOCAL, clients_per_round=3), requiring(alone, rho)
+        chosen, reference = fedavg(TASK, LOCAL, clients_per_round=3), with_threshold(alone, rho)
     else:
         chosen, reference = plan(rho), alone
     found = engine.simulate(chosen, FEDERATION, **RUN, reference=reference).metrics
@@ -95,4 +95,4 @@ def test_a_threshold_of_a_plan_reaches_appeal(alone, way):
 
 @pytest.mark.parametrize("odd", [None, "loss", True, [[1.0]], len])
 def test_what_is_no_threshold_of_clients_changes_nothing(alone, odd):
-    assert requiring(alone, odd) is alone
+    assert with_threshold(alone, odd) is alone

@@ -12,8 +12,8 @@ from fljax.algorithms import fedem, ipfl
 from fljax.engine.evaluate import evaluate, numbered
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state
-from fljax.local import Local
 from fljax.scenarios import byzantine, opting_out
+from fljax.training import Local
 from fljax.types import Rows, unlabelled
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -11,9 +11,9 @@ import numpy as np
 
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups, program
-from fljax.local import Local
 from fljax.plans import Composed
 from fljax.scenarios import dropout, free_riding
+from fljax.training import Local
 from fljax.types import Seat, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -32,8 +32,8 @@ def loss(scale: Any, logits: Any, y: Any) -> Any:
 def test_a_number_that_is_declared_float_is_one_program() -> None:
     plans = [plan(threshold=each) for each in (1, 1.0, 2, np.int64(3), np.float32(0.5))]
     assert groups(plans[:4]) == [[0, 1, 2, 3]]
-    spec, inputs = program.split(plans[0], tiny_federation())
-    assert spec == program.split(plans[2], tiny_federation())[0]
+    spec, inputs = program.partition_plan(plans[0], tiny_federation())
+    assert spec == program.partition_plan(plans[2], tiny_federation())[0]
     assert any(isinstance(each, float) and each == 1.0 for each in inputs.traced)
     rates = [
         plan(LOCAL._replace(learning_rate=rate, weight_decay=decay)) for rate, decay in ((1, 0), (2, 1), (0.5, 0.1))

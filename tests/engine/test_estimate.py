@@ -19,7 +19,7 @@ from fljax.engine import Execution, Memory, estimate, in_words, program, sentenc
 from fljax.engine import shapes as engine_shapes
 from fljax.engine.memory import made_bytes, peak_bytes
 from fljax.engine.round import by_id
-from fljax.local import Local
+from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
@@ -119,7 +119,7 @@ def test_a_run_goes_on_without_an_estimate(monkeypatch: pytest.MonkeyPatch) -> N
 def test_standalone_models_need_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     solo = importlib.import_module("fljax.engine.standalone")
     monkeypatch.setattr(solo, "made_bytes", _refuse)
-    spec, inputs = program.split(program.Plan(solo._Solo, {"task": TASK, "local": LOCAL}), tiny_federation())
+    spec, inputs = program.partition_plan(program.Plan(solo._Solo, {"task": TASK, "local": LOCAL}), tiny_federation())
     assert solo._lane_bytes(spec, inputs) == 0
 
 
@@ -172,6 +172,6 @@ def test_estimate_refuses_what_simulate_refuses() -> None:
 
 @pytest.mark.parametrize("build", [standalone, functools.partial(lg_fedavg, shared=("bias",))], ids=["alone", "part"])
 def test_a_client_that_is_sent_little_still_trains_a_whole_model(build: Any) -> None:
-    spec, inputs = program.split(build(TASK, LOCAL), by_id(tiny_federation()))
+    spec, inputs = program.partition_plan(build(TASK, LOCAL), by_id(tiny_federation()))
     found = engine_shapes.measure(spec, inputs, 1)
     assert found.wire.down < found.model == found.sizes.model

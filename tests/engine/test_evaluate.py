@@ -15,8 +15,8 @@ from fljax.engine import one_round, program, simulate
 from fljax.engine.evaluate import evaluate, same_tests
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state
-from fljax.local import Local
 from fljax.scenarios import appeal_based, byzantine, finetuned
+from fljax.training import Local
 from fljax.types import Algorithm, Federation, Rows, unlabelled
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
@@ -123,7 +123,7 @@ def test_a_model_of_the_servers_own_is_judged_on_held_rows(wrapped: bool) -> Non
 def test_simulate_judges_a_shared_model_once_where_it_can() -> None:
     algorithm = fedavg(TASK, LOCAL)
     data = stack([_common(), _common(1)])
-    spec, inputs = program.split(algorithm, data)
+    spec, inputs = program.partition_plan(algorithm, data)
     assert spec.common
     seeds = jnp.asarray([0, 1], jnp.uint32)
     state = program.start.trace(spec, LANES, inputs, seeds).out_info

@@ -21,9 +21,9 @@ from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.cores import PATIENT
 from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve
-from fljax.engine.lanes import _deal, map_lanes, on_devices, replicated
+from fljax.engine.lanes import _deal, map_lanes, on_devices, replicate
 from fljax.engine.memory import made_bytes, peak_bytes, steps_differ
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -183,7 +183,7 @@ import fljax
 fljax.use_cores(8)
 import jax, numpy as np
 from fljax.algorithms import fedavg, incfl
-from fljax.local import Local
+from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 task, local = logistic_regression(), Local(0.2, batch_size=2, steps=3)
@@ -210,7 +210,7 @@ def test_a_trial_takes_one_of_the_neighbours() -> None:
     result = _runs(Execution("trial"), LOCAL, 5)
     assert int(result.metrics["execution_clients"]) in (1, 2, 3)
     assert float(result.metrics["seconds_trial"]) > 0
-    spec, inputs = program.split(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
+    spec, inputs = program.partition_plan(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
     assert fastest(spec, [Lanes(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Lanes(1, 1, 5)
 
 
@@ -243,9 +243,9 @@ def test_one_compilation_serves_seeds_rounds_and_values() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     local = LOCAL._replace(batch_size=2 + devices)
-    spec, inputs = program.split(fedavg(TASK, local, clients_per_round=4), tiny_federation())
+    spec, inputs = program.partition_plan(fedavg(TASK, local, clients_per_round=4), tiny_federation())
     lanes, seeds = Lanes(1, 1, 5, devices), jnp.asarray([3], jnp.uint32)
-    inputs = replicated(inputs, devices)
+    inputs = replicate(inputs, devices)
     zero, one = jnp.int32(0), jnp.int32(1)
     compile_all(spec, lanes, 2, inputs, seeds)
     with _compilations() as seen:
@@ -348,7 +348,7 @@ def test_the_estimate_of_memory_is_near_that_of_xla(name: str, devices: int) -> 
         ClientData(jnp.arange(20, dtype=jnp.int32), owned, few, few),
     )
     algorithm = fedavg(task(), Local(0.05, batch_size=20, epochs=1), clients_per_round=20)
-    spec, inputs = program.split(algorithm, data)
+    spec, inputs = program.partition_plan(algorithm, data)
     chosen = Lanes(lanes, 1, 1, devices)
     state = program.start.trace(spec, chosen, inputs, jnp.zeros(1, jnp.uint32)).out_info
     # Not the quick programs of the other tests, which XLA does not fuse.
@@ -379,7 +379,7 @@ def test_the_estimate_is_near_that_of_xla_where_the_server_keeps_many_models(see
     )
     data = Federation(examples, ClientData(jnp.arange(20, dtype=jnp.int32), rows, rows, rows))
     algorithm = models_per_client(task, Local(0.05, batch_size=2, steps=2), contribution=np.ones(20, np.float32))
-    spec, inputs = program.split(algorithm, data)
+    spec, inputs = program.partition_plan(algorithm, data)
     traced = list(program.trace_all(spec._replace(valid=False), lanes, 3, inputs, jnp.arange(seeds, dtype=jnp.uint32)))
     told, real = [], []
     for each in traced:

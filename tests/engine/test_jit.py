@@ -19,7 +19,7 @@ from fljax.engine.execution import Lanes
 from fljax.engine.lanes import on_devices
 from fljax.engine.program import evaluate, run_rounds
 from fljax.engine.standalone import _run
-from fljax.local import Local
+from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression

@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import engine
-from fljax import local as training
+from fljax import engine, training
 from fljax.algorithms import fedavg
 from fljax.engine.execution import Lanes, Sizes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, census, initial_state, local_data
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Federation
 from tests.laws.compare import assert_same
 from tests.toys.clusters import clusters

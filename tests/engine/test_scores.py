@@ -12,9 +12,9 @@ from fljax.algorithms import fedavg, fedem, fedproto, incfl, ipfl, rank
 from fljax.contributions import measure
 from fljax.engine import estimate, print_progress, simulate, standalone
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.local import Local
 from fljax.results import join, with_gains
 from fljax.scenarios import opting_out
+from fljax.training import Local
 from fljax.types import Federation, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client

@@ -18,8 +18,8 @@ from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
 from fljax.engine.keys import Purpose, round_key
-from fljax.local import Local
 from fljax.results import Reference
+from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
 from tests.laws.compare import assert_close, assert_same, is_same
 from tests.toys.clusters import clusters

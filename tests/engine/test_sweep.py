@@ -13,7 +13,7 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Algorithm, Federation
 from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine
-from fljax import local as training
+from fljax import engine, training
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, local_data
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Algorithm, Federation
 from tests.oracles import toys as oracle
 from tests.precision import enable_x64

@@ -15,8 +15,8 @@ from fljax import algorithms, engine, scenarios
 from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.round import State, by_id, initial_state
-from fljax.local import Local
 from fljax.results import Result
+from fljax.training import Local
 from fljax.types import Algorithm, Available, Cohort, Federation, Task, unlabelled
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import config, local
+from fljax import config, training
 from fljax.config import ConfigError
 from fljax.models import cnn, logistic_regression, mlp, standardise
 from fljax.models.augment import FRAME, crop_flip
@@ -103,12 +103,12 @@ def test_only_training_batches_see_it():
     params = jax.tree.map(lambda leaf: leaf + 0.1, jax.jit(tasks[0].init)(jax.random.key(0)))
 
     def losses(task):
-        return local.evaluate(task, lambda x: task.logits(params, x), own, key=jax.random.key(3))
+        return training.evaluate(task, lambda x: task.logits(params, x), own, key=jax.random.key(3))
 
     np.testing.assert_array_equal(*(jax.jit(losses, static_argnums=0)(task) for task in tasks))
 
     def trained(task):
-        return local.train(jax.random.key(1), params, own, task=task, local=local.Local(0.1, 6, steps=1)).params
+        return training.train(jax.random.key(1), params, own, task=task, local=training.Local(0.1, 6, steps=1)).params
 
     kernels = [jax.jit(trained, static_argnums=0)(task)["head"]["kernel"] for task in tasks]
     assert not np.allclose(*kernels)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from fljax import models
-from fljax.local import Local
-from fljax.local.batches import draw
+from fljax.training import Local
+from fljax.training.batches import draw
 from fljax.types import Rows, Subset
 
 IMAGE = (8, 8, 1)

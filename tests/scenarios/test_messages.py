@@ -17,8 +17,8 @@ from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.round import by_id, initial_state, local_data, one_round
-from fljax.local import Local
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
+from fljax.training import Local
 from fljax.types import Seat, seen_from
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation

@@ -201,7 +201,7 @@ def test_profiles_are_runs_of_one_program(federation):
     build = lambda who, offset: misreporting(inner, report="threshold", who=who, offset=offset)  # noqa: E731
     cells = [(np.eye(POPULATION)[k], 0.1 * k + 0.2) for k in range(POPULATION)]
     plans = [Plan(build, {"who": jnp.asarray(who), "offset": offset}) for who, offset in cells]
-    assert len({program.split(plan, by_id(federation))[0] for plan in plans}) == 1
+    assert len({program.partition_plan(plan, by_id(federation))[0] for plan in plans}) == 1
     results = sweep(plans, federation, rounds=2)
     assert len({float(each.metrics["average_loss"][0, -1]) for each in results}) == POPULATION
     for (who, offset), result in zip(cells, results, strict=True):

@@ -11,8 +11,8 @@ from fljax.algorithms import fedavg, ipfl
 from fljax.engine import simulate
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
-from fljax.local import Local
 from fljax.scenarios import appeal_based, opting_out
+from fljax.training import Local
 from fljax.types import unlabelled
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -13,8 +13,8 @@ from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.algorithms.registry import REGISTRY
 from fljax.engine.execution import Lanes
 from fljax.engine.round import by_id, initial_state, one_round
-from fljax.local import Local
 from fljax.scenarios import appeal_based, availability, dropout
+from fljax.training import Local
 from fljax.types import unlabelled
 from tests.toys.federation import client_rows, tiny_federation
 from tests.toys.task import logistic_regression

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import mix
-from fljax.local import Local
+from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Poll, Task, along
 
 

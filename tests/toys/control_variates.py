@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import mix
-from fljax.algorithms.common import select_uniform, share
-from fljax.local import Local
+from fljax.algorithms.common import normalise_weights, select_uniform
+from fljax.training import Local
 from fljax.types import Algorithm, Task
 
 
@@ -49,7 +48,7 @@ def control_variates(
         return Server(model, trees.zeros_like(model), jnp.asarray(census.train.shape[0], jnp.int32))
 
     def train(key: Any, seat: Any, down: Server, client: Any, data: Any) -> Any:
-        adjust = training.corrected(trees.subtract(down.control, client))
+        adjust = training.with_correction(trees.subtract(down.control, client))
         trained = training.train(key, down.model, data.train, task=task, local=local, round=seat.round, adjust=adjust)
         update = trees.subtract(trained.params, down.model)
         length = trained.steps * local.learning_rate
@@ -57,7 +56,7 @@ def control_variates(
         return Up(update, trees.subtract(control, client)), control
 
     def aggregate(key: Any, round: Any, server: Server, up: Up, cohort: Any, held: Any) -> Any:
-        weights = share(cohort.present.astype(jnp.result_type(float)))[None, :]
+        weights = normalise_weights(cohort.present.astype(jnp.result_type(float)))[None, :]
         mean = trees.take(mix(weights, up), 0)
         part = jnp.sum(cohort.present) / server.population
         model = trees.add(server.model, trees.scale(mean.update, server_lr))

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import local as training
-from fljax import trees
+from fljax import training, trees
 from fljax.aggregators import mix
-from fljax.algorithms.common import select_uniform, share, shown
-from fljax.local import Local
+from fljax.algorithms.common import normalise_weights, select_uniform, use_received_model
+from fljax.training import Local
 from fljax.types import Algorithm, Judged, Task, along
 
 
@@ -84,7 +83,7 @@ def models_per_client(
         total = jnp.sum(weights, axis=1, keepdims=True)
         matrix = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), 0)
         models = trees.add(server.models, mix(matrix, up.update))
-        everyone = share(cohort.present.astype(matrix.dtype))[None, :]
+        everyone = normalise_weights(cohort.present.astype(matrix.dtype))[None, :]
         step = trees.take(mix(everyone, up.update), 0)
         return Server(models, trees.add(server.reference, step)), along("client", "row", matrix=matrix)
 
@@ -95,6 +94,6 @@ def models_per_client(
         train=train,
         aggregate=aggregate,
         select=select,
-        personal=shown,
+        personal=use_received_model,
         models=lambda server: {"server_test": Judged(server.reference, "test")},
     )

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import trees
-from fljax.local.batches import Batches, draw, fetch
-from fljax.local.evaluation import AT_ONCE, per_sample
-from fljax.local.settings import Local, optimizer
+from fljax.loops import repeat
+from fljax.training.batches import Batches, draw, fetch
+from fljax.training.evaluation import AT_ONCE, per_sample
+from fljax.training.settings import Local, optimizer
 from fljax.types import Subset, Task
 
 Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
@@ -124,7 +125,7 @@ def descend(
         carry, _ = jax.lax.scan(lambda c, i: (one(i, c), None), carry, jnp.arange(count))
         return carry, jnp.asarray(count, jnp.int32)
     taken = jnp.clip(batches.steps, 0, count).astype(jnp.int32)
-    return jax.lax.fori_loop(jnp.zeros((), jnp.int32), taken, one, carry), taken
+    return repeat(taken, one, carry, most=count), taken
 
 
 def train(
@@ -149,7 +150,7 @@ def train(
       local: batches, optimizer, learning rate.
       round: for the decay of the learning rate.
       loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's.
-      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``corrected``; None: none.
+      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: none.
       steps: a traced number of steps for this client under the static maximum of ``local``.
 
     Returns:
@@ -177,6 +178,6 @@ def proximal(anchor: PyTree, mu: float | Array) -> Adjust:
     return lambda slope, params: trees.add(slope, trees.scale(trees.subtract(params, anchor), mu))
 
 
-def corrected(correction: PyTree) -> Adjust:
+def with_correction(correction: PyTree) -> Adjust:
     """Adds a constant to every gradient (SCAFFOLD: ``c - c_k``)."""
     return lambda slope, params: trees.add(slope, correction)

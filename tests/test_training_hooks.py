@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import local, trees
-from fljax.local import Local
+from fljax import training, trees
+from fljax.training import Local
 from fljax.types import Examples, Rows, Subset, Task
 from tests.local_tools import (
     EPOCHS,
@@ -42,15 +42,17 @@ def test_proximal_closed_form():
     own = subset(range(5))
     anchor, mu, rate, steps = {"w": jnp.array([2.0, 0.0])}, 0.5, 0.2, 6
     how = Local(rate, 5, steps=steps)
-    found = trained(own, how, task=task, adjust=local.proximal(anchor, mu)).params["w"]
+    found = trained(own, how, task=task, adjust=training.proximal(anchor, mu)).params["w"]
     fixed = (numpy_rows(own)[0].mean(axis=0) + mu * np.asarray(anchor["w"])) / (1 + mu)
     np.testing.assert_allclose(found, fixed + (1 - rate * (1 + mu)) ** steps * (START - fixed), rtol=1e-5)
-    same(trained(own, how, task=task, adjust=local.proximal(anchor, 0.0)).params, trained(own, how, task=task).params)
+    same(
+        trained(own, how, task=task, adjust=training.proximal(anchor, 0.0)).params, trained(own, how, task=task).params
+    )
 
 
 def test_corrected_closed_form():
     own, how, shift = subset(range(6)), STEPS, np.array([1.0, -2.0])
-    found = trained(own, how, adjust=local.corrected({"w": jnp.asarray(shift, jnp.float32)})).params["w"]
+    found = trained(own, how, adjust=training.with_correction({"w": jnp.asarray(shift, jnp.float32)})).params["w"]
     expected = numpy_sgd(START, own, drawn_by_train(own, how), 0.1, pull=lambda w: shift)
     np.testing.assert_allclose(found, expected, rtol=2e-6)
 
@@ -75,7 +77,7 @@ def test_default_loss_and_gradient():
     position, mask = jnp.array([2, 0, 1]), jnp.array([True, True, False])
     x, y = numpy_rows(own)
     expected = x[[2, 0]].T @ (x[[2, 0]] @ START - y[[2, 0]]) / 2
-    gradient = jax.jit(functools.partial(local.gradient, task))
+    gradient = jax.jit(functools.partial(training.gradient, task))
     found = gradient(params, own, position, mask, KEY)["w"]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     nothing = gradient(params, own, position, jnp.zeros(3, bool), KEY)["w"]
@@ -84,22 +86,22 @@ def test_default_loss_and_gradient():
 
 def test_masked_mean():
     values = jnp.array([1.0, 2.0, jnp.nan])
-    assert float(local.masked_mean(values, jnp.array([True, True, False]))) == 1.5
-    assert float(local.masked_mean(values, jnp.zeros(3, bool))) == 0.0
+    assert float(training.masked_mean(values, jnp.array([True, True, False]))) == 1.5
+    assert float(training.masked_mean(values, jnp.zeros(3, bool))) == 0.0
 
 
 def test_descend_counts_and_keys():
-    batches = local.Batches(jnp.zeros((4, 1), jnp.int32), jnp.ones((4, 1), bool), None)
+    batches = training.Batches(jnp.zeros((4, 1), jnp.int32), jnp.ones((4, 1), bool), None)
 
     def step(carry, position, mask, key):
         count, _ = carry
         return count + 1, jax.random.key_data(key)
 
     zero = (jnp.int32(0), jax.random.key_data(KEY))
-    (count, last), taken = local.descend(step, zero, batches, KEY)
+    (count, last), taken = training.descend(step, zero, batches, KEY)
     assert int(count) == int(taken) == 4
     same(last, jax.random.key_data(jax.random.fold_in(KEY, 3)))
-    (count, _), taken = local.descend(step, zero, batches._replace(steps=jnp.int32(2)), KEY)
+    (count, _), taken = training.descend(step, zero, batches._replace(steps=jnp.int32(2)), KEY)
     assert int(count) == int(taken) == 2
 
 
@@ -109,14 +111,14 @@ def test_descend_counts_and_keys():
 def test_fetch_prepares_and_stays_within_the_rows():
     task = linear_task(prepare=lambda x: 2 * x)
     own = subset([3, 5], 4, fill=11)
-    x, y = local.fetch(task, own, jnp.array([1, 0, 3]))
+    x, y = training.fetch(task, own, jnp.array([1, 0, 3]))
     data = examples()
     same(x, 2 * data.x[jnp.array([5, 3, 5])])
     same(y, data.y[jnp.array([5, 3, 5])])
 
 
 def test_noise_is_keyed_by_row():
-    fetch = jax.jit(functools.partial(local.fetch, LINEAR))
+    fetch = jax.jit(functools.partial(training.fetch, LINEAR))
     own = subset([3, 5, 8], noise=jnp.float32(0.5))
     clean, _ = fetch(own, jnp.arange(3))
     same(clean, examples().x[jnp.array([3, 5, 8])])
@@ -138,7 +140,7 @@ def test_noise_has_the_standard_deviation_in_prepared_units():
     data = Examples(jnp.zeros((400, 5), jnp.uint8), jnp.zeros(400, jnp.int32))
     own = subset(range(400), 400, data=data, noise=jnp.float32(0.5))
     task = linear_task(prepare=lambda x: x.astype(jnp.float32) / 255)
-    x, _ = jax.jit(functools.partial(local.fetch, task))(own, jnp.arange(400), KEY)
+    x, _ = jax.jit(functools.partial(training.fetch, task))(own, jnp.arange(400), KEY)
     assert abs(float(x.std()) - 0.5) < 0.03
     assert abs(float(x.mean())) < 0.03
 
@@ -148,7 +150,9 @@ def test_noise_reaches_training_alone():
     noisy = own._replace(noise=jnp.float32(1.0))
     assert not np.array_equal(trained(noisy, how).params["w"], trained(own, how).params["w"])
     same(trained(own._replace(noise=jnp.float32(0.0)), how).params, trained(own, how).params)
-    evaluate = jax.jit(lambda own, key=None: local.evaluate(LINEAR, lambda x: LINEAR.logits(start(), x), own, key=key))
+    evaluate = jax.jit(
+        lambda own, key=None: training.evaluate(LINEAR, lambda x: LINEAR.logits(start(), x), own, key=key)
+    )
     same(evaluate(noisy), evaluate(own))
     assert not np.array_equal(evaluate(noisy, KEY), evaluate(own))
 
@@ -169,7 +173,7 @@ def test_augment_gets_a_key_of_its_own_in_every_step():
     moved = subset(range(3), data=data._replace(x=data.x + 1))
     np.testing.assert_allclose(found, trained(moved, Local(0.1, 3, steps=3)).params["w"], rtol=1e-6)
     predict = functools.partial(task.logits, start())
-    same(local.evaluate(task, predict, own), local.evaluate(linear_task(), predict, own))
+    same(training.evaluate(task, predict, own), training.evaluate(linear_task(), predict, own))
 
 
 def test_a_key_means_training_mode():
@@ -193,14 +197,14 @@ def test_evaluate_is_a_masked_mean(capacity):
     task, data = logistic_task(), examples()
     own = subset([1, 4, 7, 2], capacity, data=data._replace(x=data.x.at[11].set(jnp.nan)), fill=11)
     params = task.init(KEY)
-    loss, accuracy = jax.jit(lambda own: local.evaluate(task, lambda x: task.logits(params, x), own))(own)
+    loss, accuracy = jax.jit(lambda own: training.evaluate(task, lambda x: task.logits(params, x), own))(own)
     index = np.array([1, 4, 7, 2])
     logits = task.logits(params, data.x[index])
     np.testing.assert_allclose(loss, task.loss(logits, data.y[index]).mean(), rtol=1e-6)
     np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [local.AT_ONCE, local.AT_ONCE + 1, 3 * local.AT_ONCE - 1])
+@pytest.mark.parametrize("size", [training.AT_ONCE, training.AT_ONCE + 1, 3 * training.AT_ONCE - 1])
 def test_many_rows_are_evaluated_in_parts(size):
     task, data = logistic_task(), examples()
     params, index = task.init(KEY), np.arange(size) % len(data.y)
@@ -210,8 +214,8 @@ def test_many_rows_are_evaluated_in_parts(size):
         seen.append(x.shape[0])
         return task.logits(params, x)
 
-    loss, accuracy = local.evaluate(task, predict, subset(index.tolist(), size + 5))
-    assert max(seen) <= local.AT_ONCE
+    loss, accuracy = training.evaluate(task, predict, subset(index.tolist(), size + 5))
+    assert max(seen) <= training.AT_ONCE
     logits = task.logits(params, data.x[index])
     np.testing.assert_allclose(loss, task.loss(logits, data.y[index]).mean(), rtol=1e-5)
     np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
@@ -220,7 +224,7 @@ def test_many_rows_are_evaluated_in_parts(size):
 def test_evaluate_without_rows_is_nan():
     task = logistic_task()
     params = task.init(KEY)
-    loss, accuracy = local.evaluate(task, lambda x: task.logits(params, x), subset([]))
+    loss, accuracy = training.evaluate(task, lambda x: task.logits(params, x), subset([]))
     assert np.isnan(loss)
     assert np.isnan(accuracy)
 
@@ -230,8 +234,8 @@ def test_each_of_several_models_is_judged_as_alone(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     task, rows = logistic_task(), subset([1, 4, 7, 2], 6)
     models = jax.vmap(task.init)(jax.random.split(KEY, 11))
-    loss, accuracy = local.evaluate_each(task, models, rows)
-    alone = [local.evaluate(task, functools.partial(task.logits, trees.take(models, k)), rows) for k in range(11)]
+    loss, accuracy = training.evaluate_each(task, models, rows)
+    alone = [training.evaluate(task, functools.partial(task.logits, trees.take(models, k)), rows) for k in range(11)]
     np.testing.assert_allclose(loss, [each[0] for each in alone], rtol=1e-6)
     np.testing.assert_array_equal(accuracy, [each[1] for each in alone])
 
@@ -247,7 +251,7 @@ def test_maps_over_clients():
 
     def one(key, index, size):
         own = Subset(data, Rows(index, size))
-        return local.train(key, params, own, task=task, local=how)
+        return training.train(key, params, own, task=task, local=how)
 
     together = jax.jit(jax.vmap(one))(keys, index, size)
     assert together.steps.tolist() == [6, 4, 2]

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax.local.batches import fetch
+from fljax.loops import repeat
+from fljax.training.batches import fetch
 from fljax.types import Subset, Task
 
 # Rows that are evaluated at a time: what a network computes for them should stay in a CPU's caches.
@@ -34,7 +35,6 @@ def evaluate(
       subset: the rows; padding is masked.
       key: of the noise of the features, if the subset has noise; None: clean features.
       ragged: stop where the rows end, not where the index list does: for lists that are far longer than their rows.
-        The result has no derivative then.
 
     Returns:
       ``(loss, accuracy)``; both NaN for a subset without rows. The accuracy of a task without a score is None.
@@ -62,7 +62,7 @@ def evaluate(
         if ragged:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
             more = lambda part, total: jax.tree.map(jnp.add, total, sums(places[part]))  # noqa: E731
-            loss, score = jax.lax.fori_loop(0, -(-size // each), more, nothing)
+            loss, score = repeat(-(-size // each), more, nothing, most=parts)
         else:
             loss, score = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
     count = size.astype(loss.dtype)
@@ -121,7 +121,7 @@ def evaluate_each(
     return jax.lax.map(one, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
 
 
-def judged(
+def counted_scores(
     loss: Float[Array, ""], accuracy: Float[Array, ""] | None, counts: Bool[Array, ""]
 ) -> tuple[Float[Array, ""], Any]:
     """A client's scores as metrics want them; no accuracy stays None.

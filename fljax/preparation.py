@@ -8,25 +8,25 @@ accuracies are part of its metrics, as variables over a dimension of their own, 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fljax import clustering, scenarios
+from fljax.arguments import argument_of, parameters_of
 from fljax.config import Clustering, Config
 from fljax.engine import Execution
 from fljax.folders import Parts
-from fljax.local import Local, check_classes
 from fljax.naming import resolve
 from fljax.results import Reference
+from fljax.training import Local, check_classes
 from fljax.types import Federation, Task
 
 _SPLITS = ("valid", "test")
 
 
-def started(
+def initial_clusters(
     config: Config,
     chosen: Clustering,
     build: Callable[..., Any],
@@ -37,7 +37,7 @@ def started(
     trial: bool,
 ) -> Any:
     """Where clusters start, of all seeds."""
-    count = _value(build, fixed, "clusters", None)
+    count = argument_of(build, fixed, "clusters", None)
     clustering.check(federation, chosen.rows, count)
     check_classes(task, "clustering")
     if trial:
@@ -57,7 +57,7 @@ def started(
 
 def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     """Whether a scenario compares clients with the first algorithm."""
-    return "baseline" in inspect.signature(wrap).parameters and "baseline" not in options
+    return "baseline" in parameters_of(wrap) and "baseline" not in options
 
 
 def decision_rounds(config: Config) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ def decision_rounds(config: Config) -> tuple[int, ...]:
             wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
             wrap = getattr(wrapper, "build", wrapper)
             if asks_for_baseline(wrap, scenario.options):
-                found |= set(range(0, config.rounds, _value(wrap, scenario.options, "every", 1)))
+                found |= set(range(0, config.rounds, argument_of(wrap, scenario.options, "every", 1)))
     return tuple(sorted(found))
 
 
@@ -115,7 +115,7 @@ def baseline(
         )
     splits = set()
     for wrap, own in asking:
-        splits.add(_value(wrap, own, "split", "test"))
+        splits.add(argument_of(wrap, own, "split", "test"))
     if len(splits) > 1 or not splits <= baselines.keys():
         raise ValueError(
             f"expected the baseline of {label} on rows that the first algorithm is judged on, got "
@@ -123,12 +123,6 @@ def baseline(
             f"data.valid_fraction above 0); {advice}"
         )
     return baselines[splits.pop()]
-
-
-def _value(function: Callable[..., Any], given: Mapping[str, Any], name: str, otherwise: Any) -> Any:
-    """An argument as it is given, or its default, or ``otherwise`` where the function has no such parameter."""
-    parameters = inspect.signature(function).parameters
-    return given.get(name, parameters[name].default if name in parameters else otherwise)
 
 
 def facts(federation: Federation, reference: Reference) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax import local
-from fljax.local import Local
+from fljax import training
+from fljax.training import Local
 from tests.local_tools import (
     CAPACITY,
     EPOCHS,
@@ -108,17 +108,17 @@ def test_every_row_once_per_epoch(size, passes):
         assert [len(batch) for batch in part] == [4] * (size // 4) + ([size % 4] if size % 4 else [])
 
 
-@pytest.mark.parametrize("capacity", [4 * local.SHORTEST, 5000])
+@pytest.mark.parametrize("capacity", [4 * training.SHORTEST, 5000])
 def test_a_permutation_does_not_depend_on_its_room(capacity):
     """Whatever array it is sorted in, alone, side by side, and for several epochs."""
-    sizes = [0, 1, local.SHORTEST, local.SHORTEST + 1, capacity - 1, capacity]
+    sizes = [0, 1, training.SHORTEST, training.SHORTEST + 1, capacity - 1, capacity]
     keys = jax.random.split(KEY, (len(sizes), 2))
-    alone = jax.jit(functools.partial(local.shuffled, capacity=capacity))
-    each = jax.vmap(jax.vmap(functools.partial(local.shuffled, capacity=capacity), (0, None)))
+    alone = jax.jit(functools.partial(training.shuffle, capacity=capacity))
+    each = jax.vmap(jax.vmap(functools.partial(training.shuffle, capacity=capacity), (0, None)))
     for few in (slice(0, 3), slice(0, 6)):
         together = jax.jit(each)(keys[few], jnp.asarray(sizes[few]))
         for client, size in enumerate(sizes[few]):
-            tight = functools.partial(local.shuffled, capacity=max(size, 1))  # below 4 x SHORTEST: a plain sort
+            tight = functools.partial(training.shuffle, capacity=max(size, 1))  # below 4 x SHORTEST: a plain sort
             for epoch in range(2):
                 found = np.asarray(together[client, epoch, :size])
                 np.testing.assert_array_equal(found, alone(keys[client, epoch], size)[:size])
@@ -162,7 +162,7 @@ def test_traced_steps_under_a_maximum():
 
     @jax.jit
     def run(steps):
-        return local.train(KEY, params, own, task=task, local=STEPS, steps=steps)
+        return training.train(KEY, params, own, task=task, local=STEPS, steps=steps)
 
     same(run(jnp.int32(0)).params, params)
     for taken in (1, 3):
@@ -186,7 +186,7 @@ def test_traced_steps_under_a_maximum():
 )
 def test_impossible_batches_are_refused(how, message):
     with pytest.raises(ValueError, match=message):
-        local.draw(KEY, subset(range(3)), how)
+        training.draw(KEY, subset(range(3)), how)
 
 
 # --- The step -----------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def test_sgd_against_numpy(rows, how):
 def test_no_silent_promotion(how):
     own = subset(range(6), 7, noise=jnp.float32(0.1))
     with jax.numpy_dtype_promotion("strict"):
-        found = trained(own, how._replace(weight_decay=0.1), adjust=local.proximal(start(), 0.5))
-        local.evaluate(LINEAR, lambda x: LINEAR.logits(found.params, x), own, key=KEY)
+        found = trained(own, how._replace(weight_decay=0.1), adjust=training.proximal(start(), 0.5))
+        training.evaluate(LINEAR, lambda x: LINEAR.logits(found.params, x), own, key=KEY)
     assert found.params["w"].dtype == jnp.float32
 
 
@@ -275,8 +275,8 @@ def test_optimizers_lower_the_loss(how):
     @jax.jit
     def run(own):
         params = task.init(KEY)
-        found = local.train(KEY, params, own, task=task, local=how).params
-        return [local.evaluate(task, functools.partial(task.logits, p), own)[0] for p in (params, found)]
+        found = training.train(KEY, params, own, task=task, local=how).params
+        return [training.evaluate(task, functools.partial(task.logits, p), own)[0] for p in (params, found)]
 
     before, after = run(own)
     assert float(after) < float(before) - 0.01
@@ -296,7 +296,7 @@ def test_momentum_against_numpy():
 def test_unknown_optimizer(name):
     message = f"expected the name of an optax optimizer such as sgd, adam or adadelta, got '{name}'"
     with pytest.raises(ValueError, match=message):
-        local.optimizer(Local(0.1, 2, steps=1, optimizer=name))
+        training.optimizer(Local(0.1, 2, steps=1, optimizer=name))
 
 
 def test_optimizer_state_is_fresh_in_every_call():
@@ -315,7 +315,7 @@ def test_numbers_may_be_traced():
 
     def run(rate, decay, weight_decay):
         how = Local(rate, 4, steps=3, decay=decay, weight_decay=weight_decay, optimizer="adam")
-        return local.train(KEY, start(), own, task=task, local=how, round=1).params["w"]
+        return training.train(KEY, start(), own, task=task, local=how, round=1).params["w"]
 
     rates, decays, weights = jnp.array([0.1, 0.01]), jnp.array([0.5, 1.0]), jnp.array([0.2, 0.0])
     found = jax.jit(jax.vmap(run))(rates, decays, weights)

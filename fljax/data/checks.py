@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fljax.naming import unknown
@@ -18,14 +17,6 @@ def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
     if isinstance(name, str) and name in registry:
         return registry[name]
     raise ValueError(unknown(kind, str(name), registry))
-
-
-def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """Returns what ``function`` takes by keyword; None where it takes anything."""
-    parameters = inspect.signature(function).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return None
-    return {k: p for k, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def check_keywords(kind: str, name: str, options: Iterable[str], valid: Iterable[str]) -> None:

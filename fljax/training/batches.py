@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from fljax.local.settings import Local
+from fljax.training.settings import Local
 from fljax.types import Subset, Task
 
 # Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
@@ -70,7 +70,7 @@ def draw_distinct(
     return jnp.where(mask, chosen, 0), mask
 
 
-def shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
+def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
     """A permutation of ``[0, size)``, followed by ``capacity - size`` entries without meaning.
 
     Positions are sorted by 20 random bits, equal ones by position. Where a position fits into the other 12 bits of the
@@ -147,7 +147,7 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     size, per_epoch = subset.rows.size, -(-subset.rows.size // batch)
 
     def permutation(epoch: Array) -> Array:
-        return shuffled(jax.random.fold_in(key, epoch), size, capacity)
+        return shuffle(jax.random.fold_in(key, epoch), size, capacity)
 
     permutations = jax.vmap(permutation)(jnp.arange(local.epochs))
     step = jnp.arange(local.epochs * -(-capacity // batch))

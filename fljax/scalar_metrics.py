@@ -1,0 +1,148 @@
+"""The registry of metrics over clients: what each is computed from, and how.
+
+One entry adds a metric to results, tables, sweeps and ``fljax list metrics``; its twin ``unseen_...`` comes with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fljax import metrics
+
+
+class Metric(NamedTuple):
+    """One number for all clients.
+
+    Attributes:
+      sentence: what it is computed from, in the names of variables of results.
+      compute: of ``variables``, each ``[..., client]``: ``[...]``.
+      variables: names of variables over clients. The metric exists where all of them do. ``common_test_loss`` and
+        ``common_test_accuracy`` are about the global model, or about the model that each client uses where there is no
+        global one.
+    """
+
+    sentence: str
+    compute: Callable[..., Any]
+    variables: tuple[str, ...]
+
+
+OVER_CLIENTS: dict[str, Metric] = {
+    "incentivised_participation_rate": Metric(
+        "fraction of clients with test_loss < standalone_test_loss (INCFL, equation 1)",
+        metrics.incentivised_participation_rate,
+        ("test_loss", "standalone_test_loss"),
+    ),
+    "global_incentivised_participation_rate": Metric(
+        (
+            "fraction of clients with global_test_loss, or test_loss where there is none, < "
+            "standalone_test_loss (INCFL, equation 1, before any tuning)"
+        ),
+        metrics.incentivised_participation_rate,
+        ("common_test_loss", "standalone_test_loss"),
+    ),
+    "global_model_appeal": Metric(
+        (
+            "fraction of clients with global_test_loss, or test_loss where there is none, < required_loss "
+            "(MaxFL, equation 1)"
+        ),
+        metrics.global_model_appeal,
+        ("common_test_loss", "required_loss"),
+    ),
+    "ipr_loss": Metric(
+        "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
+        metrics.ipr_loss,
+        ("test_loss", "standalone_test_loss"),
+    ),
+    "ipr_accuracy": Metric(
+        "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
+        metrics.ipr_accuracy,
+        ("test_accuracy", "standalone_test_accuracy"),
+    ),
+    "preferred_model_accuracy": Metric(
+        (
+            "mean over clients of test_accuracy where test_loss < standalone_test_loss, else "
+            "standalone_test_accuracy (INCFL)"
+        ),
+        metrics.preferred_model_accuracy,
+        ("test_accuracy", "standalone_test_accuracy", "test_loss", "standalone_test_loss"),
+    ),
+    "preferred_model_accuracy_by_accuracy": Metric(
+        "mean over clients of the larger of test_accuracy and standalone_test_accuracy",
+        functools.partial(metrics.preferred_model_accuracy, prefer="accuracy"),
+        ("test_accuracy", "standalone_test_accuracy"),
+    ),
+    "preferred_model_accuracy_by_threshold": Metric(
+        (
+            "mean over clients of global_test_accuracy where global_test_loss < required_loss, else "
+            "standalone_test_accuracy (MaxFL); of the deployed model where there is no global one"
+        ),
+        metrics.preferred_model_accuracy,
+        ("common_test_accuracy", "standalone_test_accuracy", "common_test_loss", "required_loss"),
+    ),
+    "average_loss": Metric(
+        "mean over clients of test_loss",
+        metrics.average_accuracy,
+        ("test_loss",),
+    ),
+    "average_accuracy": Metric(
+        "mean over clients of test_accuracy",
+        metrics.average_accuracy,
+        ("test_accuracy",),
+    ),
+    "global_average_accuracy": Metric(
+        "mean over clients of global_test_accuracy",
+        metrics.average_accuracy,
+        ("global_test_accuracy",),
+    ),
+    "maximum_accuracy": Metric(
+        "largest test_accuracy over clients (IAFL)",
+        metrics.maximum_accuracy,
+        ("test_accuracy",),
+    ),
+    "accuracy_increase": Metric(
+        "mean over clients of test_accuracy minus standalone_test_accuracy (IAFL)",
+        metrics.accuracy_increase,
+        ("test_accuracy", "standalone_test_accuracy"),
+    ),
+    "pearson_correlation": Metric(
+        "correlation over clients of test_accuracy and standalone_test_accuracy (IAFL)",
+        metrics.pearson_correlation,
+        ("test_accuracy", "standalone_test_accuracy"),
+    ),
+    "average_gain": Metric(
+        "mean over clients of personalised_model_accuracy_gain (IP-FL)",
+        metrics.average_accuracy,
+        ("personalised_model_accuracy_gain",),
+    ),
+    "opt_outs": Metric(
+        "number of clients with personalised_model_accuracy_gain < 0 (IP-FL)",
+        metrics.opt_outs,
+        ("personalised_model_accuracy_gain",),
+    ),
+    "participation_rate": Metric(
+        "fraction of clients with personalised_model_accuracy_gain >= 0 (IP-FL)",
+        metrics.participation_rate,
+        ("personalised_model_accuracy_gain",),
+    ),
+}
+
+
+def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Every metric that can be had, ``[...]``.
+
+    Args:
+      variables: arrays ``[..., client]`` by name; their leading axes are broadcast.
+    """
+    found = dict(variables)
+    for kind in ("test_loss", "test_accuracy"):
+        source = f"global_{kind}" if f"global_{kind}" in found else kind
+        # A global model is judged by both or by none of the two.
+        if source in found and (source != kind or "global_test_loss" not in found):
+            found[f"common_{kind}"] = found[source]
+    scalars = {}
+    for name, metric in OVER_CLIENTS.items():
+        if all(each in found for each in metric.variables):
+            scalars[name] = metric.compute(*(found[each] for each in metric.variables))
+    return scalars

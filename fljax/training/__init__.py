@@ -1,0 +1,35 @@
+"""Local training of one client: batching, the step, and the loop that joins them.
+
+Batching (``draw``) is separate from the step (``descend``), so that algorithms with steps of their own (three batches,
+an inner problem) reuse the batches. All of it is written for ONE client with a padded index list; the result equals the
+unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows carry no weight.
+"""
+
+from fljax.training.batches import SHORTEST as SHORTEST
+from fljax.training.batches import Batches as Batches
+from fljax.training.batches import draw as draw
+from fljax.training.batches import draw_distinct as draw_distinct
+from fljax.training.batches import fetch as fetch
+from fljax.training.batches import shuffle as shuffle
+from fljax.training.evaluation import AT_ONCE as AT_ONCE
+from fljax.training.evaluation import check_classes as check_classes
+from fljax.training.evaluation import check_score as check_score
+from fljax.training.evaluation import counted_scores as counted_scores
+from fljax.training.evaluation import evaluate as evaluate
+from fljax.training.evaluation import evaluate_each as evaluate_each
+from fljax.training.evaluation import per_sample as per_sample
+from fljax.training.settings import Local as Local
+from fljax.training.settings import Optimizer as Optimizer
+from fljax.training.settings import named_optimizer as named_optimizer
+from fljax.training.settings import optimizer as optimizer
+from fljax.training.settings import rate as rate
+from fljax.training.steps import Trained as Trained
+from fljax.training.steps import descend as descend
+from fljax.training.steps import full_gradient as full_gradient
+from fljax.training.steps import gradient as gradient
+from fljax.training.steps import masked_mean as masked_mean
+from fljax.training.steps import proximal as proximal
+from fljax.training.steps import task_loss as task_loss
+from fljax.training.steps import train as train
+from fljax.training.steps import value_and_gradient as value_and_gradient
+from fljax.training.steps import with_correction as with_correction
