@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fljax import saved_models as saved_models
     from fljax import scenarios as scenarios
     from fljax import theory as theory
+    from fljax import training as training
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan

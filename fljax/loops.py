@@ -1,6 +1,6 @@
 """Loops with a traced number of turns that reverse mode can differentiate.
 
-Floor 0: imports JAX only.
+Floor 0: imports JAX and jaxtyping only.
 """
 
 from __future__ import annotations
@@ -10,67 +10,133 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
+
+Body = Callable[[Int[Array, ""], PyTree], PyTree]
 
 
 def repeat(
-    count: int | Int[Array, ""], body: Callable[[Int[Array, ""], PyTree], PyTree], carry: PyTree, *, most: int
+    count: int | Int[Array, ""],
+    body: Body,
+    carry: PyTree,
+    *,
+    most: int,
+    until: Callable[[PyTree], Bool[Array, ""]] | None = None,
 ) -> PyTree:
     """``body(count - 1, ... body(1, body(0, carry)))``.
 
     A traced ``count`` is the trip count of a while loop, so that no turn is computed in vain. JAX cannot differentiate
     such a loop in reverse mode. Where it is differentiated, it is a scan of ``most`` turns instead, of which those
-    beyond ``count`` leave the carry as it is.
+    beyond ``count`` leave the carry as it is. Forward mode is not defined where ``count`` is traced or ``until`` is
+    given.
 
     Args:
       count: how many turns; below 0 is 0, and above ``most`` is ``most``.
       body: ``(turn, carry) -> carry``; the carry keeps its structure, shapes and dtypes.
       carry: what the first turn is given.
       most: the largest number of turns, static.
+      until: ``carry -> []``: whether no further turn is taken. None: only ``count`` ends the loop.
 
     Returns:
       The carry after the last turn.
     """
+    if until is not None:
+        step: Body = lambda turn, held: _with_end(until, body(turn, held[1]))  # noqa: E731
+        return _loop(jnp.asarray(count), step, _with_end(until, carry), most)[1]
+    if isinstance(count, int | np.integer):
+        whole = min(int(count), most)
+        return jax.lax.fori_loop(0, whole, lambda turn, carry: body(jnp.asarray(turn, jnp.int32), carry), carry)
+    return _loop(count, lambda turn, held: (held[0], body(turn, held[1])), (jnp.asarray(False), carry), most)[1]
+
+
+def _with_end(until: Callable[[PyTree], Array], carry: PyTree) -> tuple[Array, PyTree]:
+    return jnp.asarray(until(carry), bool), carry
+
+
+def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> tuple[Array, PyTree]:
+    """As ``repeat``, of a carry whose first part says whether the loop has ended."""
     start = jnp.zeros((), jnp.int32)
-    if isinstance(count, int):
-        return jax.lax.fori_loop(start, min(count, most), body, carry)
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, carry))
 
     def flat_body(turn: Array, *leaves: Array) -> list[Array]:
-        return jax.tree.leaves(body(turn, jax.tree.unflatten(structure, leaves)))
+        after = body(turn, jax.tree.unflatten(structure, leaves))
+        if jax.tree.structure(after) != structure:
+            raise TypeError(
+                f"expected a body that keeps the carry's structure, {structure}, got {jax.tree.structure(after)}"
+            )
+        return jax.tree.leaves(after)
 
     # What the body closes over becomes an argument, so that the rule below knows its derivative.
     closed = jax.make_jaxpr(flat_body)(start, *leaves)
-    real = [jnp.issubdtype(jnp.result_type(each), jnp.inexact) for each in closed.consts]
+    real = [bool(jnp.issubdtype(jnp.result_type(each), jnp.inexact)) for each in closed.consts]
 
     def turn_of(smooth: list[Array], fixed: list[Array], turn: Array, leaves: list[Array]) -> list[Array]:
         parts = iter(smooth), iter(fixed)
         constants = [next(parts[0] if each else parts[1]) for each in real]
         return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(turn, *leaves)
 
+    def goes_on(count: Array, turn: Array, leaves: list[Array]) -> Array:
+        return (turn < count) & ~leaves[0]
+
     @jax.custom_vjp
-    def loop(count: Array, fixed: list[Array], smooth: list[Array], leaves: list[Array]) -> list[Array]:
-        return jax.lax.fori_loop(start, count, lambda turn, leaves: turn_of(smooth, fixed, turn, leaves), leaves)
+    def run(count: Array, fixed: list[Array], smooth: list[Array], leaves: list[Array]) -> list[Array]:
+        def one(held: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
+            return held[0] + 1, turn_of(smooth, fixed, *held)
 
-    def forward(
-        count: Array, fixed: list[Array], smooth: list[Array], leaves: list[Array]
-    ) -> tuple[list[Array], Callable[..., Any]]:
-        def bounded(smooth: list[Array], leaves: list[Array]) -> list[Array]:
+        return jax.lax.while_loop(lambda held: goes_on(count, *held), one, (start, leaves))[1]
+
+    def forward(count: Any, fixed: Any, smooth: Any, leaves: Any) -> tuple[list[Array], Callable[..., Any]]:
+        turns, others = count.value, [each.value for each in fixed]
+        # Only what is really differentiated has a cotangent: the examples of a data set, say, have none.
+        varied = tuple(
+            {place: each.value for place, each in enumerate(part) if each.perturbed} for part in (smooth, leaves)
+        )
+
+        def bounded(constants: dict[int, Array], begin: dict[int, Array]) -> list[Array]:
+            last = jnp.maximum(turns - 1, 0)
+
             def one(leaves: list[Array], turn: Array) -> tuple[list[Array], None]:
-                after = turn_of(smooth, fixed, turn, leaves)
-                return [jnp.where(turn < count, new, old) for new, old in zip(after, leaves, strict=True)], None
+                on = goes_on(turns, turn, leaves)
+                # A turn beyond the count is computed and dropped. What it is given has no derivative, and it is one
+                # that the body knows, so that it cannot make a gradient NaN.
+                held = {place: jnp.where(on, each, jax.lax.stop_gradient(each)) for place, each in constants.items()}
+                given = [jnp.where(on, each, jax.lax.stop_gradient(each)) for each in leaves]
+                after = turn_of(
+                    [held.get(place, each.value) for place, each in enumerate(smooth)],
+                    others,
+                    jnp.minimum(turn, last),
+                    given,
+                )
+                return [jnp.where(on, new, old) for new, old in zip(after, leaves, strict=True)], None
 
-            return jax.lax.scan(one, leaves, jnp.arange(most, dtype=jnp.int32))[0]
+            first = [begin.get(place, each.value) for place, each in enumerate(leaves)]
+            return jax.lax.scan(one, first, jnp.arange(most, dtype=jnp.int32))[0]
 
-        return jax.vjp(bounded, smooth, leaves)
+        return jax.vjp(bounded, *varied)
 
-    def backward(pullback: Callable[..., Any], cotangent: list[Array]) -> tuple[None, None, Any, Any]:
-        return None, None, *pullback(cotangent)
+    def backward(pullback: Callable[..., Any], cotangent: list[Any]) -> tuple[None, None, list[Any], list[Any]]:
+        constants, begin = pullback([_instantiated(each) for each in cotangent])
+        return (
+            None,
+            None,
+            [constants.get(place) for place in range(sum(real))],
+            [begin.get(i) for i in range(len(leaves))],
+        )
 
-    loop.defvjp(forward, backward)
+    run.defvjp(forward, backward, symbolic_zeros=True)
     constants: dict[bool, list[Array]] = {each: [] for each in (False, True)}
     for constant, each in zip(closed.consts, real, strict=True):
-        constants[bool(each)].append(constant)
+        constants[each].append(constant)
     turns = jnp.clip(count, 0, most).astype(jnp.int32)
-    return jax.tree.unflatten(structure, loop(turns, constants[False], constants[True], leaves))
+    return jax.tree.unflatten(structure, run(turns, constants[False], constants[True], leaves))
+
+
+def _instantiated(cotangent: Any) -> Any:
+    """A cotangent of zeros as an array; whole numbers have one of JAX's own type."""
+    if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
+        return cotangent
+    if cotangent.dtype == jax.dtypes.float0:
+        return np.zeros(cotangent.shape, jax.dtypes.float0)
+    return jnp.zeros(cotangent.shape, cotangent.dtype)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
+
+from fljax.naming import renamed
 
 
 def align_clusters(
@@ -33,3 +37,7 @@ def align_clusters(
         rest = np.setdiff1d(np.arange(last.shape[-2]), matched)
         found[run] = accuracy[run][:, [*matched, *rest]]
     return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed("fljax.matching", "fljax.matching", {"aligned": "align_clusters"})

@@ -1,6 +1,7 @@
 """What clients send: an update, and a report of themselves.
 
-Floor 0: imports JAX only. The engine never reads a report. Scenarios find reports by their type and change them.
+Floor 0: imports JAX and jaxtyping only. The engine never reads a report. Scenarios find reports by their type and
+change them.
 """
 
 from __future__ import annotations

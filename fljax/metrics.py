@@ -8,7 +8,7 @@ client without test samples has NaN for its loss and accuracy: it counts in no a
 any client is NaN.
 
 Comparisons differ between the papers and are kept as printed: INCFL and MaxFL ask for *better* (strict), IAFL
-for *not worse* (ties count). Which variables of a run are compared is said in ``fljax.metric_names``.
+for *not worse* (ties count). Which variables of a run are compared is said in ``fljax.scalar_metrics``.
 """
 
 from __future__ import annotations

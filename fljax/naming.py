@@ -9,7 +9,8 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,3 +146,25 @@ def _current_directory_importable() -> Iterator[None]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+def renamed(old: str, new: str, names: Mapping[str, str], *, rest: bool = False) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module in which old public names still work, with a DeprecationWarning.
+
+    Args:
+      old: the module that had the names.
+      new: the module that has them now.
+      names: old names, and what they are called now.
+      rest: whether all other names of the new module are found as well.
+    """
+
+    def find(name: str) -> Any:
+        now = names.get(name, name if rest and not name.startswith("__") else None)
+        if now is None:
+            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(new), now)
+        words = f"{old}.{name} is {new}.{now} now; the old name goes with the next version"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        return found
+
+    return find

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.infinite_losses import InfiniteLoss
+from fljax.naming import renamed
 from fljax.scalar_metrics import over_clients
 from fljax.types import Labelled, unlabelled
 
@@ -356,3 +357,7 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         for scalar, values in over_clients({"personalised_model_accuracy_gain": gain}).items():
             found[prefix + scalar] = (dims, values)
     return found.assign_attrs(baseline=baseline)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed("fljax.results", "fljax.results", {"requiring": "with_threshold"})

@@ -1,6 +1,6 @@
 """The registry of metrics over clients: what each is computed from, and how.
 
-One entry adds a metric to results, tables, sweeps and ``fljax list metrics``; its twin ``unseen_...`` comes with it.
+One entry adds a metric to results, sweeps and ``fljax list metrics``; its twin ``unseen_...`` comes with it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ class Metric(NamedTuple):
       variables: names of variables over clients. The metric exists where all of them do. ``common_test_loss`` and
         ``common_test_accuracy`` are about the global model, or about the model that each client uses where there is no
         global one.
+      lower: whether less is better, which sweeps need to know.
     """
 
     sentence: str
     compute: Callable[..., Any]
     variables: tuple[str, ...]
+    lower: bool = False
 
 
 OVER_CLIENTS: dict[str, Metric] = {
@@ -85,6 +87,7 @@ OVER_CLIENTS: dict[str, Metric] = {
         "mean over clients of test_loss",
         metrics.average_accuracy,
         ("test_loss",),
+        lower=True,
     ),
     "average_accuracy": Metric(
         "mean over clients of test_accuracy",
@@ -120,6 +123,7 @@ OVER_CLIENTS: dict[str, Metric] = {
         "number of clients with personalised_model_accuracy_gain < 0 (IP-FL)",
         metrics.opt_outs,
         ("personalised_model_accuracy_gain",),
+        lower=True,
     ),
     "participation_rate": Metric(
         "fraction of clients with personalised_model_accuracy_gain >= 0 (IP-FL)",

@@ -1,7 +1,7 @@
 """Aggregation as a sum: what each client adds, and what becomes of the total.
 
-Floor 0: imports JAX only. A round's updates need not all be there at once: each is added to the sums as soon as it is
-made, so that the memory of a round does not grow with the cohort.
+Floor 0: imports JAX and jaxtyping only. Each update of a round is added to the sums as soon as it is made, so the
+memory of a round does not grow with the cohort.
 """
 
 from __future__ import annotations

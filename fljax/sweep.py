@@ -20,19 +20,14 @@ from fljax.metric_names import SCALARS
 from fljax.naming import about_algorithm, unknown
 from fljax.plans import build_local, build_plan, standalone_local, with_required_loss
 from fljax.results import Reference
+from fljax.scalar_metrics import OVER_CLIENTS
 from fljax.types import Federation, Task
 
-LOWER = frozenset({"average_loss", "opt_outs"})  # metrics of which less is better
+LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # less is better
 VALIDATION = "average_valid_accuracy"
 METRICS = tuple(SCALARS)
 # Those that a task without accuracies has as well.
-_OF_LOSSES = (
-    "average_loss",
-    "incentivised_participation_rate",
-    "global_incentivised_participation_rate",
-    "ipr_loss",
-    "global_model_appeal",
-)
+_OF_LOSSES = tuple(name for name, each in OVER_CLIENTS.items() if not any("accuracy" in of for of in each.variables))
 
 
 class Outcome(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from fljax import algorithms, contributions, data, experiment, models, plans, scenarios
 from fljax import config as configuration
-from fljax.config import options as checks
+from fljax.arguments import OFFERS
 from fljax.results import Reference
 from tests.test_experiment import BASE
 
@@ -43,10 +43,10 @@ def checked(config: configuration.Config) -> dict[str, Any]:
 
 def test_an_algorithm_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    builder = asking(checks.ALGORITHM.named, seen, lambda task, local, **_: algorithms.fedavg(task, local))
+    builder = asking(OFFERS["algorithm"].named, seen, lambda task, local, **_: algorithms.fedavg(task, local))
     monkeypatch.setitem(algorithms.REGISTRY, "asking", builder)
     checked(build(algorithms=[{"name": "asking"}]))
-    assert seen.keys() == checks.ALGORITHM.named
+    assert seen.keys() == OFFERS["algorithm"].named
     assert seen["clustering"] is None
     assert [np.shape(leaf) for leaf in jax.tree.leaves(seen["reference"])] == [(6,)] * 3 + [(2,)] * 3
     np.testing.assert_array_equal(seen["reference"].threshold, seen["threshold"])
@@ -72,25 +72,25 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
 
 def test_a_scenario_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    wrapper = asking(checks.SCENARIO.named, seen, lambda algorithm, **_: algorithm, positional=1)
+    wrapper = asking(OFFERS["scenario"].named, seen, lambda algorithm, **_: algorithm, positional=1)
     monkeypatch.setitem(scenarios.REGISTRY, "asking", wrapper)
     checked(build(algorithms=[{"name": "fedavg"}, {"name": "incfl", "scenarios": [{"name": "asking"}]}]))
-    assert seen.keys() == checks.SCENARIO.named
+    assert seen.keys() == OFFERS["scenario"].named
 
 
 def test_a_contribution_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    measure = asking(checks.MEASURE.named, seen, lambda *, size, **_: size)
+    measure = asking(OFFERS["contribution"].named, seen, lambda *, size, **_: size)
     monkeypatch.setitem(contributions.CONTRIBUTIONS, "asking", measure)
     checked(build(algorithms=[{"name": "iafl", "contribution": "asking"}]))
-    assert seen.keys() == checks.MEASURE.named
+    assert seen.keys() == OFFERS["contribution"].named
 
 
 def test_a_dataset_and_a_partition_are_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     read: dict[str, Any] = {}
     dealt: dict[str, Any] = {}
-    source = asking(checks.DATASET.named, read, lambda **_: data.load("blobs"))
-    names = checks.PARTITION.named
+    source = asking(OFFERS["dataset"].named, read, lambda **_: data.load("blobs"))
+    names = OFFERS["partition"].named
 
     def deal(labels: Any, *, clients: int, unseen: int, **_: Any) -> Any:
         return np.array_split(np.arange(len(labels)), clients + unseen)
@@ -99,12 +99,12 @@ def test_a_dataset_and_a_partition_are_handed_every_reserved_name(monkeypatch: p
     monkeypatch.setitem(data.PARTITIONERS, "asking", asking(names, dealt, deal, positional=1))
     chosen = BASE["data"] | {"dataset": "asking", "partition": "asking", "partition_options": {}}
     experiment.build_federation(build(data=chosen))
-    assert (read.keys(), dealt.keys()) == (checks.DATASET.named, names)
+    assert (read.keys(), dealt.keys()) == (OFFERS["dataset"].named, names)
 
 
 def test_a_model_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    names = checks.MODEL.named - {"vocabulary"}
+    names = OFFERS["model"].named - {"vocabulary"}
     builder = asking(names, seen, lambda shape, classes, **_: models.logistic_regression(shape, classes), positional=2)
     monkeypatch.setitem(models.MODELS, "asking", builder)
     experiment.build_federation(build(model={"name": "asking"}))
@@ -112,7 +112,7 @@ def test_a_model_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) 
     plain = asking((), {}, models.logistic_regression, positional=2)
     monkeypatch.setitem(models.MODELS, "plain", plain)
     experiment.build_federation(build(model={"name": "plain"}))
-    monkeypatch.setitem(models.MODELS, "texts", asking(checks.MODEL.named, {}, models.logistic_regression, 2))
+    monkeypatch.setitem(models.MODELS, "texts", asking(OFFERS["model"].named, {}, models.logistic_regression, 2))
     with pytest.raises(ValueError, match="expected a data set of texts for the model texts, which asks for a voc"):
         experiment.build_federation(build(model={"name": "texts"}))
 

@@ -15,6 +15,7 @@ from fljax.streaming import Part, Streamed
 from fljax.types import Cohort
 
 RANDOM = np.random.default_rng(0)
+KEY = jax.random.key(0)
 VALUES = RANDOM.normal(size=(5, 2, 3))
 WEIGHTS = RANDOM.uniform(size=(5, 4))
 PRESENT = np.array([True, False, True, True, False])
@@ -48,7 +49,7 @@ def test_what_weighs_nothing_is_never_read(several: bool) -> None:
     part = Part(jnp.asarray(spoilt), jnp.asarray(weight))
     present = jnp.asarray([True, False, True, True, True])
     assert np.all(np.isfinite(streaming.add_up(part, present).value))
-    broken = part._replace(weight=part.weight.at[0].set(jnp.nan))
+    broken = part._replace(weight=jnp.asarray(part.weight).at[0].set(jnp.nan))
     assert np.all(np.isnan(streaming.mean(streaming.add_up(broken, present))))
     nobody = streaming.add_up(broken, jnp.zeros(5, bool))
     np.testing.assert_array_equal(streaming.mean(nobody), 0)
@@ -105,7 +106,7 @@ def test_a_stacked_aggregation_is_one_whose_rows_are_the_messages() -> None:
     assert streaming.as_streamed(streamed) is streamed
     cohort = Cohort(jnp.arange(3), jnp.zeros(3, jnp.int32), jnp.asarray([True, False, True]))
     up = jnp.asarray([1.0, jnp.nan, 4.0])
-    server, info = streamed(None, jnp.int32(0), jnp.asarray(10.0), up, cohort, {})
+    server, info = streamed(KEY, jnp.int32(0), jnp.asarray(10.0), up, cohort, {})
     assert server == 15
     np.testing.assert_array_equal(info["up"], [1, 0, 4])
 
@@ -121,8 +122,8 @@ def test_within_a_larger_server() -> None:
     outer = streaming.within(inner, lambda server: server[0], lambda server, own: (own, server[1]))
     cohort = Cohort(jnp.asarray([4, 2]), jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
     arguments = (jnp.asarray([1.0, 2.0]), cohort, {})
-    alone, info = inner(None, jnp.int32(0), jnp.asarray(3.0), *arguments)
-    both, same = outer(None, jnp.int32(0), (jnp.asarray(3.0), "kept"), *arguments)
+    alone, info = inner(KEY, jnp.int32(0), jnp.asarray(3.0), *arguments)
+    both, same = outer(KEY, jnp.int32(0), (jnp.asarray(3.0), "kept"), *arguments)
     assert alone == 3 + (1 * 6 + 3) + (2 * 6 + 3)
     assert both == (alone, "kept")
     np.testing.assert_array_equal(info["id"], same["id"])

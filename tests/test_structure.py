@@ -37,6 +37,7 @@ FLOORS = {
     "results": (1, 2),
     "theory": (1, 1),
     "training": (2, 0),
+    "local": (2, 0),
     "engine": (2, 1),
     "algorithms": (3, 0),
     "scenarios": (3, 1),

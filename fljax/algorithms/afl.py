@@ -159,4 +159,5 @@ ENTRY = Entry(
     REFERENCE,
     {"clients_per_round": None},
     needs_all=True,
+    differentiable=("mixture_learning_rate", "server_lr"),
 )

@@ -198,10 +198,17 @@ def _judged(
     return Book(reputation, reputation), total
 
 
-ENTRY = Entry(cgsv, "rewards clients with sparse updates by how theirs agree with everybody's (CGSV)", REFERENCE)
+ENTRY = Entry(
+    cgsv,
+    "rewards clients with sparse updates by how theirs agree with everybody's (CGSV)",
+    REFERENCE,
+    differentiable=("length", "alpha"),
+    flat=("beta",),
+)
 IAFL_ENTRY = Entry(
     cgsv_iafl,
     "IAFL with CGSV's reputations as contributions",
     f"{IAFL_REFERENCE}\n\n{REFERENCE}",
     {"kappa": 0.2, "recovery": 0.3},
+    flat=("length", "alpha", "kappa", "recovery"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import trees
 from fljax.messages import Report
+from fljax.naming import renamed
 from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
 from fljax.training import Local, Optimizer, named_optimizer
 from fljax.types import (
@@ -59,8 +60,9 @@ class Entry(NamedTuple):
       reference: BibTeX of its source, or of all of its sources.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client has to be asked in every round.
-      differentiable: hyper-parameters through whose rounds gradients flow (``fljax.rollout``).
-      flat: floats whose gradient is zero by construction, because a result depends on them by rounding, by ranks, by
+      differentiable: hyper-parameters by which rounds are differentiable (``fljax.rollout``), with the arguments of
+        ``example``.
+      flat: floats whose gradient is zero by construction there: a result depends on them by rounding, by ranks, by
         choices or not at all.
     """
 
@@ -297,13 +299,13 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
-def check_share(name: str, value: float | Array) -> None:
+def check_share(name: str, value: object) -> None:
     """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
     if isinstance(value, int | float) and not 0 <= value <= 1:
         raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
 
 
-def check_positive(name: str, value: float | Array) -> None:
+def check_positive(name: str, value: object) -> None:
     """Raises a ValueError if a number that is known now is not positive; traced ones are not looked at."""
     if isinstance(value, int | float) and not value > 0:
         raise ValueError(f"expected {name} to be positive, got {value}")
@@ -312,3 +314,20 @@ def check_positive(name: str, value: float | Array) -> None:
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for the record; zeros where the sum is zero."""
     return divided(weights, jnp.sum(weights))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        "fljax.algorithms.common",
+        "fljax.algorithms.common",
+        {
+            "following": "with_server_optimizer",
+            "one_model": "single_model",
+            "OneModel": "SingleModel",
+            "whole": "received_model",
+            "shown": "use_received_model",
+            "checked": "with_checked_threshold",
+            "share": "normalise_weights",
+            "by_client": "threshold_of",
+        },
+    )

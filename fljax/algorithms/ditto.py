@@ -124,4 +124,5 @@ ENTRY = Entry(
     "FedAvg, and personal models that are held near the global one",
     REFERENCE,
     {"personal_learning_rate": 0.15, "personal_steps": 2},
+    differentiable=("regularisation", "personal_learning_rate", "server_lr"),
 )

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
+from fljax.loops import repeat
 from fljax.messages import Report, Sent
 from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Rows, Seat, Subset, Task
@@ -135,7 +136,7 @@ def fedala(
             weights = tuple(jnp.clip(weight - move, 0, 1) for weight, move in zip(weights, moves, strict=True))
             return weights, total + (loss * jnp.sum(mask)).astype(dtype)
 
-        def epoch(carry: PyTree) -> PyTree:
+        def epoch(_: Int[Array, ""], carry: PyTree) -> PyTree:
             weights, recent, done = carry
             own_key = jax.random.fold_in(jax.random.fold_in(key, 1), done)
             batches = training.draw(jax.random.fold_in(own_key, 0), some, once)
@@ -143,12 +144,12 @@ def fedala(
             (weights, total), _ = training.descend(step, begin, batches, jax.random.fold_in(own_key, 1))
             return weights, recent.at[done % LAST].set(total / jnp.maximum(some.rows.size, 1)), done + 1
 
-        def more(carry: PyTree) -> Bool[Array, ""]:
+        def settled(carry: PyTree) -> Bool[Array, ""]:
             _, recent, done = carry
-            return (done < limit) & ~((done > LAST) & (jnp.std(recent) < SETTLED))
+            return (done > LAST) & (jnp.std(recent) < SETTLED)
 
         begin = (client.weights, jnp.zeros(LAST, dtype), jnp.zeros((), jnp.int32))
-        weights, _, done = jax.lax.while_loop(more, epoch, begin)
+        weights, _, done = repeat(limit, epoch, begin, most=most_epochs, until=settled)
         return client._replace(weights=weights, learned=client.learned | (done > 0))
 
     def train(
@@ -226,4 +227,6 @@ ENTRY = Entry(
     "clients learn how much of the global model's last layers they take",
     REFERENCE,
     {"layers": 1, "most_epochs": 12},
+    differentiable=("weight_learning_rate", "server_lr"),
+    flat=("sample",),
 )

@@ -75,4 +75,4 @@ def fedavg(
     )
 
 
-ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE)
+ENTRY = Entry(fedavg, "averages updates, by size or uniformly", REFERENCE, differentiable=("server_lr",))

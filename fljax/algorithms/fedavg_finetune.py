@@ -62,4 +62,9 @@ def fedavg_finetune(
     return usual if tune_epochs == 0 else usual._replace(personal=deploy)
 
 
-ENTRY = Entry(fedavg_finetune, "FedAvg whose model every client tunes before it uses it", IAFL_REFERENCE)
+ENTRY = Entry(
+    fedavg_finetune,
+    "FedAvg whose model every client tunes before it uses it",
+    IAFL_REFERENCE,
+    differentiable=("server_lr",),
+)

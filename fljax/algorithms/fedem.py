@@ -103,7 +103,7 @@ def fedem(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData
     ) -> tuple[FedEMUp, FedEMClient]:
-        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # local.train takes 0 and 1
+        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # training.train takes 0 and 1
         responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
 
         def maximise(component: tuple[PyTree, Array]) -> PyTree:
@@ -181,4 +181,6 @@ def _logarithm(mixture: Float[Array, " C"], dtype: DTypeLike) -> Float[Array, " 
     return jnp.log(jnp.maximum(mixture.astype(dtype), SMALLEST))
 
 
-ENTRY = Entry(fedem, "every client's data are a mixture of shared components (FedEM)", REFERENCE)
+ENTRY = Entry(
+    fedem, "every client's data are a mixture of shared components (FedEM)", REFERENCE, differentiable=("server_lr",)
+)

@@ -183,8 +183,5 @@ def fedfomo(
 
 
 ENTRY = Entry(
-    fedfomo,
-    "clients take from others' models what lowers their validation loss",
-    REFERENCE,
-    {"models_sent": 3},
+    fedfomo, "clients take from others' models what lowers their validation loss", REFERENCE, {"models_sent": 3}
 )

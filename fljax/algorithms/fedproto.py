@@ -213,4 +213,5 @@ ENTRY = Entry(
     REFERENCE,
     # Distances as logits are calibrated by nothing: with these numbers the toy of the laws does not overfit.
     {"regularisation": 3.0, "weights": "uniform"},
+    differentiable=("regularisation",),
 )

@@ -71,4 +71,9 @@ def fedprox(
     return inner._replace(train=train)
 
 
-ENTRY = Entry(fedprox, "FedAvg with a proximal term that holds clients near the received model", REFERENCE)
+ENTRY = Entry(
+    fedprox,
+    "FedAvg with a proximal term that holds clients near the received model",
+    REFERENCE,
+    differentiable=("mu", "server_lr"),
+)

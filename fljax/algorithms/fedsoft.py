@@ -223,4 +223,6 @@ ENTRY = Entry(
     "personal models, pulled towards the models of several clusters (FedSoft)",
     REFERENCE,
     {"clients_per_cluster": 2},
+    differentiable=("regularisation",),
+    flat=("smoother",),
 )

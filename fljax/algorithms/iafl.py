@@ -126,4 +126,5 @@ ENTRY = Entry(
     "rewards clients with models that average more updates the more they contribute (IAFL)",
     IAFL_REFERENCE,
     {"contribution": (0.9, 0.4, 1.0, 0.7, 0.2), "kappa": 0.3, "recovery": 0.3},
+    flat=("contribution", "kappa", "recovery"),
 )

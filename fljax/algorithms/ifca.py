@@ -133,4 +133,9 @@ def ifca(
     )
 
 
-ENTRY = Entry(ifca, "a model for each cluster; clients train the one that fits them best (IFCA)", REFERENCE)
+ENTRY = Entry(
+    ifca,
+    "a model for each cluster; clients train the one that fits them best (IFCA)",
+    REFERENCE,
+    differentiable=("server_lr",),
+)

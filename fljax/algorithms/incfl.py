@@ -93,7 +93,7 @@ def incfl(
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
-            tune_key = jax.random.fold_in(key, 3)  # local.train takes 0 and 1
+            tune_key = jax.random.fold_in(key, 3)  # training.train takes 0 and 1
             judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
@@ -128,4 +128,5 @@ ENTRY = Entry(
     "weighs clients by how close the model is to their threshold (INCFL, MaxFL)",
     REFERENCE,
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
+    differentiable=("threshold", "eps", "server_lr"),
 )

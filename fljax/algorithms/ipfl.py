@@ -243,4 +243,6 @@ ENTRY = Entry(
     "clients bid tokens for cluster models and are paid by contribution (IP-FL)",
     REFERENCE,
     {"clients_per_cluster": 3, "initial_tokens": 40.0},
+    differentiable=("server_lr",),
+    flat=("initial_tokens", "most_utility", "most_reimbursed", "exploration", "least_exploration"),
 )

@@ -144,7 +144,7 @@ def mwfed(
     def train(
         key: Key[Array, ""], seat: Seat, down: MwFedDown, client: PyTree, data: LocalData
     ) -> tuple[MwFedUp, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
+        loss_key = jax.random.fold_in(key, 2)  # training.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
         report = Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype))
         if mode == "pooled":
@@ -230,4 +230,6 @@ ENTRY = Entry(
     "clients that the model does not satisfy do more local steps",
     f"{REFERENCE}\n\n{INCFL_REFERENCE}",  # whose words the default form is
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
+    differentiable=("server_lr",),
+    flat=("threshold", "factor"),
 )

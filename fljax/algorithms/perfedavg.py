@@ -117,4 +117,11 @@ def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batc
     return Batches(jnp.moveaxis(drawn.position, 0, 1), jnp.moveaxis(drawn.mask, 0, 1), steps)
 
 
-ENTRY = Entry(perfedavg, "trains a model that one local step personalises", REFERENCE, {"hessian": "exact"})
+ENTRY = Entry(
+    perfedavg,
+    "trains a model that one local step personalises",
+    REFERENCE,
+    {"hessian": "exact"},
+    differentiable=("alpha", "server_lr"),
+    flat=("delta",),
+)

@@ -122,4 +122,5 @@ ENTRY = Entry(
     "personal models that are pulled towards a global one",
     REFERENCE,
     {"personal_learning_rate": 0.03, "regularisation": 4.0},
+    differentiable=("regularisation", "personal_learning_rate", "personal_weight_decay", "server_lr"),
 )

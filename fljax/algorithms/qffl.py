@@ -50,7 +50,7 @@ def qffl(
     server_side = optimizer(server_lr, server_optimizer)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # local.train takes 0 and 1
+        loss_key = jax.random.fold_in(key, 2)  # training.train takes 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
@@ -78,4 +78,6 @@ def qffl(
     )
 
 
-ENTRY = Entry(qffl, "weighs clients by a power of their loss, for fairness", REFERENCE)
+ENTRY = Entry(
+    qffl, "weighs clients by a power of their loss, for fairness", REFERENCE, differentiable=("q", "server_lr")
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from fljax import training, trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import check_share, select_uniform, use_received_model
 from fljax.messages import Sent
+from fljax.naming import renamed
 from fljax.training import Local
 from fljax.types import (
     Aggregate,
@@ -172,3 +173,17 @@ def with_checked_length(name: str, values: Array, init_server: InitServer) -> In
         return init_server(key, census)
 
     return init
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        "fljax.algorithms.rewarding",
+        "fljax.algorithms.rewarding",
+        {
+            "models_for_all": "per_client_models",
+            "everywhere": "replicate_model",
+            "recovering": "with_recovery",
+            "checked_sharing": "check_sharing",
+            "checked_length": "with_checked_length",
+        },
+    )

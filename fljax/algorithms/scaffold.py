@@ -148,4 +148,4 @@ def scaffold(
     )
 
 
-ENTRY = Entry(scaffold, "corrects local steps by control variates", REFERENCE)
+ENTRY = Entry(scaffold, "corrects local steps by control variates", REFERENCE, differentiable=("server_lr",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import types
 import typing
@@ -262,10 +263,17 @@ def _is_array(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
 
 
+# What modules often import for type checkers only, so that it is not among their names at run time.
+_ARRAYS = ("Array", "Bool", "Float", "Inexact", "Int", "Integer", "Num", "Real", "Shaped")
+
+
 def _annotations(builder: Callable[..., Any]) -> dict[str, Any]:
-    """What the parameters of a builder are annotated with; Any for names that exist for type checkers only."""
+    """What the parameters of a builder are annotated with; Any where that cannot be resolved."""
+    import jaxtyping
+
     function = inspect.unwrap(getattr(builder, "func", builder))
-    names = getattr(function, "__globals__", {})
+    usual = {**vars(typing), **vars(collections.abc), **{name: getattr(jaxtyping, name) for name in _ARRAYS}}
+    names = {**usual, **getattr(function, "__globals__", {})}
 
     def resolved(annotation: Any) -> Any:
         holder = types.SimpleNamespace(__annotations__={"annotation": annotation})

@@ -27,8 +27,6 @@ from fljax.naming import resolve
 
 Array = jax.Array | np.ndarray
 
-# What a measure may ask for.
-
 
 def data_size(size: Int[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
     """``p_k = N_k``: the number of training samples."""

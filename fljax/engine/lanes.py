@@ -88,6 +88,7 @@ def fold_lanes(
     cost: Int[Array, " count"] | None = None,
     *,
     skip: bool = True,
+    rematerialise: bool = False,
 ) -> tuple[PyTree, PyTree]:
     """As ``map_lanes``, with one of two results added up on the way, so that it is held for one chunk only.
 
@@ -100,6 +101,7 @@ def fold_lanes(
       devices: over which the sums go as well.
       cost: see there.
       skip: see there.
+      rematerialise: whether reverse mode computes each chunk again in place of keeping what it computed.
 
     Returns:
       The sums over all rows, and ``[count, ...]`` of what is kept, in the order of ``xs``.
@@ -107,7 +109,7 @@ def fold_lanes(
     count = jax.tree.leaves(xs)[0].shape[0]
     lanes = max(1, min(lanes, -(-count // devices)))
     if devices == 1 and lanes == count > 1:
-        summands, kept = jax.vmap(function)(xs)
+        summands, kept = jax.vmap(jax.checkpoint(function) if rematerialise else function)(xs)
         return add_up(summands, jnp.ones(count, bool)), kept
     chunks = -(-count // (lanes * devices))
     order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
@@ -122,9 +124,9 @@ def fold_lanes(
             turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
     row = row.reshape(devices, chunks, lanes)
     if devices == 1:
-        return _in_turn(function, add_up, xs, row[0], row[0], count, turns)
+        return _in_turn(function, add_up, xs, row[0], row[0], count, turns, rematerialise)
     place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    sums, kept = _in_turn(function, add_up, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns)
+    sums, kept = _in_turn(function, add_up, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns, rematerialise)
     sums, kept = jax.lax.psum(sums, AXIS), jax.lax.all_gather(kept, AXIS, tiled=True)
     return sums, trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
 
@@ -137,6 +139,7 @@ def _in_turn(
     place: Array,
     size: int,
     turns: int | Array,
+    rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
     """The first ``turns`` chunks one after another: ``row [chunks, lanes]`` of ``xs`` go to ``place`` of ``size``.
 
@@ -157,6 +160,7 @@ def _in_turn(
         summands, kept = whole(read(turn))
         return add_up(summands, row[turn] < count), kept
 
+    chunk = jax.checkpoint(chunk) if rematerialise else chunk
     shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))
     sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
     kept = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])

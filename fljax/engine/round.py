@@ -157,7 +157,7 @@ def one_round(
       everybody: whether all clients are known to have training samples, so that nobody needs to look.
       skip: whether chunks of clients without work are left out. Reverse mode cannot differentiate that. None: where
         seeds are not batched.
-      rematerialise: whether reverse mode trains each client again in place of keeping what its training computed.
+      rematerialise: whether reverse mode computes each chunk of clients again in place of keeping what it computed.
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
@@ -185,9 +185,10 @@ def one_round(
     select_key = round_key(state.seed, Purpose.SELECT, round)
     server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)
     row = jnp.clip(cohort.id, 0, population - 1)
-    # An empty row trains the client of another row, and the result is dropped. So a NaN of an absent client reaches no
-    # gradient.
-    trains = jnp.where(cohort.present, row, row[jnp.argmax(cohort.present)])
+    # An empty row trains the smallest client that is present, and the result is dropped. So a NaN of an absent client
+    # that trains nothing reaches no gradient.
+    size = federation.clients.train.size[row]
+    trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, size, jnp.iinfo(size.dtype).max))])
     kept = trees.take(state.clients, trains)
     data = trees.take(federation.clients, trains)
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
@@ -247,8 +248,9 @@ def train(
     # A client's steps follow from its samples; an empty row has none.
     cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
     xs = (data, cohort.slot, cohort.present, kept)
-    one = jax.checkpoint(one) if rematerialise else one
-    total, (rows, trained) = fold_lanes(one, sums, xs, lanes.clients, lanes.devices, cost, skip=skip)
+    total, (rows, trained) = fold_lanes(
+        one, sums, xs, lanes.clients, lanes.devices, cost, skip=skip, rematerialise=rematerialise
+    )
     return total, rows, trained
 
 

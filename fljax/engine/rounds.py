@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from fljax.engine.execution import Lanes
@@ -23,30 +24,40 @@ def rollout(
 ) -> tuple[State, dict[str, Array]]:
     """The state after some rounds, and what was recorded: a scan of rounds.
 
-    It may be called under ``jit``, ``vmap`` and ``grad``. Every number of turns is static in reverse mode, so gradients
-    by the floats that the algorithm closes over (a learning rate, INCFL's thresholds) go through all rounds. They are
-    those of the computation itself: what is rounded, ranked or chosen has derivative zero.
+    It may be called under ``jit``, ``vmap`` and ``grad``. Gradients by the floats that the algorithm closes over (a
+    learning rate, INCFL's thresholds) go through all rounds in reverse mode. They are those of the computation itself:
+    what is rounded, ranked or chosen has derivative zero. ``Entry.differentiable`` and ``Entry.flat`` of an algorithm
+    say which is which. Two loops have no static bound, so JAX refuses their gradients: ``mwfed`` in its mode "pooled",
+    and what unseen clients of ``standalone`` deploy.
 
     Args:
       algorithm: built with concrete or traced hyper-parameters.
-      federation: its clients.
+      federation: its clients; of one seed.
       rounds: how many; 0 gives the state before round 0.
       seed: of the run. The same seed gives the same run as ``simulate``, up to rounding.
-      initial: a state from which the rounds go on; None: the state before round 0. ``seed`` is then that of the state.
+      initial: a state of one run from which the rounds go on; its seed goes on, too. None: the state before round 0.
       clients: how many clients train side by side; None: all of the cohort.
-      rematerialise: whether reverse mode trains each client again in place of keeping what its training computed. With
-        ``clients=1`` the memory of a gradient is then that of one client's training.
+      rematerialise: whether reverse mode computes each chunk of clients again in place of keeping what it computed.
+        With ``clients=1`` a gradient then holds one client's training, beside the state of every round.
 
     Returns:
       The state, and the records ``[rounds, ...]`` by name, as in ``Result.records``.
 
     Raises:
-      ValueError: if a count is out of range.
+      ValueError: if a count is out of range, if the federation or the state is of several seeds, or if the table of a
+        scenario has fewer rows than there are rounds.
     """
     if rounds < 0:
         raise ValueError(f"expected a number of rounds of at least 0, got {rounds}")
     if clients is not None and clients < 1:
         raise ValueError(f"expected a positive number of clients, got {clients}")
+    if np.ndim(federation.clients.id) != 1:
+        raise ValueError(f"expected the federation of one seed, got one of {np.shape(federation.clients.id)[0]} seeds")
+    if initial is not None and np.ndim(initial.round):
+        raise ValueError(f"expected the state of one run, got one of {np.shape(initial.round)[0]} runs")
+    for name, length in algorithm.scenarios:
+        if length is not None and rounds > length:
+            raise ValueError(f"expected at most {length} rounds, for which the table of {name} has rows, got {rounds}")
     federation = by_id(federation)
     population = federation.clients.id.shape[0]
     state = initial_state(algorithm, federation, jnp.asarray(seed, jnp.uint32)) if initial is None else initial

@@ -61,7 +61,10 @@ def dropout(
 
 
 def availability(
-    inner: Algorithm, *, trace: Bool[Array, "rounds N"] | str | os.PathLike[str], announced: bool = False
+    inner: Algorithm,
+    *,
+    trace: Bool[Array, "rounds N"] | np.ndarray | Sequence[Any] | str | os.PathLike[str],
+    announced: bool = False,
 ) -> Algorithm:
     """Who can answer in which round is given: ``trace[round % rounds, id]``.
 

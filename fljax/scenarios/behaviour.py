@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax.algorithms.common import check_share
+from fljax.naming import renamed
 from fljax.scenarios.common import applied_scenarios, with_server
 from fljax.types import Algorithm, Census, LocalData, PerClient, Seat
 
@@ -235,3 +236,9 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
         personal=None if inner.personal is None else personal,
     )
     return Known(algorithm, lambda client, seat: client.behaviour, lambda server, seat: server.behaviour)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        "fljax.scenarios.behaviour", "fljax.scenarios.behaviour", {"behaving": "with_behaviour", "named": "of_ids"}
+    )

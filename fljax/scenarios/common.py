@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import streaming, training
+from fljax.naming import renamed
 from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
 
 # What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
@@ -102,4 +103,10 @@ def with_server(
         aggregate=streaming.within(inner.aggregate, unwrap, rewrap),
         models=None if models is None else lambda server: models(unwrap(server)),
         counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
+    )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        "fljax.scenarios.common", "fljax.scenarios.common", {"applied": "applied_scenarios", "stream": "key_number"}
     )

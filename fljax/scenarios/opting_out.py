@@ -98,7 +98,9 @@ def opting_out(
         ballot = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
 
         def judged() -> Array:
-            return deployed_scores(inner, split, key, seat, down, client, data)[1]
+            _, accuracy = deployed_scores(inner, split, key, seat, down, client, data)
+            assert accuracy is not None  # the task has a score: check_score
+            return accuracy
 
         if poll_every == every:
             return OptingBallot(Report(accuracy=judged()), ballot)

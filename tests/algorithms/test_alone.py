@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ TASK = Task(
     loss=optax.softmax_cross_entropy_with_integer_labels,
     score=correct,
 )
+
+NONE: Any = None  # what a function does not read
 RUN = functools.partial(simulate, seeds=[SEED])
 
 
@@ -123,7 +126,7 @@ def test_who_finetunes_may_be_given(data):
 def test_finetuned_by_epochs(data):
     scenario = finetuned(fedavg(TASK, HOW), learning_rate=0.2, batch_size=2, epochs=1)
     start, rows, key = TASK.init(jax.random.key(0)), own(data, data.clients, 0), jax.random.key(1)
-    found = jax.jit(lambda: scenario.deploy(key, None, start, (), LocalData(rows, rows, rows)))()
+    found = jax.jit(lambda: scenario.deploy(key, NONE, start, (), LocalData(rows, rows, rows)))()
     close(found, by_hand(jax.random.fold_in(key, 1), start, rows, 0, Local(0.2, 2, epochs=1)))
 
 
@@ -139,6 +142,6 @@ def test_finetuned_leaves_integers_alone():
     examples = Examples(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32))
     rows = Subset(examples, Rows(jnp.arange(2), jnp.int32(2)))
     start = TASK.init(jax.random.key(0))
-    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), None, start, (), LocalData(rows, rows, rows)))()
+    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), NONE, start, (), LocalData(rows, rows, rows)))()
     assert int(found["cluster"]) == 3
     assert not np.array_equal(found["model"]["w"], start["w"])

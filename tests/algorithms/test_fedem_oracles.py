@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,8 @@ from tests.algorithms.quadratic import run
 from tests.algorithms.rounds_tools import TASK, close, federation, history, own_rows, stored
 from tests.oracles import numpy_clustered as oracle
 from tests.precision import enable_x64
+
+NONE: Any = None  # what a function does not read
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -149,7 +153,7 @@ def test_strangers_and_latecomers_find_their_mixture(x64):
         client = take(data.clients, 0)
         rows = Subset(data.examples, client.train)
         mixture = algorithm.deploy(
-            jax.random.key(0), None, state.server.models, take(state.clients, 0), LocalData(rows, rows, rows)
+            jax.random.key(0), NONE, state.server.models, take(state.clients, 0), LocalData(rows, rows, rows)
         ).mixture
         likelihood.append(log_likelihood(np.asarray(state.server.models["w"]), [np.asarray(mixture)], SIZES[:1]))
         if steps == 0:

@@ -25,6 +25,8 @@ from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
+NONE: Any = None  # what a function does not read
+
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ROUNDS, STEPS = 4, 2
@@ -400,7 +402,7 @@ def test_fedproto_without_penalty_is_standalone(exact):
     algorithm = fedproto(task, EPOCHS, predict="head")
     x = jnp.ones((2, 3))
     state = take(found, -1)
-    deployed = algorithm.deploy(None, None, state.server.shown, take(state.clients, 2), None)
+    deployed = algorithm.deploy(NONE, NONE, state.server.shown, take(state.clients, 2), NONE)
     np.testing.assert_array_equal(algorithm.predict(deployed, x), task.logits(deployed.model, x))
 
 
@@ -438,14 +440,14 @@ def test_while_no_class_is_known_the_head_decides():
     algorithm = fedproto(task, EPOCHS)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.ones(2), jnp.ones(2)))
     x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 3)), jnp.float32)
-    client = algorithm.init_client(None, None, server.start, None)
+    client = algorithm.init_client(NONE, NONE, server.start, NONE)
     zero = jnp.int32(0)
     shown = algorithm.send(server, Seat(zero, zero, zero))
-    found = algorithm.predict(algorithm.deploy(None, None, shown, client, None), x)
+    found = algorithm.predict(algorithm.deploy(NONE, NONE, shown, client, NONE), x)
     np.testing.assert_array_equal(found, task.logits(server.start, x))
     representation = task.features(server.start, x)  # type: ignore
     one = shown._replace(prototypes=shown.prototypes.at[2].set(representation[0]), known=shown.known.at[2].set(True))
-    found = algorithm.predict(algorithm.deploy(None, None, one, client, None), x)
+    found = algorithm.predict(algorithm.deploy(NONE, NONE, one, client, NONE), x)
     assert np.argmax(found, axis=1).tolist() == [2] * 5
     assert np.isfinite(task.loss(found, jnp.zeros(5, jnp.int32))).all()
     close(found[:, 2], -np.square(np.asarray(representation) - np.asarray(representation[0])).sum(axis=1), 1e-5)

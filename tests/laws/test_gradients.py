@@ -19,15 +19,24 @@ from fljax.types import unlabelled
 from tests.laws.cases import ALGORITHMS, SIDE_BY_SIDE, numbers
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
-from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
 RATE = "the clients' learning rate"
+# With QUICK, whose second option is added to this one, jaxlib 0.10.2 computes wrong numbers in the program of fedala.
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
 MODES = {"steps": Local(0.2, 2, steps=3), "epochs": Local(0.2, 2, epochs=1)}
-# One mode of each algorithm runs by default, every other one the other; the rest is left to the full product.
+# By default some unlike algorithms run, each in one mode; the rest is left to the full product.
+DEFAULT = {
+    "fedavg": "steps",
+    "scaffold": "epochs",
+    "incfl": "epochs",
+    "qffl": "steps",
+    "pfedme": "steps",
+    "fedala": "steps",
+}
 CASES = [
-    pytest.param(name, mode, marks=[pytest.mark.slow] * ((place + list(MODES).index(mode)) % 2))
-    for place, name in enumerate(REGISTRY)
+    pytest.param(name, mode, marks=[pytest.mark.slow] * (DEFAULT.get(name) != mode))
+    for name in REGISTRY
     for mode in MODES
 ]
 
@@ -57,11 +66,11 @@ def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None
             algorithm = case.build(task, MODES[mode]._replace(learning_rate=values[RATE]), **case.example | given)
             state, _ = rollout(algorithm, federation, rounds=2)
             found = unlabelled(evaluate(algorithm, by_id(federation), SIDE_BY_SIDE, state, jnp.int32(2)))
-            return jnp.vdot(found["test_loss"], 1 + jnp.arange(5.0)) + jnp.vdot(found["unseen_test_loss"], jnp.ones(2))
+            return jnp.vdot(found["test_loss"], 1 + jnp.arange(5.0))
 
         values = values_of(name)
-        forward = jax.jit(loss, compiler_options=QUICK)
-        slopes = jax.jit(jax.grad(loss), compiler_options=QUICK)(values)
+        forward = jax.jit(loss, compiler_options=UNOPTIMISED)
+        slopes = jax.jit(jax.grad(loss), compiler_options=UNOPTIMISED)(values)
         for key, value in values.items():
             found = np.asarray(slopes[key])
             if key in entry.flat:
