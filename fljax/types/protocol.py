@@ -202,7 +202,7 @@ class Algorithm(NamedTuple):
     ...     )
     >>>
     >>> federation = data.federate(data.load("blobs"), "iid", clients=4)
-    >>> task = models.logistic_regression(federation.examples.x.shape[1:], classes=10)
+    >>> task = models.logistic_regression(federation.examples.x.shape[1:], classes=3)
     >>> result = simulate(fedsgd(task, learning_rate=0.5), federation, rounds=5, evaluate_every=5)
     >>> before, after = result.metrics["test_loss"].mean("client").values.ravel()
     >>> bool(after < before)
