@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from fljax import data, models, preparation, results
-from fljax.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.config import Config
-from fljax.engine import (
-    Block,
-    Execution,
-    Memory,
-    Plan,
-    estimate,
-    progress_of,
-    rehearse,
-    sentences,
-    simulate,
-    standalone,
-)
+from fljax import preparation, results
+from fljax.config import Config, dumps
+from fljax.engine import Block, Memory, Plan, estimate, progress_of, rehearse, sentences, simulate, standalone
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.naming import about_algorithm, resolve, unknown
-from fljax.plans import (
-    build_local,
-    build_plan,
-    standalone_local,
-    with_required_loss,
-)
+from fljax.naming import about_algorithm
+from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference, Result
-from fljax.types import Federation, Task
+from fljax.setup import Setup, Tell, resolve_setup
 
 
 class Outcome(NamedTuple):
@@ -80,42 +62,40 @@ def run(
       ValueError: if the data cannot be partitioned as asked, or ``fljax.folders.claim`` refuses the folder.
       OSError: if there is no room for the results; those that were saved before are kept.
     """
-    with claim(directory, config, resume) as claimed:
-        return _run(config, directory, claimed, on_event, on_result)
+    text, labels = dumps(config), [entry.label for entry in config.algorithms]
+    with claim(directory, text, resume) as claimed:
+        tell = teller(directory, on_event)
+        for words in claimed.notes:
+            tell("note", "", 0, 0, words)
+        if set(labels) <= claimed.finished.keys():
+            for label in labels:
+                tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
+            return _outcome(config.name, labels, claimed.finished, {})
+        return _run(resolve_setup(config, tell), directory, claimed, tell, on_result)
 
 
 def _run(
-    config: Config,
+    setup: Setup,
     directory: pathlib.Path | None,
     claimed: Claim,
-    on_event: OnEvent | None,
+    tell: Tell,
     on_result: Callable[[str, Plan, Result], Any] | None,
 ) -> Outcome:
-    tell = teller(directory, on_event)
-    for words in claimed.notes:
-        tell("note", "", 0, 0, words)
-    if all(entry.label in claimed.finished for entry in config.algorithms):
-        for entry in config.algorithms:
-            tell("note", entry.label, config.rounds, config.rounds, "already in the results, not repeated")
-        metrics, records = join(config, claimed.finished)
-        return Outcome(metrics, records, _diverged(metrics), {}, infinite_losses(metrics))
-    federation, task = build_federation(config, tell)
-    local = build_local(config)
-    execution = Execution(**config.execution.model_dump())
-    check(config, task, federation)
-    tell("standalone", "", 0, config.rounds, f"training {population(federation)} standalone models per seed")
-    reference = standalone(task, federation, standalone_local(config, local), seeds=config.seeds, execution=execution)
-    if config.participation.clients_per_round > config.data.clients:
-        asked = config.participation.clients_per_round
-        words = f"clients_per_round = {asked} is more than the population: all {config.data.clients} take part"
+    check(setup)
+    rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
+    tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
+    reference = standalone(setup.task, setup.federation, setup.standalone, seeds=setup.seeds, execution=setup.execution)
+    if setup.clients_per_round > setup.clients:
+        asked = setup.clients_per_round
+        words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
         tell("note", "", 0, 0, words)
 
     parts = dict(claimed.finished)
     kept: dict[str, Result] = {}
-    for entry in config.algorithms:
+    for entry in setup.algorithms:
         label = entry.label
         if label in parts:
-            tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
+            tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
 
         def progress(block: Block, label: str = label) -> None:
@@ -123,112 +103,54 @@ def _run(
 
         def held(memory: Memory, label: str = label) -> None:
             for words in sentences(memory):
-                tell("note", label, 0, config.rounds, words)
+                tell("note", label, 0, rounds, words)
 
-        tell("train", label, 0, config.rounds, "")
-        started = entry.options.get("clustering")
+        tell("train", label, 0, rounds, "")
+        started = entry.clustering
         if started is not None and started.name != "random":
             words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
-            tell("note", label, 0, config.rounds, words)
-        decisions = preparation.decision_rounds(config) if entry is config.algorithms[0] else ()
+            tell("note", label, 0, rounds, words)
+        evaluate_at = decisions if entry is setup.algorithms[0] else ()
         with about_algorithm(label):
-            plan = build_plan(
-                config, entry, task, local, reference, federation, preparation.baselines_of(config, parts)
-            )
+            plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
             result = simulate(
                 plan,
-                federation,
-                rounds=config.rounds,
-                seeds=config.seeds,
+                setup.federation,
+                rounds=rounds,
+                seeds=setup.seeds,
                 reference=with_required_loss(plan, reference),
-                evaluate_every=config.evaluate_every,
-                evaluate_at=decisions,
+                evaluate_every=setup.evaluate_every,
+                evaluate_at=evaluate_at,
                 callbacks=(progress,),
-                execution=execution,
+                execution=setup.execution,
                 on_memory=held,
             )
-        metrics = results.with_decisions(result.metrics, decisions, config.evaluate_every)
+        metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
         parts[label] = (kept[label].metrics, kept[label].records)
-        tell("note", label, config.rounds, config.rounds, _cost(kept[label].metrics))
+        tell("note", label, rounds, rounds, _cost(kept[label].metrics))
         for seed, round in kept[label].diverged:
-            tell("note", label, round, config.rounds, f"diverged in round {round} of seed {seed}; frozen there")
+            tell("note", label, round, rounds, f"diverged in round {round} of seed {seed}; frozen there")
         for each in kept[label].infinite:
-            tell("note", label, each.round or 0, config.rounds, str(each))
+            tell("note", label, each.round or 0, rounds, str(each))
         if directory is not None:
-            save(directory, *join(config, parts), config)
-            tell("saved", label, config.rounds, config.rounds, "")
+            save(directory, *join(setup.name, setup.labels, parts), setup.text)
+            tell("saved", label, rounds, rounds, "")
         if on_result is not None:
             on_result(label, plan, kept[label])
-    metrics, records = join(config, parts)
+    return _outcome(setup.name, setup.labels, parts, kept)
+
+
+def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:
+    metrics, records = join(name, labels, parts)
     return Outcome(metrics, records, _diverged(metrics), kept, infinite_losses(metrics))
 
 
-def build_federation(config: Config, tell: Callable[..., None] | None = None) -> tuple[Federation, Task]:
-    """The federations of all seeds, stacked, and the task on them.
-
-    Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
-    """
-    source = resolve(config.data.dataset, data.SOURCES, "dataset")
-    options = dict(config.data.dataset_options)
-    counts = {"clients": config.data.clients, "unseen": config.data.unseen}
-    by_seed = "seed" in parameters_of(source)
-    datasets = {}
-    federations = []
-    for seed in config.seeds:
-        given = arguments_for(source, counts | ({"seed": seed} if by_seed else {}), options)
-        which = seed if by_seed else config.seeds[0]
-        if which not in datasets:
-            # Placed once, so that the federations of all seeds share one copy on the device.
-            datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
-            if tell is not None:
-                found = datasets[which]
-                classes = "" if found.classes is None else f", {found.classes} classes"
-                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
-        federations.append(
-            data.federate(
-                datasets[which],
-                resolve(config.data.partition, data.PARTITIONERS, "partition"),
-                **counts,
-                seed=seed,
-                train_fraction=config.data.train_fraction,
-                valid_fraction=config.data.valid_fraction,
-                test=config.data.test,
-                held_fraction=config.data.held_fraction,
-                **config.data.partition_options,
-            )
-        )
-    dataset = datasets[next(iter(datasets))]
-    builder = resolve(config.model.name, models.MODELS, "model")
-    known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
-    if known and not accepts(builder, "vocabulary"):
-        texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
-        raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
-    if not known and is_required(builder, "vocabulary"):
-        asked = f"{config.model.name}, which asks for a vocabulary"
-        raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
-    if dataset.classes is None and builder in models.MODELS.values():
-        raise ValueError(
-            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
-            "are no classes; a model of one's own, module:function, may have another loss"
-        )
-    if not known and accepts(builder, "prepare"):
-        known = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    defaults = {"prepare": None, "dtype": jnp.float32}
-    must = {name: value for name, value in defaults.items() if is_required(builder, name)}
-    task = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
-    return data.stack(federations), task
-
-
-def check(
-    config: Config, task: Task, federation: Federation, rehearsed: bool = True, swept: bool = False
-) -> dict[str, Plan]:
+def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
     """Builds every algorithm once, so that what is wrong with one is said before anything is computed.
 
     Args:
-      config: of the experiment.
-      task: its model.
-      federation: its data.
+      setup: the experiment.
       rehearsed: also trace a round of each, which takes a second or two.
       swept: as a cell of a sweep, whose algorithms do not wait for the first one.
 
@@ -238,39 +160,42 @@ def check(
     Raises:
       ValueError: what the builder or the round says.
     """
-    half = np.full((len(config.seeds), config.data.clients), 0.5, np.float32)  # nothing that measures divide by is 0
-    unseen = np.full((len(config.seeds), config.data.unseen), 0.5, np.float32) if config.data.unseen else None
-    accuracies = (None, None) if task.score is None else (half, unseen)
+    count = len(setup.seeds)
+    half = np.full((count, setup.clients), 0.5, np.float32)  # nothing that measures divide by is 0
+    unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
+    accuracies = (None, None) if setup.task.score is None else (half, unseen)
     alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
-    local = build_local(config)
-    table = np.broadcast_to(half[:, None], (len(half), max(config.rounds, 1), config.data.clients))
-    first, known = config.algorithms[0], {"test": table}
-    if np.any(np.asarray(federation.clients.valid.size) > 0):
+    table = np.broadcast_to(half[:, None], (count, max(setup.rounds, 1), setup.clients))
+    known = {"test": table}
+    if np.any(np.asarray(setup.federation.clients.valid.size) > 0):
         known["valid"] = table
     plans = {}
-    for entry in config.algorithms:
+    for entry in setup.algorithms:
         with about_algorithm(entry.label):
-            baselines = None if swept or entry is first else known
-            plan = build_plan(config, entry, task, local, alone, federation, baselines, trial=True)
+            baselines = None if swept or entry is setup.algorithms[0] else known
+            plan = build_plan(setup, entry, alone, baselines, trial=True)
             plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
             if rehearsed:
-                rehearse(plan, federation)
+                rehearse(plan, setup.federation)
         plans[entry.label] = plan
     return plans
 
 
 def estimates(config: Config) -> dict[str, Memory]:
     """What every algorithm of a config would hold, by label; nothing is trained."""
-    federation, task = build_federation(config)
-    given: dict[str, Any] = {name: getattr(config, name) for name in ("rounds", "seeds", "evaluate_every")}
-    given["execution"] = Execution(**config.execution.model_dump())
-    plans = check(config, task, federation, rehearsed=False)  # the estimate traces them
-    return {label: estimate(plan, federation, **given) for label, plan in plans.items()}
-
-
-def population(federation: Federation) -> int:
-    unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
-    return federation.clients.id.shape[-1] + unseen
+    setup = resolve_setup(config)
+    plans = check(setup, rehearsed=False)  # the estimate traces them
+    return {
+        label: estimate(
+            plan,
+            setup.federation,
+            rounds=setup.rounds,
+            seeds=setup.seeds,
+            evaluate_every=setup.evaluate_every,
+            execution=setup.execution,
+        )
+        for label, plan in plans.items()
+    }
 
 
 def _cost(metrics: xr.Dataset) -> str:
@@ -284,11 +209,12 @@ def _cost(metrics: xr.Dataset) -> str:
     return f"{at_a_time} at a time on {where}; {seconds}"
 
 
-def join(config: Config, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
-    order = [entry.label for entry in config.algorithms if entry.label in parts]
+def join(name: str, labels: Sequence[str], parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
+    """Metrics and records of the algorithms that are finished, in the order of ``labels``, as one dataset each."""
+    order = [label for label in labels if label in parts]
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
-    return results.with_gains(metrics, order[0]).assign_attrs(name=config.name), records
+    return results.with_gains(metrics, order[0]).assign_attrs(name=name), records
 
 
 def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, int, int], ...]:

@@ -33,7 +33,6 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from fljax.config import Config, dumps
 from fljax.config.comparing import difference
 from fljax.environment import environment
 
@@ -118,9 +117,7 @@ def _rounded(seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def claim(
-    directory: pathlib.Path | None, config: Config, resume: bool = False, grid: str | None = None
-) -> Iterator[Claim]:
+def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None) -> Iterator[Claim]:
     """Takes a run folder for one process, makes it ready, and lets go of it at the end.
 
     The folder is made if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
@@ -128,7 +125,7 @@ def claim(
 
     Args:
       directory: None: nothing is saved and nothing is done.
-      config: of the run.
+      text: the config of the run with every default, as TOML.
       resume: whether the folder may hold results of this config.
       grid: the grid of a sweep as its results name it; None for a run.
 
@@ -158,9 +155,9 @@ def claim(
         kind = OSError if error.errno in FULL else ValueError
         raise kind(f"expected a folder to write in, got {str(directory)!r} ({error.strerror})") from None
     try:
-        found = _resumed(directory, config, grid) if resume else _anew(directory, used)
+        found = _resumed(directory, text, grid) if resume else _anew(directory, used)
         if _config_of(directory) is None or not resume:
-            write(directory / CONFIG, dumps(config).encode())
+            write(directory / CONFIG, text.encode())
         notes = _write_environment(directory, bool(found))
         yield Claim(found, notes)
     finally:
@@ -180,11 +177,11 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
     return {}
 
 
-def _resumed(directory: pathlib.Path, config: Config, grid: str | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Results of an interrupted run by label, if they are of the same config, version and grid."""
     from fljax import __version__
 
-    where, text, written = str(directory), dumps(config), _config_of(directory)
+    where, written = str(directory), _config_of(directory)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
             raise ValueError(
@@ -220,10 +217,10 @@ def _resumed(directory: pathlib.Path, config: Config, grid: str | None) -> dict[
     }
 
 
-def check_origin(directory: pathlib.Path, config: Config) -> None:
+def check_origin(directory: pathlib.Path, text: str) -> None:
     """Raises a ValueError if the folder holds results of another config."""
     origin = _read(directory)[2] if (directory / RESULTS).is_file() else None
-    if origin is not None and (changed := difference(origin["config"], dumps(config))) is not None:
+    if origin is not None and (changed := difference(origin["config"], text)) is not None:
         raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
 
 
@@ -253,22 +250,22 @@ def _write_environment(directory: pathlib.Path, resumed: bool) -> tuple[str, ...
     return notes
 
 
-def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, config: Config) -> None:
+def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text: str) -> None:
     """Writes ``results.nc``, then ``metrics.csv``.
 
     Raises:
       OSError: there is no room; what was saved before is still there.
     """
-    write(directory / RESULTS, _encoded(metrics, records, config))
+    write(directory / RESULTS, _encoded(metrics, records, text))
     write(directory / TABLE, _table(metrics))
 
 
-def _encoded(metrics: xr.Dataset, records: xr.Dataset, config: Config) -> bytes:
+def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
     """The file, made in memory: HDF5 ends the process where it cannot write to a full disk."""
     from fljax import __version__
 
     # Variables, because attributes of HDF5 end at 64 kB.
-    origin = xr.Dataset({"config": ((), dumps(config)), "fljax": ((), __version__)})
+    origin = xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
         metrics.dump_to_store(H5NetCDFStore(file))

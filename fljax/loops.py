@@ -90,11 +90,11 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
     def forward(count: Any, fixed: Any, smooth: Any, leaves: Any) -> tuple[list[Array], Callable[..., Any]]:
         turns, others = count.value, [each.value for each in fixed]
         # Only what is really differentiated has a cotangent: the examples of a data set, say, have none.
-        varied = tuple(
+        varied: tuple[dict[int, Any], ...] = tuple(
             {place: each.value for place, each in enumerate(part) if each.perturbed} for part in (smooth, leaves)
         )
 
-        def bounded(constants: dict[int, Array], begin: dict[int, Array]) -> list[Array]:
+        def bounded(constants: dict[int, Any], begin: dict[int, Any]) -> list[Array]:
             last = jnp.maximum(turns - 1, 0)
 
             def one(leaves: list[Array], turn: Array) -> tuple[list[Array], None]:
@@ -103,8 +103,9 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
                 # that the body knows, so that it cannot make a gradient NaN.
                 held = {place: jnp.where(on, each, jax.lax.stop_gradient(each)) for place, each in constants.items()}
                 given = [jnp.where(on, each, jax.lax.stop_gradient(each)) for each in leaves]
+                every: list[Any] = [held.get(place, each.value) for place, each in enumerate(smooth)]
                 after = turn_of(
-                    [held.get(place, each.value) for place, each in enumerate(smooth)],
+                    every,
                     others,
                     jnp.minimum(turn, last),
                     given,
@@ -137,6 +138,6 @@ def _instantiated(cotangent: Any) -> Any:
     """A cotangent of zeros as an array; whole numbers have one of JAX's own type."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
-    if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, jax.dtypes.float0)
-    return jnp.zeros(cotangent.shape, cotangent.dtype)
+    kind: Any = cotangent
+    shape, dtype = kind.shape, kind.dtype
+    return np.zeros(shape, dtype) if dtype == jax.dtypes.float0 else jnp.zeros(shape, dtype)

@@ -1,4 +1,4 @@
-"""From a config's entries to plans: every builder is given what it asks for by the names of its parameters."""
+"""From the algorithms of a setup to plans: every builder is given what it asks for by the names of its parameters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import algorithms, contributions, preparation, results, scenarios
+from fljax import contributions, preparation, results
 from fljax.arguments import arguments_for, is_required
-from fljax.config import AlgorithmEntry, Config
 from fljax.engine import Plan, as_declared
-from fljax.naming import resolve
 from fljax.results import Reference
-from fljax.training import Local
-from fljax.types import Algorithm, Federation, Task
+from fljax.setup import AlgorithmSetup, Setup
+from fljax.types import Algorithm
 
 
 class Composed(NamedTuple):
@@ -33,81 +31,47 @@ class Composed(NamedTuple):
         return algorithm
 
 
-def build_local(config: Config) -> Local:
-    """Local training of a config."""
-    chosen = config.local
-    return Local(
-        learning_rate=chosen.learning_rate,
-        batch_size=chosen.batch_size,
-        steps=chosen.steps,
-        epochs=chosen.epochs,
-        optimizer=chosen.optimizer,
-        options=tuple(sorted(chosen.options.items())),
-        decay=chosen.decay,
-        weight_decay=chosen.weight_decay,
-    )
-
-
-def standalone_local(config: Config, local: Local) -> Local:
-    """How standalone models are trained: as the config says, and else as all others."""
-    chosen = config.standalone.model_dump(exclude_none=True)
-    return local._replace(**({"steps": None, "epochs": None} | chosen))
-
-
-def _own_local(entry: AlgorithmEntry, local: Local) -> Local:
-    """Local training of one algorithm."""
-    own = entry.local.model_dump(exclude_none=True)
-    if own.keys() & {"steps", "epochs"}:
-        own = {"steps": None, "epochs": None} | own
-    return local._replace(**own)
-
-
 def build_plan(
-    config: Config,
-    entry: AlgorithmEntry,
-    task: Task,
-    local: Local,
+    setup: Setup,
+    entry: AlgorithmSetup,
     reference: Reference,
-    federation: Federation,
     baselines: Mapping[str, np.ndarray] | None = None,
     *,
     trial: bool = False,
 ) -> Plan:
     """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
 
-    Contributions are as the entry's ``contribution`` says (``fljax.contributions.measure``), or standalone accuracies.
-    ``baselines`` are the accuracies ``[seeds, rounds, N]`` that the first algorithm of the config has after so many
-    rounds, by the rows that they are of. In a ``trial`` nothing is trained to find where clusters start.
+    Args:
+      setup: the experiment.
+      entry: the algorithm, one of ``setup.algorithms``.
+      reference: metrics of standalone models.
+      baselines: the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds, by the
+        rows on which they are measured.
+      trial: trains nothing to find where clusters start.
 
     Raises:
       ValueError: if a scenario asks for a baseline and there is none on its rows.
     """
-    local = _own_local(entry, local)
-    found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
-    build = getattr(found, "build", found)
-    chosen = (*entry.scenarios, *config.scenarios)
-    found_wrappers = [resolve(scenario.name, scenarios.REGISTRY, "scenario") for scenario in chosen]
-    wrappers = tuple(getattr(each, "build", each) for each in found_wrappers)
-    rows = min(config.participation.clients_per_round, config.data.clients)
-    fixed = arguments_for(build, {"task": task, "local": local, "clients_per_round": rows}, entry.options)
+    build, local = entry.build, entry.local
+    offered = {"task": setup.task, "local": local, "clients_per_round": min(setup.clients_per_round, setup.clients)}
+    fixed = arguments_for(build, offered, entry.options)
     own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
-    options = tuple(arguments_for(wrap, own, scenario.options) for wrap, scenario in zip(wrappers, chosen, strict=True))
-    measure = fixed.pop("contribution", "standalone_accuracy")
+    wrappers = tuple(wrap for wrap, _ in entry.scenarios)
+    options = tuple(arguments_for(wrap, own, given) for wrap, given in entry.scenarios)
     known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None, "reference": reference}
-    started = fixed.pop("clustering", None)
     wrapping = tuple(zip(wrappers, options, strict=True))
-    given = ((build, fixed), *wrapping)
-    wanted = {name for each, own in given for name in arguments_for(each, known) if name not in own}
+    wanted = {
+        name for each, given in ((build, fixed), *wrapping) for name in arguments_for(each, known) if name not in given
+    }
     if "contribution" in wanted:
-        known["contribution"] = contributions.measure(measure, preparation.facts(federation, reference))
+        facts = preparation.facts(setup.federation, reference)
+        known["contribution"] = contributions.measure(entry.contribution, facts)
     by_seed = {name: values for name, values in known.items() if name in wanted}
-    asking = [(wrap, own) for wrap, own in wrapping if preparation.asks_for_baseline(wrap, own)]
+    asking = [(wrap, given) for wrap, given in wrapping if preparation.asks_for_baseline(wrap, given)]
     if asking:
         by_seed["baseline"] = preparation.baseline(entry.label, asking, baselines)
-    if started is not None and started.name != "random":
-        by_seed["clustering"] = preparation.initial_clusters(
-            config, started, build, fixed, task, local, federation, trial
-        )
+    if entry.clustering is not None and entry.clustering.name != "random":
+        by_seed["clustering"] = preparation.initial_clusters(setup, entry, entry.clustering, trial)
     elif is_required(build, "clustering"):
         fixed["clustering"] = None
     fixed, options = as_declared(build, fixed), tuple(itertools.starmap(as_declared, wrapping))
@@ -115,7 +79,7 @@ def build_plan(
 
 
 def with_required_loss(plan: Plan, reference: Reference) -> Reference:
-    """The reference with the ``threshold`` that the config gives the algorithm, or else one of its scenarios."""
+    """The reference with the ``threshold`` that the setup gives the algorithm, or else one of its scenarios."""
     given = (plan.arguments["arguments"], *plan.arguments["options"])
     own = next((options["threshold"] for options in given if "threshold" in options), None)
     return results.with_threshold(reference, own)

@@ -13,45 +13,35 @@ from typing import Any
 
 import numpy as np
 
-from fljax import clustering, scenarios
+from fljax import clustering
 from fljax.arguments import argument_of, parameters_of
-from fljax.config import Clustering, Config
-from fljax.engine import Execution
+from fljax.config import Clustering
 from fljax.folders import Parts
-from fljax.naming import resolve
 from fljax.results import Reference
-from fljax.training import Local, check_classes
-from fljax.types import Federation, Task
+from fljax.setup import AlgorithmSetup, Setup
+from fljax.training import check_classes
+from fljax.types import Federation
 
 _SPLITS = ("valid", "test")
 
 
-def initial_clusters(
-    config: Config,
-    chosen: Clustering,
-    build: Callable[..., Any],
-    fixed: Mapping[str, Any],
-    task: Task,
-    local: Local,
-    federation: Federation,
-    trial: bool,
-) -> Any:
-    """Where clusters start, of all seeds."""
-    count = argument_of(build, fixed, "clusters", None)
-    clustering.check(federation, chosen.rows, count)
-    check_classes(task, "clustering")
+def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: Clustering, trial: bool) -> Any:
+    """Where clusters start, of all seeds; in a ``trial`` nothing is trained for it."""
+    count = argument_of(entry.build, entry.options, "clusters", None)
+    clustering.check(setup.federation, chosen.rows, count)
+    check_classes(setup.task, "clustering")
     if trial:
-        return clustering.placeholder(task, count, config.data.clients, len(config.seeds))
+        return clustering.placeholder(setup.task, count, setup.clients, len(setup.seeds))
     return clustering.by_f1(
-        task,
-        local,
-        federation,
+        setup.task,
+        entry.local,
+        setup.federation,
         clusters=count,
-        seeds=config.seeds,
+        seeds=setup.seeds,
         rounds=chosen.rounds,
         features=chosen.features,
         rows=chosen.rows,
-        execution=Execution(**config.execution.model_dump()),
+        execution=setup.execution,
     )
 
 
@@ -60,22 +50,20 @@ def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> b
     return "baseline" in parameters_of(wrap) and "baseline" not in options
 
 
-def decision_rounds(config: Config) -> tuple[int, ...]:
-    """Numbers of rounds after which a scenario of the config compares clients with the first algorithm, and 0.
+def decision_rounds(setup: Setup) -> tuple[int, ...]:
+    """Numbers of rounds after which a scenario compares clients with the first algorithm, and 0.
 
     Empty where no scenario does.
     """
     found: set[int] = set()
-    for entry in config.algorithms[1:]:
-        for scenario in (*entry.scenarios, *config.scenarios):
-            wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
-            wrap = getattr(wrapper, "build", wrapper)
-            if asks_for_baseline(wrap, scenario.options):
-                found |= set(range(0, config.rounds, argument_of(wrap, scenario.options, "every", 1)))
+    for entry in setup.algorithms[1:]:
+        for wrap, options in entry.scenarios:
+            if asks_for_baseline(wrap, options):
+                found |= set(range(0, setup.rounds, argument_of(wrap, options, "every", 1)))
     return tuple(sorted(found))
 
 
-def baselines_of(config: Config, parts: Parts) -> dict[str, np.ndarray] | None:
+def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
     """Tables ``[seeds, rounds, N]`` of the accuracies of the first algorithm, by the rows that they are of.
 
     Row t is after t rounds; NaN where nobody decides. Empty where no scenario asks for them, None before the first
@@ -84,7 +72,7 @@ def baselines_of(config: Config, parts: Parts) -> dict[str, np.ndarray] | None:
     Raises:
       ValueError: if the first algorithm was not evaluated where scenarios decide.
     """
-    label, decisions = config.algorithms[0].label, list(decision_rounds(config))
+    label, decisions = setup.labels[0], list(decision_rounds(setup))
     if label not in parts:
         return None
     metrics, found = parts[label][0], {}
@@ -98,7 +86,7 @@ def baselines_of(config: Config, parts: Parts) -> dict[str, np.ndarray] | None:
                 "them (an earlier version of fljax saved none); run it again"
             )
         values = metrics[name].transpose("seed", "decision_round", "client").sel(decision_round=decisions).values
-        found[split] = np.full((values.shape[0], config.rounds, values.shape[2]), np.nan, values.dtype)
+        found[split] = np.full((values.shape[0], setup.rounds, values.shape[2]), np.nan, values.dtype)
         found[split][:, decisions] = values
     return found
 

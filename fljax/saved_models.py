@@ -26,6 +26,7 @@ from fljax import experiment, folders
 from fljax.engine import Models, Plan, arrays_of, restore
 from fljax.naming import unknown
 from fljax.results import Result
+from fljax.setup import resolve_setup
 
 _STATE, _GIVEN = "state", "by_seed"
 
@@ -83,7 +84,7 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
     if not written.is_file():
         raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
     config = configuration.load(written)
-    folders.check_origin(pathlib.Path(directory), config)
+    folders.check_origin(pathlib.Path(directory), configuration.dumps(config))
     entries = {entry.label: entry for entry in config.algorithms}
     if label not in entries:
         raise ValueError(unknown("label", label, entries))
@@ -94,13 +95,13 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
             stored = {name: file[name] for name in file.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
-    federation, task = experiment.build_federation(config)
+    setup = resolve_setup(config)
     # What was measured before the run is replaced by what it had.
-    plan = experiment.check(config, task, federation, rehearsed=False)[label]
+    plan = experiment.check(setup, rehearsed=False)[label]
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [_GIVEN + jax.tree_util.keystr(each) for each, _ in paths]
     if {name for name in stored if name.startswith(_GIVEN)} != set(names):
         raise ValueError(f"expected models of {label} as the config has it, got those of another algorithm")
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
     state = {name.removeprefix(_STATE): values for name, values in stored.items() if name.startswith(_STATE)}
-    return restore(plan._replace(by_seed=by_seed), federation, state, seeds=config.seeds)
+    return restore(plan._replace(by_seed=by_seed), setup.federation, state, seeds=setup.seeds)

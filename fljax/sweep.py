@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from fljax import experiment
-from fljax.config import Config, ConfigError
+from fljax.config import ConfigError, dumps
 from fljax.config.sweeping import Axis, Grid
-from fljax.engine import Block, Execution, Memory, groups, sentences, standalone_sweep, sweep
+from fljax.engine import Block, Memory, groups, sentences, standalone_sweep, sweep
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.metric_names import SCALARS
 from fljax.naming import about_algorithm, unknown
-from fljax.plans import build_local, build_plan, standalone_local, with_required_loss
+from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
-from fljax.types import Federation, Task
+from fljax.setup import Setup, resolve_cells
 
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # less is better
 VALIDATION = "average_valid_accuracy"
@@ -72,14 +72,6 @@ class Best(NamedTuple):
     edges: tuple[str, ...]
 
 
-class _World(NamedTuple):
-    """What cells with the same data and model share."""
-
-    config: Config
-    federation: Federation
-    task: Task
-
-
 def run(
     grid: Grid,
     *,
@@ -104,49 +96,40 @@ def run(
       OSError: if there is no room for the results; those that were saved before are kept.
     """
     metric = check(grid)
-    with claim(directory, grid.config, resume, _paths(grid)) as claimed:
+    with claim(directory, dumps(grid.config), resume, _paths(grid)) as claimed:
         return _run(grid, metric, directory, claimed, on_event)
 
 
 def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
-    config, parts = grid.config, dict(claimed.finished)
+    parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
+    rounds = grid.config.rounds
     tell = teller(directory, on_event)
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
-    missing = [place for place, entry in enumerate(config.algorithms) if entry.label not in parts]
-    worlds = [_world(cell) for cell in grid.cells]
-    made = _worlds(grid.cells, worlds, tell) if missing else {}
-    for place in range(len(grid.cells)) if missing else ():
-        world = made[worlds[place]]
-        if world.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
-            raise ConfigError(
-                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
-                f"are {', '.join(_OF_LOSSES)}"
-            )
-        # What is wrong with a round is wrong in all cells, but for the shapes of the data.
-        first = worlds.index(worlds[place]) == place
-        experiment.check(grid.cells[place], world.task, world.federation, rehearsed=first, swept=True)
-    references = _references(grid.cells, worlds, made, tell) if missing else []
-    for place, entry in enumerate(config.algorithms):
-        label = entry.label
+    cells, references = [], []
+    if not set(labels) <= parts.keys():
+        cells = resolve_cells(grid.cells, tell)
+        _check_cells(cells, metric)
+        references = _references(cells, tell)
+    for position, label in enumerate(labels):
         if label in parts:
-            tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
+            tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
-            found = _algorithm(grid.cells, place, worlds, made, references, tell)
+            found = _algorithm(cells, position, references, tell)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
         )
         if directory is not None:
-            save(directory, *_join(grid, parts), config)
-            tell("saved", label, config.rounds, config.rounds, "")
+            save(directory, *_join(grid, parts), dumps(grid.config))
+            tell("saved", label, rounds, rounds, "")
     metrics, records = _join(grid, parts)
     chosen = best(metrics, metric)
     for label, axis, value in dict.fromkeys((b.algorithm, axis, b.cell[axis]) for b in chosen for axis in b.edges):
         words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
-        tell("note", label, config.rounds, config.rounds, words)
+        tell("note", label, rounds, rounds, words)
     return Outcome(metrics, records, chosen, _diverged(metrics), infinite_losses(metrics))
 
 
@@ -168,77 +151,64 @@ def _shape(axes: Sequence[Axis]) -> str:
     return ", ".join(f"{len(axis.values)} of {axis.name}" for axis in axes)
 
 
-def _world(cell: Config) -> str:
-    return repr((cell.data, cell.model, cell.seeds))
+def _world(cell: Setup) -> tuple[int, int]:
+    """What cells with the same data and model have in common, as a key."""
+    return id(cell.federation), id(cell.task)
 
 
-def _worlds(cells: Sequence[Config], keys: Sequence[str], tell: Callable[..., None]) -> dict[str, _World]:
-    """Federation and task of every group of cells; models on the same data share its federation."""
-    found: dict[str, _World] = {}
-    for cell, key in zip(cells, keys, strict=True):
-        if key in found:
-            continue
-        federation, task = experiment.build_federation(cell, tell)
-        same = next(
-            (w.federation for w in found.values() if (w.config.data, w.config.seeds) == (cell.data, cell.seeds)), None
-        )
-        found[key] = _World(cell, federation if same is None else same, task)
-    return found
+def _check_cells(cells: Sequence[Setup], metric: str) -> None:
+    """Builds every algorithm of every cell; of cells with the same data and model, the first one is traced."""
+    seen = set()
+    for cell in cells:
+        if cell.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
+            raise ConfigError(
+                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
+                f"are {', '.join(_OF_LOSSES)}"
+            )
+        experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
+        seen.add(_world(cell))
 
 
-def _references(
-    cells: Sequence[Config], worlds: Sequence[str], made: Mapping[str, _World], tell: Callable[..., None]
-) -> list[Reference]:
+def _references(cells: Sequence[Setup], tell: Callable[..., None]) -> list[Reference]:
     """The standalone models of every cell."""
     found: dict[int, Reference] = {}
-    for key, world in made.items():
-        for execution, places in _by(cells, [p for p, each in enumerate(worlds) if each == key], lambda c: c.execution):
-            locals = [standalone_local(cells[p], build_local(cells[p])) for p in places]
-            count = len(set(map(repr, locals)))
-            ways = f", in {count} ways" if count > 1 else ""
-            population = experiment.population(world.federation)
-            tell("standalone", "", 0, world.config.rounds, f"training {population} standalone models per seed{ways}")
-            each = standalone_sweep(
-                world.task,
-                world.federation,
-                locals,
-                seeds=world.config.seeds,
-                execution=Execution(**execution.model_dump()),
-            )
-            found |= dict(zip(places, each, strict=True))
+    for places in _by(cells, range(len(cells)), lambda cell: (_world(cell), cell.execution)):
+        first, locals = cells[places[0]], [cells[place].standalone for place in places]
+        count = len(set(map(repr, locals)))
+        ways = f", in {count} ways" if count > 1 else ""
+        population = first.clients + first.unseen
+        tell("standalone", "", 0, first.rounds, f"training {population} standalone models per seed{ways}")
+        each = standalone_sweep(first.task, first.federation, locals, seeds=first.seeds, execution=first.execution)
+        found |= dict(zip(places, each, strict=True))
     return [found[place] for place in range(len(cells))]
 
 
-def _by(cells: Sequence[Config], places: Sequence[int], key: Callable[[Config], Any]) -> list[tuple[Any, list[int]]]:
+def _by(cells: Sequence[Setup], places: Sequence[int], key: Callable[[Setup], Any]) -> list[list[int]]:
     """Places of cells with equal keys."""
-    found: dict[str, tuple[Any, list[int]]] = {}
+    found: dict[str, list[int]] = {}
     for place in places:
-        value = key(cells[place])
-        found.setdefault(repr(value), (value, []))[1].append(place)
+        found.setdefault(repr(key(cells[place])), []).append(place)
     return list(found.values())
 
 
 def _algorithm(
-    cells: Sequence[Config],
-    position: int,
-    worlds: Sequence[str],
-    made: Mapping[str, _World],
-    references: Sequence[Reference],
-    tell: Callable[..., None],
+    cells: Sequence[Setup], position: int, references: Sequence[Reference], tell: Callable[..., None]
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; the models of all cells would fill the memory."""
-    label, rounds = cells[0].algorithms[position].label, cells[0].rounds
-    # What an algorithm depends on is its cell without the other algorithms.
-    alone = lambda cell: cell.model_copy(update={"algorithms": (cell.algorithms[position],)})  # noqa: E731
-    same = [places for _, places in _by(cells, range(len(cells)), alone)]
+    label, rounds = cells[0].labels[position], cells[0].rounds
+
+    def alone(cell: Setup) -> Any:
+        """What the algorithm depends on: its cell without the other algorithms."""
+        settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
+        return _world(cell), settings, cell.algorithms[position]
+
+    same = _by(cells, range(len(cells)), alone)
     firsts = [places[0] for places in same]
     jobs: list[list[int]] = []
     plans = {}
-    for _, places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
+    for places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
         for place in places:
-            cell, (_, federation, task) = cells[place], made[worlds[place]]
-            entry, local = cell.algorithms[position], build_local(cell)
-            plans[place] = build_plan(cell, entry, task, local, references[place], federation)
+            plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
     programs = f"{len(jobs)} program" + ("s" if len(jobs) > 1 else "")
     tell("note", label, 0, len(jobs) * rounds, f"{len(firsts)} different cells in {programs}")
@@ -253,16 +223,16 @@ def _algorithm(
                 tell("note", label, 0, len(jobs) * rounds, words)
 
         tell("train", label, job * rounds, len(jobs) * rounds, "")
-        cell, world = cells[members[0]], made[worlds[members[0]]]
+        cell = cells[members[0]]
         results = sweep(
             [plans[place] for place in members],
-            world.federation,
+            cell.federation,
             rounds=rounds,
             seeds=cell.seeds,
             references=[with_required_loss(plans[place], references[place]) for place in members],
             evaluate_every=cell.evaluate_every,
             callbacks=(progress,),
-            execution=Execution(**cell.execution.model_dump()),
+            execution=cell.execution,
             on_memory=held,
         )
         for place, each in zip(members, results, strict=True):
@@ -307,7 +277,7 @@ def _paths(grid: Grid) -> str:
 
 def _join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     assert grid.config.sweep is not None
-    metrics, records = experiment.join(grid.config, parts)
+    metrics, records = experiment.join(grid.config.name, [entry.label for entry in grid.config.algorithms], parts)
     paths = _paths(grid)
     return metrics.assign_attrs(grid=paths, metric=grid.config.sweep.metric), records.assign_attrs(grid=paths)
 

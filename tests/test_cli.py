@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 from fljax import algorithms, cli, experiment, folders, metric_names, report, scenarios, sweep
+from fljax import config as configuration
 from fljax.cli import show
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
@@ -55,7 +56,7 @@ def fake(tmp_path, monkeypatch):
     calls = []
 
     def run(config, *, directory, resume, on_event, **_):
-        with folders.claim(directory, config, resume):
+        with folders.claim(directory, configuration.dumps(config), resume):
             calls.append((config, directory, resume))
             for round in (0, 2, 4):
                 on_event(folders.Event("train", "fedavg", round, 4, round / 2, ""))
@@ -234,7 +235,7 @@ def fake_sweep(fake, monkeypatch):
     calls = []
 
     def run(grid, *, directory, resume, on_event):
-        with folders.claim(directory, grid.config, resume):
+        with folders.claim(directory, configuration.dumps(grid.config), resume):
             calls.append((grid, directory, resume))
             on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))
         metrics = outcome(grid.config).metrics.assign_attrs(metric="average_accuracy")

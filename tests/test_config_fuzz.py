@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from fljax import algorithms, cli, data, experiment, models, scenarios, sweep
 from fljax.config.reading import read
 from fljax.config.writing import _toml
+from fljax.setup import resolve_setup
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml"))
@@ -77,8 +78,7 @@ def checked(command, monkeypatch):
     """As ``command``, but an experiment ends where its first computation would begin."""
 
     def only_checked(config, **_):
-        federation, task = experiment.build_federation(config)
-        experiment.check(config, task, federation, rehearsed=False)
+        experiment.check(resolve_setup(config), rehearsed=False)
         raise SystemExit(0)
 
     def done(grid, **_):

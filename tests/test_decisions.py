@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import config, experiment, folders, preparation
+from fljax.setup import resolve_setup
 
 ROUNDS = 8
 RAW: dict[str, Any] = {
@@ -41,11 +42,11 @@ def finished(tmp_path_factory):
 
 def test_the_first_algorithm_is_judged_where_scenarios_decide():
     """After 0, 3 and 6 rounds for the one and after 0 and 5 for the other."""
-    assert preparation.decision_rounds(config.parse(RAW)) == (0, 3, 5, 6)
+    assert preparation.decision_rounds(resolve_setup(config.parse(RAW))) == (0, 3, 5, 6)
     numbers = {**RAW, "algorithms": [dict(each) for each in RAW["algorithms"]]}
     numbers["algorithms"][2]["scenarios"] = [{"name": "opting_out", "every": 5, "baseline": 0.4}]
-    assert preparation.decision_rounds(config.parse(numbers)) == (0, 3, 6)
-    assert preparation.decision_rounds(config.parse({**RAW, "algorithms": RAW["algorithms"][:1]})) == ()
+    assert preparation.decision_rounds(resolve_setup(config.parse(numbers))) == (0, 3, 6)
+    assert preparation.decision_rounds(resolve_setup(config.parse({**RAW, "algorithms": RAW["algorithms"][:1]}))) == ()
 
 
 def test_fedavg_loses_nobody_to_itself(finished):
@@ -115,4 +116,4 @@ def test_results_without_decisions_are_not_taken_for_a_baseline(finished):
     parsed = config.parse(RAW)
     metrics = outcome.models["fedavg"].metrics.drop_dims("decision_round")
     with pytest.raises(ValueError, match="expected results of fedavg in every round in which a scenario decides"):
-        preparation.baselines_of(parsed, {"fedavg": (metrics, outcome.models["fedavg"].records)})
+        preparation.baselines_of(resolve_setup(parsed), {"fedavg": (metrics, outcome.models["fedavg"].records)})

@@ -10,6 +10,7 @@ import pytest
 
 from fljax import config as configuration
 from fljax import experiment, folders, trees
+from fljax.setup import build_federation
 
 BASE = {
     "seeds": 2,
@@ -114,7 +115,7 @@ def test_a_run_never_writes_over_results(finished):
     with pytest.raises(ValueError, match="expected a folder without results"):
         experiment.run(build(rounds=6), directory=folder)
     with (
-        folders.claim(folder, build(), resume=True),
+        folders.claim(folder, configuration.dumps(build()), resume=True),
         pytest.raises(ValueError, match="expected a folder that no other process writes to"),
     ):
         experiment.run(build(), directory=folder, resume=True)
@@ -193,7 +194,7 @@ def test_a_source_that_takes_a_seed_is_drawn_anew_for_every_seed():
         },
         algorithms=[{"name": "fedavg"}],
     )
-    federation, _ = experiment.build_federation(config)
+    federation, _ = build_federation(config)
     assert federation.clients.id.shape == (2, 6)
     metrics = experiment.run(config).metrics
     assert (metrics["threshold"].sel(seed=0) != metrics["threshold"].sel(seed=1)).all()
@@ -290,13 +291,13 @@ def texts(examples=60):
 def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
     data = {"dataset": f"{__name__}:texts", "partition": "iid", "clients": 3}
     model = {"name": "text_cnn", "embedding": 4, "maps": 6, "kernels": [2]}
-    federation, task = experiment.build_federation(build(seeds=1, data=data, model=model))
+    federation, task = build_federation(build(seeds=1, data=data, model=model))
     assert federation.examples.x.dtype == np.int32
     params = jax.eval_shape(task.init, jax.random.key(0))
     assert params["body"]["embedding"]["embedding"].shape == (9, 4)
     with pytest.raises(ValueError, match=r"models bilstm, text_cnn, got 'mlp' for the texts of"):
-        experiment.build_federation(build(seeds=1, data=data, model={"name": "mlp"}))
+        build_federation(build(seeds=1, data=data, model={"name": "mlp"}))
     with pytest.raises(ValueError, match="expected texts for bilstm"):
-        experiment.build_federation(build(seeds=1, model={"name": "bilstm"}))
+        build_federation(build(seeds=1, model={"name": "bilstm"}))
     with pytest.raises(ValueError, match="vocabulary"):
         build(model={"name": "bilstm", "vocabulary": 9})

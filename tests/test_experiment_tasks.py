@@ -13,6 +13,7 @@ from fljax import config as configuration
 from fljax import experiment, folders, report, sweep
 from fljax.cli.run import _table
 from fljax.config import ConfigError, parse_grid
+from fljax.setup import resolve_setup
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs
 
@@ -104,8 +105,7 @@ def test_what_it_cannot_do_is_said_before_training(changes: Any, message: str) -
 def test_contributions_that_need_no_accuracy_serve() -> None:
     iafl = [{"name": "iafl", "contribution": "size"}]
     config = build(algorithms=iafl)
-    federation, task = experiment.build_federation(config)
-    assert list(experiment.check(config, task, federation, rehearsed=False)) == ["iafl"]
+    assert list(experiment.check(resolve_setup(config), rehearsed=False)) == ["iafl"]
 
 
 def test_an_infinite_loss_is_told_and_kept() -> None:

@@ -25,6 +25,11 @@ def build(**changes: Any) -> configuration.Config:
     return configuration.parse(BASE | changes, name="tiny")
 
 
+def text(config: configuration.Config | None = None) -> str:
+    """A config as a run folder keeps it."""
+    return configuration.dumps(config or build())
+
+
 def results(*labels: str, size: int = 1) -> tuple[xr.Dataset, xr.Dataset]:
     """Metrics and records of algorithms, without training any."""
     dims = ("algorithm", "seed", "evaluated_round")
@@ -40,13 +45,13 @@ def results(*labels: str, size: int = 1) -> tuple[xr.Dataset, xr.Dataset]:
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A run folder with the results of the first of two algorithms."""
     directory = tmp_path / "run"
-    with folders.claim(directory, build()):
-        folders.save(directory, *results("fedavg"), build())
+    with folders.claim(directory, text()):
+        folders.save(directory, *results("fedavg"), text())
     return directory
 
 
 def resume(directory: pathlib.Path, config: configuration.Config | None = None) -> folders.Claim:
-    with folders.claim(directory, config or build(), resume=True) as claimed:
+    with folders.claim(directory, text(config), resume=True) as claimed:
         return claimed
 
 
@@ -67,19 +72,19 @@ def test_a_config_of_any_length_is_kept(tmp_path: pathlib.Path) -> None:
     """Attributes of HDF5 end at 64 kB."""
     trace = [[1.0] * 6] * 3000
     long = build(scenarios=[{"name": "availability", "trace": trace}])
-    with folders.claim(tmp_path, long):
-        folders.save(tmp_path, *results("fedavg"), long)
+    with folders.claim(tmp_path, text(long)):
+        folders.save(tmp_path, *results("fedavg"), text(long))
     assert len((tmp_path / "config.toml").read_text()) > 80_000
     assert list(resume(tmp_path, long).finished) == ["fedavg"]
 
 
 def test_a_folder_has_one_writer(folder: pathlib.Path) -> None:
-    with folders.claim(folder, build(), resume=True):
+    with folders.claim(folder, text(), resume=True):
         before = {each.name: each.stat().st_mtime_ns for each in folder.iterdir()}
         for again in (True, False):
             with (
                 pytest.raises(ValueError, match="expected a folder that no other process writes to"),
-                folders.claim(folder, build(), resume=again),
+                folders.claim(folder, text(), resume=again),
             ):
                 pass
         assert {each.name: each.stat().st_mtime_ns for each in folder.iterdir()} == before
@@ -89,17 +94,17 @@ def test_a_folder_has_one_writer(folder: pathlib.Path) -> None:
 def test_results_are_never_overwritten(folder: pathlib.Path) -> None:
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
     with pytest.raises(ValueError, match=r"expected a folder without results, or --resume, got .* holds results\.nc"):
-        folders.claim(folder, build()).__enter__()
+        folders.claim(folder, text()).__enter__()
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
     (folder / "results.nc").unlink()
     with pytest.raises(ValueError, match=r"which holds metrics\.csv"):
-        folders.claim(folder, build()).__enter__()
+        folders.claim(folder, text()).__enter__()
 
 
 def test_a_run_that_died_before_its_first_result_may_begin_anew(tmp_path: pathlib.Path) -> None:
-    with folders.claim(tmp_path, build()):
+    with folders.claim(tmp_path, text()):
         folders.teller(tmp_path, None)("note", "", 0, 0, "of the first")
-    with folders.claim(tmp_path, build(rounds=6)) as claimed:
+    with folders.claim(tmp_path, text(build(rounds=6))) as claimed:
         assert claimed == folders.Claim({})
         folders.teller(tmp_path, None)("note", "", 0, 0, "of the second")
     assert (tmp_path / "config.toml").read_text() == configuration.dumps(build(rounds=6))
@@ -112,7 +117,7 @@ def test_a_config_of_the_user_is_not_overwritten(tmp_path: pathlib.Path) -> None
     """``fljax run config.toml --out .``"""
     (tmp_path / "config.toml").write_text("# mine\nrounds = 4\n")
     with pytest.raises(ValueError, match=r"expected a folder without a config\.toml that no run wrote"):
-        folders.claim(tmp_path, build()).__enter__()
+        folders.claim(tmp_path, text()).__enter__()
     assert (tmp_path / "config.toml").read_text() == "# mine\nrounds = 4\n"
 
 
@@ -166,7 +171,7 @@ def test_a_damaged_config_is_written_again(folder: pathlib.Path, text: str | Non
 
 
 def test_a_changed_config_without_results_is_refused_with_a_way_out(tmp_path: pathlib.Path) -> None:
-    with folders.claim(tmp_path, build()):
+    with folders.claim(tmp_path, text()):
         pass
     with pytest.raises(ValueError, match=r"got a changed one: rounds is 4 there .* anew without --resume"):
         resume(tmp_path, build(rounds=6))
@@ -235,7 +240,7 @@ def test_what_cannot_be_written_leaves_what_was_there(folder: pathlib.Path, monk
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"expected to write results\.nc \([\d,]+ bytes\) in .* got: No space left"):
-        folders.save(folder, *results("fedavg", "incfl"), build())
+        folders.save(folder, *results("fedavg", "incfl"), text())
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 
@@ -257,7 +262,7 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 
     monkeypatch.setattr("os.fsync", flush)
     monkeypatch.setattr("os.replace", move)
-    folders.save(folder, *results("fedavg", "incfl"), build())
+    folders.save(folder, *results("fedavg", "incfl"), text())
     assert done == [
         step for name in ("results.nc", "metrics.csv") for step in ("flush file", f"move {name}", "flush folder")
     ]
@@ -266,12 +271,12 @@ def test_files_are_flushed_before_they_are_moved(folder: pathlib.Path, monkeypat
 FULL = """
 import pathlib, resource, sys
 from fljax import folders
-from tests.test_folders import build, results
+from tests.test_folders import results, text
 folder = pathlib.Path(sys.argv[1])
 limit = (folder / "results.nc").stat().st_size + 1000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    folders.save(folder, *results("fedavg", "incfl", size=100_000), build())
+    folders.save(folder, *results("fedavg", "incfl", size=100_000), text())
 except OSError as error:
     print(error)
     sys.exit(1)
@@ -361,12 +366,11 @@ def test_what_is_added_on_resume_keeps_what_is_missing(tmp_path: pathlib.Path) -
             {"cohort_id": (("seed", "round", "row"), id)}, {"seed": [0], "round": [0], "row": range(rows)}
         )
 
-    config = build()
-    with folders.claim(tmp_path, config):
-        folders.save(tmp_path, results("fedavg")[0], join({"fedavg": cohort(2)}), config)
+    with folders.claim(tmp_path, text()):
+        folders.save(tmp_path, results("fedavg")[0], join({"fedavg": cohort(2)}), text())
     earlier = resume(tmp_path).finished["fedavg"][1]
     both = join({"fedavg": earlier, "incfl": cohort(3)})
-    folders.save(tmp_path, results("fedavg", "incfl")[0], both, config)
+    folders.save(tmp_path, results("fedavg", "incfl")[0], both, text())
     found = folders.load(tmp_path)[1]["cohort_id"].sel(algorithm="fedavg").values
     np.testing.assert_array_equal(found[0, 0], [0, 1, np.nan])
 
@@ -375,6 +379,6 @@ def test_models_without_results_are_not_adopted(tmp_path: pathlib.Path) -> None:
     (tmp_path / "models").mkdir()
     with (
         pytest.raises(ValueError, match=r"expected a folder without results, or --resume, got .* which holds models"),
-        folders.claim(tmp_path, build()),
+        folders.claim(tmp_path, text()),
     ):
         pass

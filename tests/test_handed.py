@@ -14,6 +14,7 @@ from fljax import algorithms, contributions, data, experiment, models, plans, sc
 from fljax import config as configuration
 from fljax.arguments import OFFERS
 from fljax.results import Reference
+from fljax.setup import build_federation, resolve_setup
 from tests.test_experiment import BASE
 
 
@@ -37,8 +38,7 @@ def build(**changes: Any) -> configuration.Config:
 
 
 def checked(config: configuration.Config) -> dict[str, Any]:
-    federation, task = experiment.build_federation(config)
-    return experiment.check(config, task, federation, rehearsed=False)
+    return experiment.check(resolve_setup(config), rehearsed=False)
 
 
 def test_an_algorithm_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +61,12 @@ def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(algorithms.REGISTRY, "informed", builder)
     config = build(algorithms=[{"name": "informed"}])
-    federation, task = experiment.build_federation(config)
-    (plan,) = experiment.check(config, task, federation, rehearsed=True).values()
+    setup = resolve_setup(config)
+    (plan,) = experiment.check(setup, rehearsed=True).values()
     assert len(seen) > 1
     assert all(each == [(6,)] * 3 + [(2,)] * 3 + [None] * 3 for each in seen)
-    alone, local = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3), plans.build_local(config)
-    plan = plans.build_plan(config, config.algorithms[0], task, local, alone, federation)
+    alone = Reference(*[np.ones((2, 6))] * 3, *[np.ones((2, 2))] * 3)
+    plan = plans.build_plan(setup, setup.algorithms[0], alone)
     assert plan.by_seed == {"reference": alone}
 
 
@@ -98,7 +98,7 @@ def test_a_dataset_and_a_partition_are_handed_every_reserved_name(monkeypatch: p
     monkeypatch.setitem(data.SOURCES, "asking", source)
     monkeypatch.setitem(data.PARTITIONERS, "asking", asking(names, dealt, deal, positional=1))
     chosen = BASE["data"] | {"dataset": "asking", "partition": "asking", "partition_options": {}}
-    experiment.build_federation(build(data=chosen))
+    build_federation(build(data=chosen))
     assert (read.keys(), dealt.keys()) == (OFFERS["dataset"].named, names)
 
 
@@ -107,14 +107,14 @@ def test_a_model_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) 
     names = OFFERS["model"].named - {"vocabulary"}
     builder = asking(names, seen, lambda shape, classes, **_: models.logistic_regression(shape, classes), positional=2)
     monkeypatch.setitem(models.MODELS, "asking", builder)
-    experiment.build_federation(build(model={"name": "asking"}))
+    build_federation(build(model={"name": "asking"}))
     assert seen.keys() == names
     plain = asking((), {}, models.logistic_regression, positional=2)
     monkeypatch.setitem(models.MODELS, "plain", plain)
-    experiment.build_federation(build(model={"name": "plain"}))
+    build_federation(build(model={"name": "plain"}))
     monkeypatch.setitem(models.MODELS, "texts", asking(OFFERS["model"].named, {}, models.logistic_regression, 2))
     with pytest.raises(ValueError, match="expected a data set of texts for the model texts, which asks for a voc"):
-        experiment.build_federation(build(model={"name": "texts"}))
+        build_federation(build(model={"name": "texts"}))
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "batch_size", "baseline"])

@@ -18,7 +18,7 @@ import pytest
 import xarray as xr
 
 from fljax import folders
-from fljax.config import Config, load
+from fljax.config import Config, dumps, load
 
 CONFIG = """
 name = "tiny"
@@ -71,9 +71,9 @@ class Stage(NamedTuple):
 
     def partial(self, folder: pathlib.Path, labels: list[str]) -> pathlib.Path:
         """A folder as a run leaves it that died after some of its algorithms."""
-        with folders.claim(folder, self.config):
+        with folders.claim(folder, dumps(self.config)):
             chosen = {"algorithm": labels}
-            folders.save(folder, self.metrics.sel(chosen), self.records.sel(chosen), self.config)
+            folders.save(folder, self.metrics.sel(chosen), self.records.sel(chosen), dumps(self.config))
         return folder
 
     def assert_undisturbed(self, folder: pathlib.Path, labels: list[str] = LABELS) -> None:

@@ -13,6 +13,7 @@ from fljax import experiment, metric_names, sweep
 from fljax.config.sweeping import load_grid
 from fljax.plans import with_required_loss
 from fljax.results import Reference
+from fljax.setup import resolve_setup
 from tests.toys.quick import quick_programs
 
 BASE = {
@@ -157,8 +158,7 @@ def test_a_threshold_of_a_scenario_counts_for_an_algorithm_without_one():
     appeal = {"name": "appeal_based", "after": 2, "threshold": 0.7}
     entries = [{"name": "fedavg", "scenarios": [appeal]}, {"name": "incfl", "threshold": 0.8, "scenarios": [appeal]}]
     config = configuration.parse(BASE | {"algorithms": [*entries, {"name": "fedavg", "label": "none"}]}, name="tiny")
-    federation, task = experiment.build_federation(config)
-    plans = experiment.check(config, task, federation, rehearsed=False)
+    plans = experiment.check(resolve_setup(config), rehearsed=False)
     alone = Reference(*(np.full((2, 6), 0.5, np.float32) for _ in range(3)))
     found = {label: with_required_loss(plan, alone).required for label, plan in plans.items()}
     np.testing.assert_array_equal(found["fedavg"], np.full((2, 6), np.float32(0.7)))

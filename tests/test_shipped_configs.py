@@ -13,6 +13,7 @@ import xarray as xr
 from fljax import config, experiment, models, reproduce
 from fljax.config import Config
 from fljax.config.sweeping import load_grid
+from fljax.setup import assemble
 from fljax.types import ClientData, Examples, Federation, Rows
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -65,5 +66,5 @@ def test_algorithms_of_shipped_configs_can_be_built(name):
     build = models.MODELS[loaded.model.name]
     known = {"vocabulary": words} if "vocabulary" in inspect.signature(build).parameters else {}
     task = build(shape, classes, **known, **loaded.model.options)
-    plans = experiment.check(loaded, task, federation(loaded), rehearsed=False)
+    plans = experiment.check(assemble(loaded, federation(loaded), task), rehearsed=False)
     assert list(plans) == [entry.label for entry in loaded.algorithms]

@@ -44,6 +44,7 @@ FLOORS = {
     "config": (4, 0),
     "clustering": (4, 1),
     "folders": (5, 0),
+    "setup": (5, 0),
     "preparation": (5, 1),
     "plans": (5, 2),
     "experiment": (5, 3),
@@ -100,6 +101,12 @@ def test_imports_run_downward(path):
     for other in rooms_imported(path):
         assert other in FLOORS, f"{other} has no floor"
         assert FLOORS[other] < FLOORS[room(path)], f"{path.relative_to(ROOT)} imports fljax.{other}"
+
+
+def test_only_the_front_doors_are_given_a_config():
+    """A config is resolved once, in ``setup``; ``preparation`` reads the table of one option."""
+    readers = {room(path) for path in FILES if "fljax.config.Config" in imports(path)}
+    assert readers <= {"config", "setup", "experiment", "cli"}
 
 
 def test_nothing_but_the_face_imports_the_face():

@@ -116,7 +116,7 @@ def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     with pytest.raises(ValueError, match="expected a folder without results"):
         sweep.run(grid, directory=folder)
     with (
-        folders.claim(folder, grid.config, resume=True, grid=json.dumps({a.name: a.path for a in grid.axes})),
+        folders.claim(folder, dumps(grid.config), resume=True, grid=json.dumps({a.name: a.path for a in grid.axes})),
         pytest.raises(ValueError, match="expected a folder that no other process writes to"),
     ):
         sweep.run(grid, directory=folder, resume=True)

@@ -11,8 +11,9 @@ import pytest
 from fljax import config, experiment, folders
 from fljax.config import ConfigError
 from fljax.engine import groups
-from fljax.plans import build_local, build_plan
+from fljax.plans import build_plan
 from fljax.results import Reference
+from fljax.setup import build_federation, resolve_setup
 
 BASE: dict[str, Any] = {
     "seeds": 2,
@@ -132,7 +133,7 @@ def outcome():
         entry = {"name": "tests.toys.rewarding:rewarding", "label": label}
         entries.append(entry if each is None else entry | {"contribution": each})
     found = build(algorithms=[*entries, {"name": "fedavg"}])
-    return experiment.run(found), experiment.build_federation(found)[0]
+    return experiment.run(found), build_federation(found)[0]
 
 
 def test_algorithms_are_given_what_was_chosen(outcome):
@@ -173,14 +174,13 @@ def test_correlation_with_accuracy_is_among_the_metrics(outcome):
 
 def test_contributions_do_not_compile_anew():
     kinds = ["size", [1, 0.5, 2, 0], {"name": "participation_rate", "free_riders": [2]}, None]
-    federation, task = experiment.build_federation(build())
     numbers = np.full((2, 4), 0.5, np.float32)
     plans = []
     for each in kinds:
         found = build(each)
         reference = Reference(numbers, numbers, numbers)
-        local = build_local(found)
-        plans.append(build_plan(found, found.algorithms[0], task, local, reference, federation))
+        setup = resolve_setup(found)
+        plans.append(build_plan(setup, setup.algorithms[0], reference))
     assert groups(plans) == [[0, 1, 2, 3]]
     assert all(plan.by_seed["contribution"].shape == (2, 4) for plan in plans)
 

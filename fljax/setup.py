@@ -1,0 +1,228 @@
+"""A config, resolved once: federation, task, local training, algorithms and execution as values of their own.
+
+Only ``resolve_setup`` and ``resolve_cells`` read a config. The modules that run an experiment or a sweep are given the
+Setup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fljax import algorithms, data, models, scenarios
+from fljax.arguments import accepts, arguments_for, is_required, parameters_of
+from fljax.config import AlgorithmEntry, Clustering, Config, dumps
+from fljax.engine import Execution
+from fljax.naming import about_algorithm, resolve, unknown
+from fljax.training import Local
+from fljax.types import Algorithm, Federation, Task
+
+Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
+
+
+class AlgorithmSetup(NamedTuple):
+    """One algorithm of an experiment, with the builders in place of their names.
+
+    Attributes:
+      label: its name in results.
+      build: the builder of the algorithm.
+      options: arguments of the builder that the config gives.
+      scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
+      local: how its clients train.
+      contribution: what ``fljax.contributions.measure`` measures for it.
+      clustering: where its clusters start; None: the algorithm draws them.
+    """
+
+    label: str
+    build: Callable[..., Algorithm]
+    options: Mapping[str, Any]
+    scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
+    local: Local
+    contribution: Any = "standalone_accuracy"
+    clustering: Clustering | None = None
+
+
+class Setup(NamedTuple):
+    """An experiment.
+
+    Attributes:
+      name: of the experiment.
+      text: the config with every default, as TOML; a run folder keeps it.
+      federation: of all seeds, stacked.
+      task: the model and its loss.
+      algorithms: in the order of the config; the first one is what the others are compared with.
+      standalone: how standalone models are trained.
+      clients_per_round: rows of a cohort; all clients train where there are fewer.
+      rounds: of every run.
+      seeds: of the runs.
+      evaluate_every: rounds between two evaluations.
+      execution: how clients and seeds are mapped to devices.
+    """
+
+    name: str
+    text: str
+    federation: Federation
+    task: Task
+    algorithms: tuple[AlgorithmSetup, ...]
+    standalone: Local
+    clients_per_round: int
+    rounds: int
+    seeds: tuple[int, ...]
+    evaluate_every: int
+    execution: Execution
+
+    @property
+    def clients(self) -> int:
+        """The number of clients that may train."""
+        return self.federation.clients.id.shape[-1]
+
+    @property
+    def unseen(self) -> int:
+        """The number of clients that are evaluated and never train."""
+        return 0 if self.federation.unseen is None else self.federation.unseen.id.shape[-1]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(entry.label for entry in self.algorithms)
+
+
+def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
+    """Reads the data, builds the model, and replaces every name of a config by what it names.
+
+    Args:
+      config: validated.
+      tell: is told which data set was read.
+
+    Raises:
+      ValueError: the data cannot be partitioned as asked, or the model does not fit the data.
+    """
+    return assemble(config, *build_federation(config, tell))
+
+
+def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Setup]:
+    """The setup of every cell of a sweep; cells with equal data share a federation, and with equal models a task."""
+    federations: dict[str, Federation] = {}
+    pairs: dict[str, tuple[Federation, Task]] = {}
+    setups = []
+    for cell in cells:
+        examples = repr((cell.data, cell.seeds))
+        world = repr((examples, cell.model))
+        if world not in pairs:
+            federation, task = build_federation(cell, tell)
+            pairs[world] = federations.setdefault(examples, federation), task
+        setups.append(assemble(cell, *pairs[world]))
+    return setups
+
+
+def assemble(config: Config, federation: Federation, task: Task) -> Setup:
+    """The setup of a config whose data and model are built already."""
+    local = local_training(config)
+    own = config.standalone.model_dump(exclude_none=True)
+    return Setup(
+        name=config.name,
+        text=dumps(config),
+        federation=federation,
+        task=task,
+        algorithms=tuple(_algorithm(config, entry, local) for entry in config.algorithms),
+        standalone=_with_changes(local, {"steps": None, "epochs": None} | own),
+        clients_per_round=config.participation.clients_per_round,
+        rounds=config.rounds,
+        seeds=config.seeds,
+        evaluate_every=config.evaluate_every,
+        execution=Execution(**config.execution.model_dump()),
+    )
+
+
+def local_training(config: Config) -> Local:
+    """Local training of all algorithms of a config."""
+    settings: dict[str, Any] = config.local.model_dump()
+    settings["options"] = tuple(sorted(config.local.options.items()))
+    return Local(**settings)
+
+
+def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
+    """``local`` with some settings replaced; steps replace epochs, and epochs replace steps."""
+    if changes.keys() & {"steps", "epochs"}:
+        changes = {"steps": None, "epochs": None} | dict(changes)
+    return local._replace(**changes)
+
+
+def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> AlgorithmSetup:
+    with about_algorithm(entry.label):
+        found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
+        wrappers = []
+        for scenario in (*entry.scenarios, *config.scenarios):
+            wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
+            wrappers.append((getattr(wrapper, "build", wrapper), scenario.options))
+    options = dict(entry.options)
+    return AlgorithmSetup(
+        label=entry.label,
+        build=getattr(found, "build", found),
+        scenarios=tuple(wrappers),
+        local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
+        contribution=options.pop("contribution", "standalone_accuracy"),
+        clustering=options.pop("clustering", None),
+        options=options,
+    )
+
+
+def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
+    """The federations of all seeds, stacked, and the task on them.
+
+    Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
+    """
+    source = resolve(config.data.dataset, data.SOURCES, "dataset")
+    partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
+    counts = {"clients": config.data.clients, "unseen": config.data.unseen}
+    by_seed = "seed" in parameters_of(source)
+    datasets: dict[int, data.Dataset] = {}
+    federations = []
+    for seed in config.seeds:
+        offered = counts | ({"seed": seed} if by_seed else {})
+        which = seed if by_seed else config.seeds[0]
+        if which not in datasets:
+            given = arguments_for(source, offered, config.data.dataset_options)
+            # Placed once, so that the federations of all seeds share one copy on the device.
+            datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
+            if tell is not None:
+                found = datasets[which]
+                classes = "" if found.classes is None else f", {found.classes} classes"
+                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
+        federations.append(
+            data.federate(
+                datasets[which],
+                partition,
+                **counts,
+                seed=seed,
+                train_fraction=config.data.train_fraction,
+                valid_fraction=config.data.valid_fraction,
+                test=config.data.test,
+                held_fraction=config.data.held_fraction,
+                **config.data.partition_options,
+            )
+        )
+    return data.stack(federations), _task(config, datasets[config.seeds[0]])
+
+
+def _task(config: Config, dataset: data.Dataset) -> Task:
+    """The model of a config for a data set."""
+    builder = resolve(config.model.name, models.MODELS, "model")
+    known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
+    if known and not accepts(builder, "vocabulary"):
+        texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
+        raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    if not known and is_required(builder, "vocabulary"):
+        asked = f"{config.model.name}, which asks for a vocabulary"
+        raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
+    if dataset.classes is None and builder in models.MODELS.values():
+        raise ValueError(
+            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
+            "are no classes; a model of one's own, module:function, may have another loss"
+        )
+    if not known and accepts(builder, "prepare"):
+        known = {"prepare": models.standardise(dataset.mean, dataset.std)}
+    defaults = {"prepare": None, "dtype": jnp.float32}
+    must = {name: value for name, value in defaults.items() if is_required(builder, name)}
+    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
