@@ -1,6 +1,6 @@
 """fljax: a JAX-vectorised simulator of federated learning in which clients decide whether to take part.
 
-Names are imported when first used: ``import fljax`` costs nothing and ``fljax.aggregators`` needs JAX alone.
+Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C is one sentence from here on, also while modules are imported."""
+    """Runs the command line; Ctrl-C prints one sentence, also while modules are imported."""
     try:
         from fljax.cli import main as run
 
@@ -14,7 +14,7 @@ def main() -> None:
         print("fljax: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     finally:
-        # All is done and said: from here on Ctrl-C just ends the process.
+        # The work is done: from here on Ctrl-C only ends the process.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,7 +1,7 @@
-"""Builders get what they have parameters for: what an experiment offers them by name, and how it is handed over.
+"""Arguments of builders by parameter name: an experiment offers values, and a builder receives those it has names for.
 
-Floor 0: imports the standard library only. Algorithms, scenarios, models, data sets, partitions and measures of
-contributions are functions that ask for what they need by the names of their parameters.
+Floor 0: imports the standard library only. Builders are algorithms, scenarios, models, data sets, partitions and
+measures of contributions.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-# What measures of contributions may ask for.
+# The arguments that measures of contributions may have.
 FACTS = ("size", "population", "standalone_accuracy", "standalone_loss")
 
 
 class Offer(NamedTuple):
-    """What an experiment gives to one kind of builder, so that it is no option of a config.
+    """The arguments that an experiment gives to one kind of builder; they are not options of a config.
 
     Attributes:
-      positional: how many arguments are given by position.
-      named: which others are given to builders that have a parameter of that name.
+      positional: the number of arguments given by position.
+      named: further arguments, given to builders that have a parameter of that name.
     """
 
     positional: int = 0
@@ -43,23 +43,23 @@ OFFERS: Mapping[str, Offer] = {
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that can be given by keyword, by name; ``**options`` is none of them."""
+    """The function's keyword parameters, by name, without ``**options``."""
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {name: each for name, each in inspect.signature(function).parameters.items() if each.kind in kinds}
 
 
 def takes_anything(function: Callable[..., Any]) -> bool:
-    """Whether the function has ``**options``, so that every keyword may be given."""
+    """Whether the function has ``**options`` and so accepts any keyword."""
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
 
 
 def accepts(function: Callable[..., Any], name: str) -> bool:
-    """Whether the function can be given an argument of this name."""
+    """Whether the function accepts a keyword argument of this name."""
     return name in parameters_of(function) or takes_anything(function)
 
 
 def is_required(function: Callable[..., Any], name: str) -> bool:
-    """Whether the function has a parameter of this name that cannot be left out."""
+    """Whether the function has a parameter of this name without a default."""
     parameter = parameters_of(function).get(name)
     return parameter is not None and parameter.default is parameter.empty
 
@@ -67,12 +67,12 @@ def is_required(function: Callable[..., Any], name: str) -> bool:
 def arguments_for(
     function: Callable[..., Any], offered: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What of ``offered`` the function has parameters for, and all that is ``given``, which wins."""
+    """The subset of ``offered`` that ``function`` has parameters for, overridden and extended by ``given``."""
     names = parameters_of(function)
     return {name: value for name, value in offered.items() if name in names} | dict(given or {})
 
 
 def argument_of(function: Callable[..., Any], given: Mapping[str, Any], name: str, otherwise: Any) -> Any:
-    """An argument as it is given, or the parameter's default, or ``otherwise`` where there is no such parameter."""
+    """The given argument, or the parameter's default, or ``otherwise`` if the function has no such parameter."""
     parameters = parameters_of(function)
     return given.get(name, parameters[name].default if name in parameters else otherwise)

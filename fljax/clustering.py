@@ -1,8 +1,8 @@
-"""Clusters to start from: clients grouped by what their models are good at after a few rounds of FedAvg.
+"""Initial clusters: clients grouped by their models' F1 scores by class after a few rounds of FedAvg.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", appendix C.1, equation (14), which its evaluation
-leaves out. Deviation: F1 is that of each class against all others; the authors' code takes it on rows of one class
-alone, which is a function of recall.
+leaves out. Deviation: F1 is of each class against all others; the authors' code computes F1 on rows of one class only,
+which makes it a function of recall.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
 
 
 class _Pretrained(NamedTuple):
-    """FedAvg's server, and what each client last sent."""
+    """FedAvg's server, each client's last local model, and whether the client has trained."""
 
     inner: Any
     models: PyTree  # [N, ...]
@@ -47,18 +47,18 @@ def by_f1(
 ) -> Clustering:
     """K-means on the F1 scores of every client's model, class by class, on the server's rows.
 
-    All clients train ``rounds`` rounds of FedAvg. Of the F1 scores ``[N, classes]`` of their last local models the
-    ``features`` classes of the largest variance over clients are kept, and K-means (k-means++, best of 10) finds the
-    clusters. A cluster's model is the mean of its members' last local models; one without members has that of all.
+    All clients train for ``rounds`` rounds of FedAvg. The features of a client are the F1 scores of its last local
+    model, for the ``features`` classes with the largest variance over clients. K-means (k-means++, best of 10) finds
+    the clusters. A cluster's model is the mean of its members' last local models, or of all clients' if it is empty.
 
     Args:
-      task: model and loss; it knows its number of classes.
+      task: model and loss, with its number of classes.
       local: how clients train.
-      federation: of all seeds, or one for each (``fljax.data.stack``).
+      federation: shared by all seeds, or one per seed (``fljax.data.stack``).
       clusters: C.
-      seeds: those of the run that starts from here.
-      rounds: of pre-training.
-      features: how many classes are looked at; more than there are: all.
+      seeds: the seeds of the run that uses the clusters.
+      rounds: rounds of pre-training.
+      features: number of classes used; all if the task has fewer.
       rows: name of the server's rows in ``federation.held``.
       execution: as for ``simulate``.
 
@@ -67,7 +67,7 @@ def by_f1(
       by id and models ``[seeds, C, ...]``. Clients that never trained are in a random cluster.
 
     Raises:
-      ValueError: if the server has no such rows, the task does not know its classes, or there are fewer clients with
+      ValueError: if the server has no rows of that name, the task has no ``classes``, or there are fewer clients with
         data than clusters.
     """
     check(federation, rows, clusters)
@@ -84,13 +84,13 @@ def by_f1(
         member = _members(scores, answered, clusters, features, seed)
         members.append(member)
         belongs = (member[:, None] == np.arange(clusters)[None, :]) & answered[:, None]
-        belongs[:, ~belongs.any(axis=0)] = answered[:, None]  # scores that are all alike leave clusters empty
+        belongs[:, ~belongs.any(axis=0)] = answered[:, None]  # equal scores may leave clusters empty
         models.append(cluster_means(found.models, jnp.asarray(belongs), jnp.ones(len(member))))
     return Clustering(jnp.asarray(np.stack(members), jnp.int32), jax.tree.map(lambda *each: jnp.stack(each), *models))
 
 
 def check(federation: Federation, rows: str, clusters: int | None) -> None:
-    """Raises a ValueError unless the server has rows of that name, and there is a client for each cluster."""
+    """Raises a ValueError unless the server has rows of that name, and as many clients with data as clusters."""
     if rows not in federation.held:
         names = ", ".join(federation.held) or "none"
         advice = "; held_fraction above 0 keeps some for validation" if rows == "validation" else ""
@@ -105,11 +105,11 @@ def check(federation: Federation, rows: str, clusters: int | None) -> None:
 def f1_scores(
     predicted: Int[Array, " n"], y: Int[Array, " n"], real: Bool[Array, " n"], classes: int
 ) -> Float[Array, " K"]:
-    """``2 TP / (2 TP + FP + FN)`` of each class against all others; 0 for a class that is neither there nor predicted.
+    """``2 TP / (2 TP + FP + FN)`` of each class against all others; 0 for a class without true or predicted rows.
 
     Args:
-      predicted: ``[n]`` classes.
-      y: ``[n]`` the true ones.
+      predicted: ``[n]`` predicted classes.
+      y: ``[n]`` true classes.
       real: ``[n]``, False for padding.
       classes: K.
     """
@@ -121,7 +121,7 @@ def f1_scores(
 
 
 def _remembering(task: Task, local: Local) -> Algorithm:
-    """FedAvg of all clients, whose server keeps what each of them last sent."""
+    """FedAvg of all clients, with a server that keeps each client's last local model."""
     inner = fedavg(task, local, clients_per_round=None)
     wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
@@ -141,7 +141,7 @@ def _remembering(task: Task, local: Local) -> Algorithm:
 
 
 def _scores(task: Task, models: PyTree, subset: Subset) -> Float[Array, "N K"]:
-    """F1 of every client's model by class."""
+    """F1 scores of every client's model, by class."""
     classes = task.classes or 0
     capacity = subset.rows.index.shape[-1]
     position = jnp.arange(capacity)
@@ -162,7 +162,7 @@ def _members(scores: np.ndarray, answered: np.ndarray, clusters: int, features: 
     from sklearn.cluster import KMeans
 
     kept = np.argsort(-scores[answered].var(axis=0), kind="stable")[:features]
-    # Its stubs take n_init for a name only.
+    # Its type stubs allow only a string for n_init.
     found: Any = KMeans(clusters, init="k-means++", n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
     member = np.random.default_rng((seed, 2)).integers(0, clusters, len(answered))
     member[answered] = found.fit_predict(scores[answered][:, kept])
@@ -170,7 +170,7 @@ def _members(scores: np.ndarray, answered: np.ndarray, clusters: int, features: 
 
 
 def placeholder(task: Task, clusters: int, population: int, seeds: int) -> Clustering:
-    """A Clustering of the right shapes, to try a program with before anything is trained."""
+    """A Clustering of the right shapes, to check a program before any training."""
     model = task.init(jax.random.key(0))
     models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (seeds, clusters, *leaf.shape)), model)
     return Clustering(jnp.broadcast_to(jnp.arange(population, dtype=jnp.int32) % clusters, (seeds, population)), models)

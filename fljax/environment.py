@@ -1,4 +1,4 @@
-"""What a result may depend on beside its config: versions and devices."""
+"""Versions and devices, on which a result may depend besides its config."""
 
 from __future__ import annotations
 

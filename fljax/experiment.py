@@ -1,4 +1,4 @@
-"""From a config to results: one federation and one standalone pass per seed, every algorithm on the same split."""
+"""Runs a config: one federation and one standalone pass per seed, every algorithm on the same split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
       metrics: over ``algorithm, seed, evaluated_round, client | unseen``.
       records: over ``algorithm, seed, round, row``.
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
-      models: what ``simulate`` returned, by label (absent for those that were resumed).
+      models: the Results of ``simulate`` by label (absent for resumed algorithms).
       infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
     """
 
@@ -51,16 +51,16 @@ def run(
 
     Args:
       config: validated.
-      directory: the run folder (``fljax.folders`` says what it holds), which nobody else may write to meanwhile;
-        None: nothing is saved.
-      resume: skip algorithms that ``directory`` already holds; without it the folder may not hold results.
-      on_event: told what happens.
-      on_result: given label, plan and Result of every algorithm that was run, once it is saved, for example
+      directory: the run folder (see ``fljax.folders``), locked against other processes during the run; None: nothing is
+        saved.
+      resume: skip algorithms whose results ``directory`` already has. If False, the folder must not have results.
+      on_event: called with an ``Event`` for each step of the run.
+      on_result: called with label, plan and Result of every algorithm after it has run and is saved, for example
         ``functools.partial(fljax.saved_models.save, directory)``.
 
     Raises:
-      ValueError: if the data cannot be partitioned as asked, or ``fljax.folders.claim`` refuses the folder.
-      OSError: if there is no room for the results; those that were saved before are kept.
+      ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
+      OSError: if the disk has no room for the results; results saved before are kept.
     """
     text, labels = dumps(config), [entry.label for entry in config.algorithms]
     with claim(directory, text, resume) as claimed:
@@ -147,21 +147,21 @@ def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Res
 
 
 def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str, Plan]:
-    """Builds every algorithm once, so that what is wrong with one is said before anything is computed.
+    """Builds every algorithm once, so that errors are raised before anything is computed.
 
     Args:
       setup: the experiment.
-      rehearsed: also trace a round of each, which takes a second or two.
-      swept: as a cell of a sweep, whose algorithms do not wait for the first one.
+      rehearsed: whether to also trace one round of each algorithm, which takes a second or two.
+      swept: whether the setup is a cell of a sweep; scenarios then have no baseline from the first algorithm.
 
     Returns:
-      Their plans by label, with one half for everything that standalone models would tell.
+      Plans by label, with 0.5 in place of all values from standalone models.
 
     Raises:
-      ValueError: what the builder or the round says.
+      ValueError: if a builder or a round raises it.
     """
     count = len(setup.seeds)
-    half = np.full((count, setup.clients), 0.5, np.float32)  # nothing that measures divide by is 0
+    half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
     accuracies = (None, None) if setup.task.score is None else (half, unseen)
     alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
@@ -182,7 +182,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
 
 
 def estimates(config: Config) -> dict[str, Memory]:
-    """What every algorithm of a config would hold, by label; nothing is trained."""
+    """The memory estimate of every algorithm of a config, by label; nothing is trained."""
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
     return {
@@ -199,7 +199,7 @@ def estimates(config: Config) -> dict[str, Memory]:
 
 
 def _cost(metrics: xr.Dataset) -> str:
-    """How a run was mapped to devices, and what it cost."""
+    """A run's mapping to devices and its seconds, in words."""
     clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
     words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
     spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}

@@ -1,6 +1,6 @@
-"""Run folders: what they hold, how they are locked, written and resumed.
+"""Run folders: their contents, locking, writing and resuming.
 
-A run folder holds
+A run folder contains
 
 - ``run.lock``: locked while a process writes to the folder;
 - ``config.toml``: the config, with every default;
@@ -8,10 +8,10 @@ A run folder holds
 - ``log.jsonl``: one event a line;
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table;
-- ``models``: trained models, where they were asked for (``fljax.saved_models``).
+- ``models``: trained models, if requested (``fljax.saved_models``).
 
-Results in one folder are of one config and one version of fljax. Every file but the log is written beside its place,
-flushed to the disk and then moved, so that a process that dies leaves the last complete file.
+Results in one folder are of one config and one version of fljax. Every file except the log is written under a temporary
+name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from fljax.environment import environment
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS = "environment.json", "models"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what systems say where there is no room
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
 Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
 
 class Event(NamedTuple):
-    """What happens in a run, for progress bars and the log.
+    """A step of a run, for progress bars and the log.
 
     Attributes:
       stage: "data", "standalone", "train", "note" or "saved".
-      label: of the algorithm, or "".
-      round: rounds done.
-      rounds: rounds asked for.
-      seconds: since the run began.
+      label: label of the algorithm, or "".
+      round: number of rounds done.
+      rounds: number of rounds of the run.
+      seconds: seconds since the run began.
       message: one sentence, or "".
     """
 
@@ -68,10 +68,10 @@ OnEvent = Callable[[Event], None]
 
 
 class Claim(NamedTuple):
-    """A folder that this process alone writes to.
+    """A run folder that this process has locked.
 
     Attributes:
-      finished: metrics and records by label of what the folder holds already.
+      finished: metrics and records in the folder, by label of the finished algorithm.
       notes: sentences for the user.
     """
 
@@ -80,9 +80,9 @@ class Claim(NamedTuple):
 
 
 def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
-    """The function that a run reports with: it appends to the log and calls ``on_event``.
+    """A function ``(stage, label, round, rounds, message)`` that appends to the log and calls ``on_event``.
 
-    A log that cannot be written is no reason to lose results: the run goes on without it, and says so once.
+    If the log cannot be written, the run continues without it and reports this once.
     """
     began = time.perf_counter()
     failed: list[str] = []
@@ -103,7 +103,7 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
 
 
 def _append(path: pathlib.Path, line: str) -> None:
-    """Appends a line, after whatever a process that died has left of its last one."""
+    """Appends a line. An incomplete last line (of a process that died) is ended first."""
     with open(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -112,30 +112,30 @@ def _append(path: pathlib.Path, line: str) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """Milliseconds are enough for a log."""
+    """Seconds rounded to milliseconds, for the log."""
     return float(np.round(seconds, 3))
 
 
 @contextlib.contextmanager
 def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None) -> Iterator[Claim]:
-    """Takes a run folder for one process, makes it ready, and lets go of it at the end.
+    """Locks a run folder for this process, prepares it, and unlocks it at the end.
 
-    The folder is made if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
-    written again from the results that there are.
+    The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
+    rewritten from existing results.
 
     Args:
-      directory: None: nothing is saved and nothing is done.
+      directory: the run folder; None: nothing is saved or locked.
       text: the config of the run with every default, as TOML.
-      resume: whether the folder may hold results of this config.
-      grid: the grid of a sweep as its results name it; None for a run.
+      resume: whether the folder may have results of this config.
+      grid: the grid of a sweep, as in the attributes of its results; None for a run.
 
     Yields:
-      What the folder holds already.
+      The finished algorithms of the folder, and notes.
 
     Raises:
-      ValueError: another process writes to the folder, it cannot be written, it holds results and ``resume`` is false,
-        or what it holds is damaged, of another config or of another version of fljax.
-      OSError: there is no room for the files.
+      ValueError: if another process has locked the folder, if the folder cannot be written, if it has results and
+        ``resume`` is False, or if its results are damaged, of another config or of another version of fljax.
+      OSError: if the disk has no room for the files.
     """
     if directory is None:
         yield Claim({})
@@ -165,7 +165,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Makes sure that nothing would be lost; the log of a run that died before it had results is removed."""
+    """Raises a ValueError if a new run would overwrite results; removes the log of a run that died without results."""
     for name in (RESULTS, TABLE, MODELS):
         if (directory / name).exists():
             raise ValueError(
@@ -178,7 +178,7 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
 
 
 def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Results of an interrupted run by label, if they are of the same config, version and grid."""
+    """Results of an interrupted run by label; raises a ValueError if config, version or grid differ."""
     from fljax import __version__
 
     where, written = str(directory), _config_of(directory)
@@ -209,7 +209,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
         kinds = {True: "fljax run", False: "fljax sweep"}
         other, own = kinds["grid" not in metrics.attrs], kinds[grid is None]
         raise ValueError(f"expected results of {own} in {where!r} to resume them, got those of another {other}")
-    # A process may have died between the two files.
+    # An earlier process may have died after writing the results and before the table.
     write(directory / TABLE, _table(metrics))
     labels = [str(label) for label in metrics["algorithm"].values]
     return {
@@ -218,14 +218,14 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
 
 
 def check_origin(directory: pathlib.Path, text: str) -> None:
-    """Raises a ValueError if the folder holds results of another config."""
+    """Raises a ValueError if the folder has results of another config."""
     origin = _read(directory)[2] if (directory / RESULTS).is_file() else None
     if origin is not None and (changed := difference(origin["config"], text)) is not None:
         raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
 
 
 def _config_of(directory: pathlib.Path) -> str | None:
-    """The text of ``config.toml``; None where it is missing, empty or no TOML."""
+    """The text of ``config.toml``; None if the file is missing, empty or not valid TOML."""
     with contextlib.suppress(OSError, ValueError):
         text = (directory / CONFIG).read_text(encoding="utf-8")
         return text if tomllib.loads(text) else None
@@ -233,7 +233,7 @@ def _config_of(directory: pathlib.Path) -> str | None:
 
 
 def _write_environment(directory: pathlib.Path, resumed: bool) -> tuple[str, ...]:
-    """Writes ``environment.json``; where results of another environment are resumed, it stays there as "earlier"."""
+    """Writes ``environment.json``; on resuming in another environment, "earlier" keeps the previous one."""
     found: dict[str, Any] = environment()
     notes: tuple[str, ...] = ()
     if resumed:
@@ -254,17 +254,17 @@ def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text
     """Writes ``results.nc``, then ``metrics.csv``.
 
     Raises:
-      OSError: there is no room; what was saved before is still there.
+      OSError: if the disk has no room; files saved before are unchanged.
     """
     write(directory / RESULTS, _encoded(metrics, records, text))
     write(directory / TABLE, _table(metrics))
 
 
 def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
-    """The file, made in memory: HDF5 ends the process where it cannot write to a full disk."""
+    """The bytes of ``results.nc``, made in memory: HDF5 ends the process if the disk is full."""
     from fljax import __version__
 
-    # Variables, because attributes of HDF5 end at 64 kB.
+    # Variables, because attributes of HDF5 are limited to 64 kB.
     origin = xr.Dataset({"config": ((), text), "fljax": ((), __version__)})
     buffer = io.BytesIO()
     with h5netcdf.File(buffer, "w") as file:
@@ -281,10 +281,10 @@ def _table(metrics: xr.Dataset) -> bytes:
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file as a whole: beside its place, to the disk, then into its place.
+    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed.
 
     Raises:
-      OSError: it cannot be written; one sentence. What stood there before is unchanged.
+      OSError: one sentence, if the file cannot be written. An existing file is unchanged.
     """
     fresh = path.with_name(f".{path.name}")
     try:
@@ -305,7 +305,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def _flush_folder(path: pathlib.Path) -> None:
-    """So that a moved file is found after a power failure; not every system can."""
+    """Flushes a folder, so that a renamed file survives a power failure; ignored if the system cannot."""
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY)
         try:
@@ -318,14 +318,14 @@ def load(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset]:
     """(metrics, records) of a run folder.
 
     Raises:
-      ValueError: if the folder holds no results, or damaged ones.
+      ValueError: if the folder has no results, or damaged ones.
     """
     metrics, records, _ = _read(directory)
     return metrics, records
 
 
 def _read(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset, dict[str, str] | None]:
-    """Metrics, records, and where they are from; None where the file does not say."""
+    """Metrics, records, and their origin (config and version); None if the file has no origin."""
     path = directory / RESULTS
     if not path.is_file():
         raise ValueError(f"expected a run folder with {RESULTS}, got {directory}")
@@ -337,10 +337,10 @@ def _read(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset, dict[str, st
         with h5netcdf.File(io.BytesIO(content), "r") as file:
             named = "origin" in file.groups
         read = lambda group: xr.load_dataset(io.BytesIO(content), engine="h5netcdf", group=group)  # noqa: E731
-        # Without it, what is saved again would be cast to the types of the file: NaN to whole numbers.
+        # Otherwise a later save would cast to the file's dtypes, e.g. NaN to whole numbers.
         metrics, records = read(None).drop_encoding(), read("records").drop_encoding()
         origin = {str(name): str(each.values) for name, each in read("origin").items()} if named else None
-    except Exception:  # what HDF5 raises depends on where the file is damaged
+    except Exception:  # the exception depends on where the file is damaged
         raise ValueError(
             f"expected {str(path)!r} to be a whole file, got a damaged one: "
             "put back a copy of it, or remove it and run all of its algorithms again with --resume"

@@ -1,4 +1,4 @@
-"""Losses that are infinite although no parameter is: where they appear first."""
+"""Infinite losses of models with finite parameters: the first evaluation in which each run has one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ class InfiniteLoss(NamedTuple):
     """The first evaluation of a run in which some model has an infinite loss.
 
     Attributes:
-      run: where it is, by name: the algorithm and the axes of a sweep, where there are such, and the seed.
+      run: the run's coordinates by name: the seed, and the algorithm and axes of a sweep if there are any.
       round: rounds done at that evaluation; None for a loss of standalone models.
-      metric: of which loss, e.g. ``test_loss`` or ``unseen_test_loss``.
-      clients: by number, or those of unseen clients, by ``metric``; empty for a loss of the server's own models.
+      metric: the metric with the infinite loss, e.g. ``test_loss`` or ``unseen_test_loss``.
+      clients: the clients with an infinite loss, by number; unseen clients if ``metric`` is of unseen clients; empty
+        for a loss of the server's own models.
     """
 
     run: dict[str, Any]
@@ -34,20 +35,20 @@ class InfiniteLoss(NamedTuple):
 
 
 def infinite_losses(metrics: xr.Dataset) -> tuple[InfiniteLoss, ...]:
-    """Runs in which a model's loss is infinite: it is worthless, although no parameter is NaN or infinite.
+    """Runs in which a model's loss is infinite, although no parameter is NaN or infinite.
 
-    A loss is also infinite where it cannot be computed at all, e.g. because a client's examples hold NaN.
+    A loss is also infinite if it cannot be computed, e.g. because a client's examples have NaN.
 
     Args:
       metrics: of one run, or joined over algorithms and the axes of a sweep.
 
     Returns:
-      For each algorithm, cell and seed the first evaluation that has infinite losses, with the first of them,
-      plain names before longer ones; and one entry for standalone models.
+      For each algorithm, cell and seed, the first evaluation with infinite losses; of several metrics, the one with the
+      shortest name. One more entry for standalone models.
     """
     found: dict[tuple[Any, ...], tuple[int, InfiniteLoss]] = {}
     names = [str(name) for name in metrics.data_vars if str(name).endswith(("test_loss", "valid_loss", "cluster_loss"))]
-    for name in sorted(names, key=len):  # plain names first
+    for name in sorted(names, key=len):  # shorter names first
         inner = [dim for dim in metrics[name].dims if dim in ("client", "unseen", "cluster", "distribution")]
         rounds = "evaluated_round" in metrics[name].dims
         values = metrics[name] if rounds else metrics[name].expand_dims("evaluated_round")

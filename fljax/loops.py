@@ -1,4 +1,4 @@
-"""Loops with a traced number of turns that reverse mode can differentiate.
+"""Loops with a traced number of iterations that reverse mode can differentiate.
 
 Floor 0: imports JAX and jaxtyping only.
 """
@@ -27,20 +27,19 @@ def repeat(
 ) -> PyTree:
     """``body(count - 1, ... body(1, body(0, carry)))``.
 
-    A traced ``count`` is the trip count of a while loop, so that no turn is computed in vain. JAX cannot differentiate
-    such a loop in reverse mode. Where it is differentiated, it is a scan of ``most`` turns instead, of which those
-    beyond ``count`` leave the carry as it is. Forward mode is not defined where ``count`` is traced or ``until`` is
-    given.
+    A traced ``count`` is the trip count of a while loop, so no iteration is wasted. JAX cannot differentiate a while
+    loop in reverse mode, so differentiation uses a scan of ``most`` iterations; iterations beyond ``count`` leave the
+    carry unchanged. Forward mode is not supported if ``count`` is traced or ``until`` is given.
 
     Args:
-      count: how many turns; below 0 is 0, and above ``most`` is ``most``.
+      count: number of iterations, clipped to ``[0, most]``.
       body: ``(turn, carry) -> carry``; the carry keeps its structure, shapes and dtypes.
-      carry: what the first turn is given.
-      most: the largest number of turns, static.
-      until: ``carry -> []``: whether no further turn is taken. None: only ``count`` ends the loop.
+      carry: the initial carry.
+      most: the largest number of iterations, static.
+      until: ``carry -> []``: whether the loop ends. None: only ``count`` ends the loop.
 
     Returns:
-      The carry after the last turn.
+      The carry after the last iteration.
     """
     if until is not None:
         step: Body = lambda turn, held: _with_end(until, body(turn, held[1]))  # noqa: E731
@@ -56,7 +55,7 @@ def _with_end(until: Callable[[PyTree], Array], carry: PyTree) -> tuple[Array, P
 
 
 def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> tuple[Array, PyTree]:
-    """As ``repeat``, of a carry whose first part says whether the loop has ended."""
+    """Like ``repeat``, for a carry with a flag as first part: whether the loop has ended."""
     start = jnp.zeros((), jnp.int32)
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, carry))
 
@@ -68,7 +67,7 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
             )
         return jax.tree.leaves(after)
 
-    # What the body closes over becomes an argument, so that the rule below knows its derivative.
+    # The body's captured arrays become arguments, so that the rule below can give their derivatives.
     closed = jax.make_jaxpr(flat_body)(start, *leaves)
     real = [bool(jnp.issubdtype(jnp.result_type(each), jnp.inexact)) for each in closed.consts]
 
@@ -89,7 +88,7 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
 
     def forward(count: Any, fixed: Any, smooth: Any, leaves: Any) -> tuple[list[Array], Callable[..., Any]]:
         turns, others = count.value, [each.value for each in fixed]
-        # Only what is really differentiated has a cotangent: the examples of a data set, say, have none.
+        # Only perturbed arguments have cotangents; the examples of a data set, for example, have none.
         varied: tuple[dict[int, Any], ...] = tuple(
             {place: each.value for place, each in enumerate(part) if each.perturbed} for part in (smooth, leaves)
         )
@@ -99,8 +98,8 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
 
             def one(leaves: list[Array], turn: Array) -> tuple[list[Array], None]:
                 on = goes_on(turns, turn, leaves)
-                # A turn beyond the count is computed and dropped. What it is given has no derivative, and it is one
-                # that the body knows, so that it cannot make a gradient NaN.
+                # An iteration beyond the count is computed and discarded. It repeats a valid turn number with inputs
+                # without derivatives, so it cannot make a gradient NaN.
                 held = {place: jnp.where(on, each, jax.lax.stop_gradient(each)) for place, each in constants.items()}
                 given = [jnp.where(on, each, jax.lax.stop_gradient(each)) for each in leaves]
                 every: list[Any] = [held.get(place, each.value) for place, each in enumerate(smooth)]
@@ -135,7 +134,7 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
 
 
 def _instantiated(cotangent: Any) -> Any:
-    """A cotangent of zeros as an array; whole numbers have one of JAX's own type."""
+    """The cotangent as an array. Symbolic zeros become zeros, of dtype float0 for whole numbers."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
     kind: Any = cotangent

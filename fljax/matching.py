@@ -1,4 +1,4 @@
-"""Which cluster model stands for which source distribution."""
+"""Matches cluster models to source distributions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def align_clusters(
 ) -> Float[np.ndarray, "*batch evaluated_round C D"]:
     """Numbers the clusters by the source distributions that their models fit.
 
-    Which cluster model specialises in which distribution is chance, so clusters of two seeds cannot be compared by
-    number. Here cluster g becomes the one that stands for distribution g: of all one-to-one matchings the one with the
-    largest sum of accuracies at the last evaluation, found by the Hungarian method. All evaluations are permuted alike.
+    The distribution in which a cluster model specialises is random, so clusters of two seeds cannot be compared by
+    number. Here cluster g becomes the cluster matched with distribution g, in the one-to-one matching with the largest
+    sum of accuracies at the last evaluation (Hungarian method). All evaluations have the same permutation.
 
     Args:
       accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
         algorithm does not have) is matched last.
 
     Returns:
-      The same numbers. Clusters beyond the distributions follow in their old order; with fewer clusters than
-      distributions they are in the order of those that they are matched with.
+      The permuted accuracies. Unmatched clusters follow in their old order. With fewer clusters than distributions,
+      clusters are in the order of their matched distributions.
     """
     accuracy = np.asarray(accuracy)
     last = np.nan_to_num(accuracy[..., -1, :, :], nan=-1.0)

@@ -1,4 +1,4 @@
-"""What clients send: an update, and a report of themselves.
+"""What clients send: an update, and a report about themselves.
 
 Floor 0: imports JAX and jaxtyping only. The engine never reads a report. Scenarios find reports by their type and
 change them.
@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Int, PyTree
 
-# Typed Any, so that fields can be annotated as arrays: an algorithm reads only what it asks for.
+# Typed Any, so that fields can be annotated as arrays: an algorithm reads only the fields that it asks for.
 NOT_ASKED: Any = None
 
 
 class Report(NamedTuple):
-    """What a client says of itself; the server cannot check it. None: the algorithm does not ask for it.
+    """What a client reports about itself; the server cannot check it. None: the algorithm does not ask for the value.
 
-    A Report may stand anywhere in an Up or a Ballot, or be the whole Ballot.
+    A Report may be anywhere in an Up or a Ballot, or be the whole Ballot.
 
     Attributes:
-      loss: ``[]``, on rows of its own: of the model that it was sent, or would use.
-      size: ``[]``, its number of training samples.
-      accuracy: ``[]``, on rows of its own: of the model that it would use; ``[C]``, of each of several.
-      threshold: ``[]``, the loss below which a model satisfies it.
-      contribution: ``[]``, what it has to give: at least 0.
-      bid: ``[C]``, how much each of several models is worth to it: at least 0.
+      loss: ``[]``, loss of the received or the deployed model on the client's own rows.
+      size: ``[]``, the client's number of training samples.
+      accuracy: ``[]``, accuracy of the deployed model on the client's own rows; ``[C]``, of each of several models.
+      threshold: ``[]``, the loss below which a model satisfies the client.
+      contribution: ``[]``, the client's contribution, at least 0.
+      bid: ``[C]``, the worth of each of several models to the client, at least 0.
     """
 
     loss: Float[Array, ""] = NOT_ASKED
@@ -39,14 +39,14 @@ class Report(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What most algorithms have a client send: its update (new minus old), and what it reports."""
+    """The Up of most algorithms: a client's update (new minus old) and its report."""
 
     update: PyTree
     report: Report = Report()
 
 
 def changed_report(message: PyTree, name: str, change: Callable[[Array], Array]) -> PyTree:
-    """A message with ``change`` applied to ``name`` in all Reports that it holds, where the algorithm asks for it."""
+    """The message with ``change`` applied to the value ``name`` of all its Reports; None values are skipped."""
 
     def look(part: PyTree) -> PyTree:
         if not isinstance(part, Report) or getattr(part, name) is None:
@@ -57,7 +57,7 @@ def changed_report(message: PyTree, name: str, change: Callable[[Array], Array])
 
 
 def changed_update(message: PyTree, change: Callable[[PyTree], PyTree]) -> PyTree:
-    """A message with ``change`` applied to its field ``update``, also inside messages that it holds."""
+    """The message with ``change`` applied to its field ``update``, and to ``update`` of nested messages."""
     if hasattr(message, "_fields"):
         return message._replace(**changed_update(message._asdict(), change))
     if not isinstance(message, dict):

@@ -1,15 +1,15 @@
-"""What every variable of ``Result.metrics`` is computed from, one sentence each.
+"""The definition of every variable of ``Result.metrics``, one sentence each.
 
 ``f`` is a loss, ``w`` the global model, ``w_k`` the model that client k would use and ``what_k`` its standalone model.
-Where an algorithm has no global model, metrics of the global model are about the model that each client would use.
-Accuracies are fractions. Averages count only clients that have the value.
+If an algorithm has no global model, metrics of the global model use the model that each client would use. Accuracies
+are fractions. Averages count only clients with a value.
 """
 
 from __future__ import annotations
 
 from fljax.scalar_metrics import OVER_CLIENTS
 
-# Arrays over clients. Those with an "unseen_" twin come first.
+# Arrays over clients that also exist with the prefix "unseen_".
 PER_CLIENT = {
     "test_loss": "per client: mean loss on its test rows of the model that it would use",
     "test_accuracy": "per client: accuracy on its test rows of the model that it would use",
@@ -58,7 +58,7 @@ def _with_unseen(lines: dict[str, str]) -> dict[str, str]:
     return lines | {f"unseen_{name}": f"as {name}, over clients that did not train" for name in lines}
 
 
-# Names of single numbers per seed and evaluation, which tables show and sweeps choose by.
+# Names of single numbers per seed and evaluation, for tables and for the choice of sweeps.
 SCALARS = _with_unseen({name: each.sentence for name, each in OVER_CLIENTS.items()}) | OVER_SEEN_CLIENTS
-# Every name that may stand in results.
+# Every possible name in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS

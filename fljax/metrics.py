@@ -1,14 +1,13 @@
 """Metrics of the papers, as pure functions on arrays whose last axis is the clients.
 
-Any leading axes (seed, evaluated round, ...) are kept; arrays with fewer axes are aligned at the last one, as
-in NumPy. NumPy arrays give NumPy results, JAX arrays give JAX results, also inside ``jit`` and ``vmap``.
+Leading axes (seed, evaluated round, ...) are kept; arrays with fewer axes are aligned at the last one, as in NumPy.
+NumPy arrays give NumPy results; JAX arrays give JAX results, also inside ``jit`` and ``vmap``.
 
-Accuracies are fractions in [0, 1], and so are differences of accuracies: 0.01 is one percentage point. A
-client without test samples has NaN for its loss and accuracy: it counts in no average, and a result without
-any client is NaN.
+Accuracies and differences of accuracies are fractions: 0.01 is one percentage point. A client without test samples has
+NaN for its loss and accuracy. Averages leave it out; a result without any client is NaN.
 
-Comparisons differ between the papers and are kept as printed: INCFL and MaxFL ask for *better* (strict), IAFL
-for *not worse* (ties count). Which variables of a run are compared is said in ``fljax.scalar_metrics``.
+The papers' comparisons differ and are kept as printed: INCFL and MaxFL require *better* (strict), IAFL *not worse*
+(ties count). ``fljax.scalar_metrics`` lists the variables of a run that each metric compares.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def incentivised(
       loss: test loss ``f_k(w)`` of the model that the client would get.
       standalone_loss: test loss of its standalone model, or its threshold ``rho_k``.
 
-    Source: INCFL, Definition 1. MaxFL's Definition 1 has the threshold ``rho_k`` in the second place.
+    Source: INCFL, Definition 1. MaxFL's Definition 1 has the threshold ``rho_k`` as second argument.
     """
     _, loss, standalone_loss = _aligned(loss, standalone_loss)
     return loss < standalone_loss
@@ -51,19 +50,19 @@ def preferred_accuracy(
     """Test accuracy of the model that each client chooses: the global one or its own.
 
     Args:
-      accuracy: of the model that the client would get.
-      standalone_accuracy: of its standalone model.
-      loss: test loss of the former; needed for ``prefer="loss"``.
-      standalone_loss: test loss of the latter, which gives INCFL's metric, or the threshold ``rho_k``, which gives
-        MaxFL's; needed for ``prefer="loss"``.
-      prefer: ``"loss"``: the client takes the global model iff ``loss < standalone_loss`` (strict, the event
-        of the IPR, or of GM-Appeal); ``"accuracy"``: it takes the more accurate one.
+      accuracy: accuracy of the model that the client would get.
+      standalone_accuracy: accuracy of its standalone model.
+      loss: test loss of the model that the client would get; required for ``prefer="loss"``.
+      standalone_loss: test loss of the standalone model (INCFL's metric), or the threshold ``rho_k`` (MaxFL's metric);
+        required for ``prefer="loss"``.
+      prefer: ``"loss"``: the client chooses the global model iff ``loss < standalone_loss`` (strict, as in the IPR or
+        GM-Appeal); ``"accuracy"``: it chooses the more accurate model.
 
     Returns:
-      Fractions; NaN where an accuracy, or a loss that decides, is NaN.
+      Fractions; NaN if an accuracy, or a loss that decides, is NaN.
 
     Raises:
-      ValueError: for another ``prefer``, or where the losses are missing.
+      ValueError: for another ``prefer``, or if the losses are missing.
 
     Source: INCFL, section 4 ("preferred model, either the global model or their solo-trained local model"; the model
     that a client prefers is that of Definition 1); MaxFL, section 5 ("whichever one satisfies the client's
@@ -87,8 +86,8 @@ def personalised_model_accuracy_gain(
     """``PMA_k = acc_k(theta_k) - acc_k(w)``, a difference of fractions.
 
     Args:
-      accuracy: of the client's personalised model ``theta_k``.
-      baseline_accuracy: of FedAvg's model ``w`` on the same test data.
+      accuracy: accuracy of the client's personalised model ``theta_k``.
+      baseline_accuracy: accuracy of FedAvg's model ``w`` on the same test data.
 
     Source: IP-FL, section 6.4.
     """
@@ -120,8 +119,8 @@ def global_model_appeal(
 
     Args:
       loss: test loss ``f_k(w)`` of the global model, before a client tunes it.
-      threshold: ``rho_k``, the loss that the client requires. MaxFL's experiments (section 5) take the training loss
-        ``F_k(what_k)`` of the standalone model. With its test loss ``f_k(what_k)``, MaxFL's example in section 2, this
+      threshold: ``rho_k``, the loss that the client requires. MaxFL's experiments (section 5) use the training loss
+        ``F_k(what_k)`` of the standalone model. With its test loss ``f_k(what_k)`` (MaxFL's example in section 2), this
         is INCFL's IPR.
 
     Source: MaxFL, Definition 1 and equation (1).
@@ -135,7 +134,7 @@ def ipr_loss(
     """``(1/M) sum_k 1{f(theta_k) <= f(what_k)}``, a fraction. Not strict: a tie counts.
 
     Args:
-      loss: loss of the client's reward model; IAFL takes one global test set for everybody.
+      loss: loss of the client's reward model; IAFL uses one global test set for all clients.
       standalone_loss: loss of its standalone model on the same data.
 
     Source: IAFL, section 6.1.
@@ -149,8 +148,8 @@ def ipr_accuracy(
     """``(1/M) sum_k 1{acc(theta_k) >= acc(what_k)}``, a fraction. Not strict: a tie counts.
 
     Args:
-      accuracy: of the client's reward model; IAFL takes one global test set for everybody.
-      standalone_accuracy: of its standalone model on the same data.
+      accuracy: accuracy of the client's reward model; IAFL uses one global test set for all clients.
+      standalone_accuracy: accuracy of its standalone model on the same data.
 
     Source: IAFL, section 6.1.
     """
@@ -174,7 +173,7 @@ def preferred_model_accuracy(
 
 
 def average_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
-    """``(1/M) sum_k acc_k``, a fraction: every client weighs the same, whatever its number of samples.
+    """``(1/M) sum_k acc_k``, a fraction: all clients have the same weight, whatever their number of samples.
 
     Source: INCFL, MaxFL and IAFL.
     """
@@ -198,7 +197,7 @@ def accuracy_increase(
 ) -> Float[Array, "*batch"]:
     """``(1/M) sum_k (acc(theta_k) - acc(what_k))``, a difference of fractions.
 
-    With FedAvg's accuracy in the second place this is IP-FL's average PMA.
+    With FedAvg's accuracy as second argument this is IP-FL's average PMA.
 
     Source: IAFL, section 6.1.
     """
@@ -206,14 +205,14 @@ def accuracy_increase(
 
 
 def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
-    """``corr_k(a_k, b_k)`` in [-1, 1] over the clients that have both values.
+    """``corr_k(a_k, b_k)`` in [-1, 1] over the clients with both values.
 
     Args:
       a: e.g. the accuracy of each client's final model.
       b: e.g. its standalone accuracy, or the probability with which it participates.
 
     Returns:
-      The correlation; NaN where either is constant over clients (the papers print "undefined") or is infinite for one.
+      The correlation; NaN if ``a`` or ``b`` is constant over clients (the papers print "undefined") or has an infinity.
 
     Source: IAFL, section 6.1.
     """
@@ -226,7 +225,7 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
         mean = _mean(xp, values, valid)[..., None]
         low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
         high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
-        # The extremes say "constant" exactly; a variance would be a tiny rounding error.
+        # Comparing the extremes detects constants exactly; a variance would have rounding errors.
         return xp.where(valid, values - mean, 0.0), low < high
 
     (da, varies_a), (db, varies_b) = centred(a), centred(b)
@@ -242,14 +241,14 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
 def contribution_correlation(
     accuracy: Float[Array, "*batch client"], contribution: Float[Array, "*batch client"]
 ) -> Float[Array, "*batch"]:
-    """``corr_k(acc(theta_k), p_k)`` in [-1, 1]: whether those who contribute more get better models.
+    """``corr_k(acc(theta_k), p_k)`` in [-1, 1]: whether clients that contribute more get better models.
 
     Args:
-      accuracy: of each client's model.
-      contribution: ``p_k`` in the last round before; a share, a number of samples, a reputation.
+      accuracy: accuracy of each client's model.
+      contribution: ``p_k`` in the last round before the evaluation; a share, a number of samples, a reputation.
 
     Returns:
-      As ``pearson_correlation``.
+      As for ``pearson_correlation``.
 
     Source: IAFL, section 6.3 and Table 3, where contributions are participation rates.
     """
@@ -257,14 +256,14 @@ def contribution_correlation(
 
 
 def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
-    """``sum_k 1{PMA_k < delta_k}``: how many clients do better elsewhere. Strict: a gain of exactly delta_k stays.
+    """``sum_k 1{PMA_k < delta_k}``: the number of clients that opt out. Strict: a gain of exactly delta_k stays.
 
     Args:
       gain: ``personalised_model_accuracy_gain``.
       threshold: ``delta_k``, a number or one per client.
 
     Returns:
-      A number of clients (floating, since it is NaN where no client has a gain).
+      A number of clients (floating; NaN if no client has a gain).
 
     Source: IP-FL, section 6.4.
     """
@@ -283,16 +282,16 @@ def participation_rate(gain: Float[Array, "*batch client"], *, threshold: Any = 
 
 
 def gini_coefficient(values: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
-    """``G = sum_j sum_k |x_j - x_k| / (2 M^2 mean(x))``: how unequally something is spread over clients.
+    """``G = sum_j sum_k |x_j - x_k| / (2 M^2 mean(x))``: the inequality of values over clients.
 
-    Twice the area between the Lorenz curve and the diagonal. 0 where all clients have the same, ``(M - 1) / M`` where
-    one has everything.
+    Twice the area between the Lorenz curve and the diagonal: 0 if all clients have the same value, ``(M - 1) / M`` if
+    one client has everything.
 
     Args:
-      values: ``x_k`` of at least 0, e.g. each client's tokens.
+      values: ``x_k``, at least 0, e.g. each client's tokens.
 
     Returns:
-      In [0, 1); 0 where nobody has anything, NaN where no client has a value.
+      In [0, 1); 0 if all values are 0, NaN if no client has a value.
 
     Source: C. Gini, "Variabilità e mutabilità" (1912); here of IP-FL's tokens.
     """
@@ -315,7 +314,7 @@ def gini_coefficient(values: Float[Array, "*batch client"]) -> Float[Array, "*ba
 
 
 def standard_deviation(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
-    """Sample standard deviation over seeds (divided by n - 1), NaN seeds left out; NaN for fewer than two.
+    """Sample standard deviation over seeds (divided by n - 1) without NaN seeds; NaN for fewer than two seeds.
 
     INCFL and MaxFL print it over 3 seeds.
     """
@@ -323,7 +322,7 @@ def standard_deviation(values: Float[Array, ...], axis: int = 0) -> Float[Array,
 
 
 def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
-    """``standard_deviation / sqrt(n)`` over n seeds, NaN seeds left out; NaN for fewer than two. IAFL prints it."""
+    """``standard_deviation / sqrt(n)`` over the n seeds that are not NaN; NaN for fewer than two. IAFL prints it."""
     deviation, n = _spread(values, axis)
     return deviation / n**0.5
 
@@ -332,7 +331,7 @@ def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...
 
 
 def _aligned(*values: Any) -> tuple[Any, ...]:
-    """The namespace, then the arrays with the same number of axes (new ones in front)."""
+    """The namespace, then the arrays with the same number of axes (new axes in front)."""
     xp: Any = jnp if any(isinstance(v, jax.Array) for v in values) else np
     arrays = [v if hasattr(v, "ndim") else xp.asarray(v) for v in values]
     rank = max(a.ndim for a in arrays)
@@ -345,7 +344,7 @@ def _aligned(*values: Any) -> tuple[Any, ...]:
 
 
 def _mean(xp: Any, values: Any, valid: Any) -> Any:
-    """Mean over the last axis of those that are valid; NaN if none is."""
+    """Mean of the valid values over the last axis; NaN if there are none."""
     n = xp.sum(valid, axis=-1)
     total = xp.sum(xp.where(valid, values, 0.0), axis=-1)
     return xp.where(n > 0, total / xp.maximum(n, 1).astype(total.dtype), xp.nan)

@@ -1,4 +1,4 @@
-"""Names that people write: looking them up, and saying what was meant when they are wrong.
+"""Looking up names that users write, and error messages with suggestions.
 
 Floor 0: imports the standard library only.
 """
@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-# No import path is followed where this variable is set to anything but the empty text or 0.
+# Import paths are refused if this environment variable is set to anything except the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
 _LONGEST_SHOWN = 200
-# How a note begins that says at which algorithm a fault appeared.
+# The beginning of a note that names the algorithm in which an error appeared.
 ABOUT_ALGORITHM = "algorithm "
 
 
 @contextmanager
 def about_algorithm(label: str) -> Iterator[None]:
-    """Adds a note with the label of an algorithm to any error that passes; the error and its traceback stay."""
+    """Adds a note with the label of an algorithm to any error inside; the error and its traceback are unchanged."""
     try:
         yield
     except Exception as error:
@@ -35,12 +35,12 @@ def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
     """The sentence for a name that does not exist.
 
     Args:
-      kind: what is named, in the singular, e.g. ``"algorithm"``; an ``s`` makes the plural.
-      got: the name that was given.
-      valid: the names that exist, listed in the order given.
+      kind: the kind of object, in the singular, e.g. ``"algorithm"``; an ``s`` makes the plural.
+      got: the given name.
+      valid: the existing names, in the order of the sentence.
 
     Returns:
-      ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``; no question where nothing is near.
+      ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``; no question if no name is similar.
     """
     names = [str(name) for name in valid]
     if not names:
@@ -51,17 +51,17 @@ def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """``repr(value)`` for an error message: in the middle of a long one stands ``...``."""
+    """``repr(value)`` for an error message; a long text is shortened by ``...`` in the middle."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 40]}...{text[-37:]}"
 
 
 def nearest(got: str, valid: Iterable[str]) -> str | None:
-    """The name among ``valid`` that looks most like ``got``, blind to case and to ``-`` against ``_``.
+    """The name among ``valid`` most similar to ``got``, ignoring case and the difference of ``-`` and ``_``.
 
-    None where nothing looks like it.
+    None if no name is similar.
     """
-    if len(got) > _LONGEST_SHOWN:  # comparing would take long, and no name is like it
+    if len(got) > _LONGEST_SHOWN:  # slow to compare, and no name is similar
         return None
     plain = {_plain(name): name for name in valid}
     close = difflib.get_close_matches(_plain(got), plain, n=1, cutoff=0.6)
@@ -71,22 +71,21 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
     """The entry of a registry, or the object at an import path.
 
-    This is the only function of fljax that imports what a config names. Importing a module runs its code.
+    This is the only function of fljax that imports modules named in a config. Importing a module runs its code.
 
     Args:
       name: a key of ``registry``, or ``"module:object"`` (``"package.module:object.attribute"`` works too);
         modules in the current directory can be imported.
-      registry: what fljax offers under this kind, by name.
-      kind: what is named, in the singular, for the error message.
-      imports: False refuses import paths. So does the environment variable FLJAX_NO_IMPORT, whatever is given here.
+      registry: the entries of fljax of this kind, by name.
+      kind: the kind of object, in the singular, for the error message.
+      imports: False refuses import paths. The environment variable FLJAX_NO_IMPORT refuses them in any case.
 
     Returns:
-      The registry's entry as it is, or the imported object.
+      The registry's entry, or the imported object.
 
     Raises:
-      ValueError: neither exists, or import paths are refused; one sentence with the nearest name. An exception
-        raised by the module's own code while it is imported is reported in such a sentence too and stays attached
-        as the cause.
+      ValueError: one sentence with the nearest name, if neither exists or import paths are refused. If the imported
+        module's own code raises an exception, the ValueError reports it, with the exception as its cause.
     """
     if name in registry:
         return registry[name]
@@ -118,7 +117,7 @@ def _module(module_name: str, name: str, kind: str) -> Any:
         try:
             return importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            # Only where the module itself (or its package) is missing; imports inside it are its own.
+            # Only if the module itself (or its package) is missing, not a module that it imports.
             missing = error.name or ""
             if module_name == missing or module_name.startswith(f"{missing}."):
                 where = f"there is no module {missing!r} in {os.getcwd()!r} or among the installed packages"
@@ -149,13 +148,13 @@ def _plain(name: str) -> str:
 
 
 def renamed(old: str, new: str, names: Mapping[str, str], *, rest: bool = False) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module in which old public names still work, with a DeprecationWarning.
+    """A module's ``__getattr__`` that finds old public names, with a DeprecationWarning.
 
     Args:
       old: the module that had the names.
       new: the module that has them now.
-      names: old names, and what they are called now.
-      rest: whether all other names of the new module are found as well.
+      names: new names by old name.
+      rest: whether all other names of the new module are found too.
     """
 
     def find(name: str) -> Any:

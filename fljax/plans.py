@@ -1,4 +1,4 @@
-"""From the algorithms of a setup to plans: every builder is given what it asks for by the names of its parameters."""
+"""Makes plans from the algorithms of a Setup: every builder receives arguments by the names of its parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build_plan(
     *,
     trial: bool = False,
 ) -> Plan:
-    """The plan of one algorithm: its builder is given what it asks for by the names of its parameters.
+    """The plan of one algorithm: its builder receives arguments by the names of its parameters.
 
     Args:
       setup: the experiment.
@@ -47,7 +47,7 @@ def build_plan(
       reference: metrics of standalone models.
       baselines: the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds, by the
         rows on which they are measured.
-      trial: trains nothing to find where clusters start.
+      trial: uses a placeholder for initial clusters, which are otherwise found by training.
 
     Raises:
       ValueError: if a scenario asks for a baseline and there is none on its rows.
@@ -79,7 +79,7 @@ def build_plan(
 
 
 def with_required_loss(plan: Plan, reference: Reference) -> Reference:
-    """The reference with the ``threshold`` that the setup gives the algorithm, or else one of its scenarios."""
+    """The reference with the ``threshold`` option of the algorithm, or else of its scenarios."""
     given = (plan.arguments["arguments"], *plan.arguments["options"])
     own = next((options["threshold"] for options in given if "threshold" in options), None)
     return results.with_threshold(reference, own)

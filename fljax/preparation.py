@@ -1,9 +1,9 @@
-"""What an experiment measures before an algorithm runs and then gives to it: facts, baselines, where clusters start.
+"""Measurements of an experiment before an algorithm runs: facts for contributions, baselines, initial clusters.
 
-A scenario that has a parameter ``baseline`` and is given no number for it compares clients with what the first
-algorithm would give them. It decides in the rounds that its parameter ``every`` divides (in every round, if it has
-none), so the first algorithm is evaluated after these numbers of rounds, whatever ``evaluate_every`` is. These
-accuracies are part of its metrics, as variables over a dimension of their own, ``decision_round``.
+A scenario with a parameter ``baseline``, but no option for it, compares clients with the first algorithm. It decides in
+rounds that are multiples of its parameter ``every`` (in every round without this parameter). So the first algorithm is
+also evaluated after these numbers of rounds, whatever ``evaluate_every`` is. Its metrics contain these accuracies, as
+variables over a separate dimension ``decision_round``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPLITS = ("valid", "test")
 
 
 def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: Clustering, trial: bool) -> Any:
-    """Where clusters start, of all seeds; in a ``trial`` nothing is trained for it."""
+    """The initial clusters of all seeds; a ``trial`` trains nothing and returns a placeholder."""
     count = argument_of(entry.build, entry.options, "clusters", None)
     clustering.check(setup.federation, chosen.rows, count)
     check_classes(setup.task, "clustering")
@@ -51,9 +51,9 @@ def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> b
 
 
 def decision_rounds(setup: Setup) -> tuple[int, ...]:
-    """Numbers of rounds after which a scenario compares clients with the first algorithm, and 0.
+    """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm.
 
-    Empty where no scenario does.
+    Empty if there is no such scenario.
     """
     found: set[int] = set()
     for entry in setup.algorithms[1:]:
@@ -66,11 +66,11 @@ def decision_rounds(setup: Setup) -> tuple[int, ...]:
 def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
     """Tables ``[seeds, rounds, N]`` of the accuracies of the first algorithm, by the rows that they are of.
 
-    Row t is after t rounds; NaN where nobody decides. Empty where no scenario asks for them, None before the first
+    Row t is after t rounds; NaN in rounds without a decision. Empty if no scenario asks for them; None before the first
     algorithm has run.
 
     Raises:
-      ValueError: if the first algorithm was not evaluated where scenarios decide.
+      ValueError: if the first algorithm has no evaluation in a round in which a scenario decides.
     """
     label, decisions = setup.labels[0], list(decision_rounds(setup))
     if label not in parts:
@@ -94,7 +94,7 @@ def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
 def baseline(
     label: str, asking: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]], baselines: Mapping[str, Any] | None
 ) -> Any:
-    """The baseline of the scenarios that ask for one, ``[seeds, rounds, N]``, on the rows on which they judge."""
+    """The baseline ``[seeds, rounds, N]`` of the scenarios that ask for one, on the rows of their ``split``."""
     advice = "its baseline may be given as a number"
     if baselines is None:
         raise ValueError(
@@ -114,7 +114,7 @@ def baseline(
 
 
 def facts(federation: Federation, reference: Reference) -> dict[str, Any]:
-    """What contribution measures may ask for, by id; a task without a score has no accuracies."""
+    """The arguments that contribution measures may have, by client id; no accuracies if the task has no score."""
     clients = federation.clients
     size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
     alone = {"standalone_loss": reference.test_loss}

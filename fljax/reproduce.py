@@ -1,12 +1,12 @@
-"""Published tables, and our numbers beside them.
+"""Published tables, compared with our results.
 
-The tables are those of the papers as they were printed, one CSV file each in ``fljax/published``: paper, table,
-dataset, partition, split (whose test data), algorithm, metric, mean and, under ``std``, the printed spread (empty where
-none is), of the kind that ``spread`` says.
+The tables are as printed in the papers, one CSV file each in ``fljax/published``. The columns are paper, table,
+dataset, partition, split (the owner of the test data), algorithm, metric, mean and ``std``. ``std`` is the printed
+spread (empty if there is none); ``spread`` gives its kind.
 
-IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Ours have the numbers of the distributions that
-they fit (``fljax.matching.align_clusters``). Where the split is a "best-distribution", both numbers are about the
-distribution on which the cluster's model is best; the split names theirs, ours may be another.
+IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
+distributions (``fljax.matching.align_clusters``). For a split "best-distribution", both numbers are on the distribution
+where the cluster's model is best. The split names the paper's distribution; ours may be another one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from fljax.report.tables import last_values, mean_and_std
 
 
 class Ours(NamedTuple):
-    """What we have of a published metric: ``offset + factor * name`` is printed as they do."""
+    """Our metric for a published one: ``offset + factor * name`` is in the paper's units."""
 
     name: str
     factor: float = 1
     offset: float = 0
 
 
-# By the published metric, without the number of a cluster.
+# Our metric by the published metric, without the number of a cluster.
 METRICS = {
     "IPR": Ours("incentivised_participation_rate"),
     "IPR_tuned5": Ours("incentivised_participation_rate"),
-    # MaxFL judges the global model, before any client adapts it. Its definition compares with a training loss; its
-    # printed numbers for unseen clients are those of INCFL, which compares test losses, so ours do as well.
+    # MaxFL judges the global model, before any client adapts it. Its definition compares with a training loss, but its
+    # printed numbers for unseen clients equal INCFL's, which compare test losses. Ours compare test losses.
     "GM_Appeal": Ours("global_incentivised_participation_rate"),
     "GM_Appeal_tuned5": Ours("incentivised_participation_rate"),
     "avg_test_acc_pct": Ours("global_average_accuracy", 100),
@@ -53,7 +53,7 @@ METRICS = {
     "max_client_acc_pct": Ours("maximum_accuracy", 100),
     "avg_acc_increase_pct": Ours("accuracy_increase", 100),
     "pearson_rho_acc_vs_p": Ours("contribution_correlation"),
-    "client_acc_pct": Ours("test_accuracy", 100),  # of the client that the split names
+    "client_acc_pct": Ours("test_accuracy", 100),  # of the client in the split
     "personalized_acc_pct": Ours("average_accuracy", 100),
     "avg_PMA_pct": Ours("average_gain", 100),
     "optouts_count_or_pct_of_100": Ours("opt_outs"),
@@ -63,19 +63,19 @@ METRICS = {
     "cluster_model_best_acc_pct": Ours("cluster_accuracy", 100),
 }
 
-BEST = "best-distribution"  # splits that name the distribution on which a cluster's model is best begin so
+BEST = "best-distribution"  # prefix of splits that name the distribution where a cluster's model is best
 
-# What our means over clients are means of: the spread over clients is that of these.
+# The variable over clients behind each of our means over clients; spreads over clients are of this variable.
 OVER_CLIENTS = {"average_accuracy": "test_accuracy", "average_gain": "personalised_model_accuracy_gain"}
 
-# What stands behind a paper's "±"; behind the others', the first of these.
+# The kinds of spread after a paper's "±"; papers that are not in SPREADS have the first.
 STANDARD_DEVIATION, STANDARD_ERROR = "standard deviation over seeds", "standard error over seeds"
-DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # the mean of it over seeds
+DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # averaged over seeds
 SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
 
 class Published(NamedTuple):
-    """One printed number (NaN: "undefined") and its spread as ``spread`` says, NaN where none is printed."""
+    """One printed number (NaN: "undefined") and its spread (NaN: none); ``spread`` gives the kind of spread."""
 
     paper: str
     table: str
@@ -89,7 +89,7 @@ class Published(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A printed number and ours: mean over seeds and the spread that the paper prints; NaN: none."""
+    """A printed number and ours: the mean over seeds, and the paper's kind of spread; NaN: none."""
 
     published: Published
     mean: float
@@ -97,7 +97,7 @@ class Compared(NamedTuple):
 
 
 def tables() -> dict[str, str]:
-    """Names of the published tables, with what they are about."""
+    """Names of the published tables, with paper, tables and datasets."""
     found = {}
     for file in sorted(importlib.resources.files("fljax").joinpath("published").iterdir(), key=lambda each: each.name):
         if file.name.endswith(".csv"):
@@ -128,14 +128,14 @@ def read(name: str) -> list[Published]:
 
 
 def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
-    """The rows of some tables about one data set, and about one partition: of just that name, or that contain it.
+    """The rows of some tables for one dataset and one partition: with exactly this name, else with names containing it.
 
     Raises:
-      ValueError: if there is no such table, or nothing in them is about these.
+      ValueError: if a table does not exist, or has no such rows.
     """
     rows = [row for name in names for row in read(name)]
     about = [row for row in rows if dataset in (None, row.dataset)]
-    # "Dir(0.5)" is a partition of its own and part of another's name.
+    # "Dir(0.5)" is a partition, and also part of another partition's name.
     exactly = [row for row in about if row.partition == partition]
     found = exactly or [row for row in about if partition is None or partition in row.partition]
     if not found:
@@ -145,10 +145,10 @@ def select(names: Sequence[str], dataset: str | None = None, partition: str | No
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
-    """Our numbers at the last evaluation beside published ones.
+    """Compares our numbers at the last evaluation with published numbers.
 
-    Algorithms are found by their label: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is ``perfedavg``; upper and lower case
-    and signs do not count. A published metric that we do not have is left out.
+    Algorithms are matched by label without case and punctuation: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is
+    ``perfedavg``. Published metrics that we do not have are left out.
     """
     found = []
     for row in rows:
@@ -172,25 +172,25 @@ def plain_metric(metric: str) -> str:
 
 
 def label_of(metrics: xr.Dataset, row: Published) -> str | None:
-    """The label of the row's algorithm in our results, None where it is not among them."""
+    """The label of the row's algorithm in our results; None if our results do not have it."""
     labels = {_plain(str(label)): str(label) for label in metrics["algorithm"].values}
     return labels.get(_plain(row.algorithm))
 
 
 def spread(paper: str) -> str:
-    """What stands behind a paper's "±" and ours beside it, e.g. "standard deviation over seeds"."""
+    """The kind of spread after a paper's "±" (ours is of the same kind), e.g. "standard deviation over seeds"."""
     return SPREADS.get(paper, STANDARD_DEVIATION)
 
 
 def caption(rows: Sequence[Published]) -> str:
-    """What a reader has to know about the numbers of one paper; empty where nothing needs to be said."""
+    """Notes for the reader of one paper's numbers: the kind of spread and of distribution; may be empty."""
     spreads = [f"mean ± {spread(row.paper)}" for row in rows[:1] if not all(math.isnan(row.std) for row in rows)]
     best = any(row.split.startswith(BEST) for row in rows)
     return "; ".join(spreads + ["ours: on the distribution where our cluster's model is best"] * best)
 
 
 def number(mean: float, spread: float, metric: str) -> str:
-    """``mean ± spread`` with two decimals, percentages with one; a dash where there is none."""
+    """``mean ± spread`` with two decimals, percentages with one; a dash if there is no mean."""
     if math.isnan(mean):
         return "–"
     digits = 1 if "pct" in metric else 2
@@ -198,7 +198,7 @@ def number(mean: float, spread: float, metric: str) -> str:
 
 
 def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
-    """``[seed]``: what a row prints, from the last evaluation of our run; None where we have no such number."""
+    """``[seed]``: our values of a row's metric at the last evaluation; None if our results do not have them."""
     name, factor, offset = METRICS[plain_metric(row.metric)]
     special = {"test_accuracy": _of_client, "cluster_accuracy": _of_cluster}
     if name in special:
@@ -209,7 +209,7 @@ def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
 
 
 def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
-    """``[seed]``: accuracy of the client that the split names; papers count from 1."""
+    """``[seed]``: accuracy of the client in the row's split; papers count clients from 1."""
     accuracy = _over_rounds(metrics, label, "test_accuracy", "client")
     own = int(row.split.removeprefix("client")) - 1
     if accuracy is None or own not in metrics["client"].values:
@@ -218,7 +218,7 @@ def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | 
 
 
 def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
-    """``[seed]``: accuracy of a cluster's model on the distribution that the split names, or where it is best."""
+    """``[seed]``: accuracy of a cluster's model on the split's distribution, or on the one where it is best."""
     accuracy = _over_rounds(metrics, label, "cluster_accuracy", "cluster", "distribution")
     cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
     if accuracy is None or cluster >= accuracy.shape[2]:
@@ -244,7 +244,7 @@ def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
 
 
 def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.ndarray | None:
-    """``[seed, evaluated_round, *dims]`` of one algorithm; None where there is no such variable."""
+    """``[seed, evaluated_round, *dims]`` of one algorithm; None if the variable does not exist."""
     whole = ("algorithm", "seed", "evaluated_round", *dims)
     if name not in metrics or set(metrics[name].dims) != set(whole) or not metrics[name].size:
         return None

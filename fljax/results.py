@@ -15,23 +15,23 @@ from fljax.naming import renamed
 from fljax.scalar_metrics import over_clients
 from fljax.types import Labelled, unlabelled
 
-# Entries of a table over rounds and clients; a larger one is left out of the records.
+# Largest number of entries of a table over rounds and clients; larger tables are left out of the records.
 LARGEST_TABLE = 10**8
-# What is known of the standalone models, whatever the algorithm.
+# Variables of the standalone models, which do not depend on the algorithm.
 OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
-# What joined results hold once: standalone models, and the first algorithm where scenarios compare with it.
+# Variables that joined results hold once: standalone models, and the baselines of scenarios (first algorithm).
 _OF_ALL = OF_STANDALONE | {"decision_test_accuracy", "decision_valid_accuracy"}
 
 
 class Reference(NamedTuple):
-    """Every client's standalone model, judged: what ``standalone`` returns and ``simulate`` compares with.
+    """Scores of every client's standalone model, from ``standalone``; ``simulate`` compares with them.
 
     Attributes:
       threshold: ``[seeds, N]`` training loss of the standalone model on all of the client's training rows: INCFL's rho.
       test_loss: ``[seeds, N]`` on the client's test rows.
-      test_accuracy: ``[seeds, N]``, a fraction; None where the task has no score.
+      test_accuracy: ``[seeds, N]``, a fraction; None if the task has no score.
       unseen_threshold, unseen_test_loss, unseen_test_accuracy: ``[seeds, U]``; None without unseen clients.
-      params: the standalone models ``[seeds, N, ...]``, if they were asked for.
+      params: the standalone models ``[seeds, N, ...]`` if ``keep_models``, else None.
       required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See
         ``with_threshold``.
       unseen_required: ``[seeds, U]``; None: ``unseen_threshold``.
@@ -49,12 +49,12 @@ class Reference(NamedTuple):
 
 
 def with_threshold(reference: Reference, threshold: Any) -> Reference:
-    """The reference with the losses that an algorithm was told its clients require.
+    """The reference with the ``threshold`` of an algorithm as the loss that clients require.
 
     Args:
       reference: standalone models.
-      threshold: one number for everybody, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``. Unseen clients
-        then keep their standalone thresholds. Anything else is not a threshold of clients and changes nothing.
+      threshold: one number for all clients, or numbers of the seen clients, ``[N]`` or ``[seeds, N]``; unseen clients
+        then keep their standalone thresholds. Values of any other form are ignored.
     """
     shape = np.shape(reference.threshold)
     values = np.asarray(threshold)
@@ -67,20 +67,20 @@ def with_threshold(reference: Reference, threshold: Any) -> Reference:
 
 
 class Result(NamedTuple):
-    """What a simulation gives back.
+    """The result of a simulation.
 
     Attributes:
-      metrics: over ``seed, evaluated_round`` (number of rounds done) and ``client`` or ``unseen``, with scalars over
-        clients beside them; see ``fljax list metrics``. Where the server keeps a model of its own and test rows,
-        ``server_test_loss`` and ``server_test_accuracy``.
+      metrics: over ``seed, evaluated_round`` (number of rounds done) and ``client`` or ``unseen``, and scalars over
+        clients; see ``fljax list metrics``. Also ``server_test_loss`` and ``server_test_accuracy`` if the server has a
+        model of its own and test rows.
       records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire.
-      state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
+      state: of all seeds; ``simulate(..., initial=state)`` continues from it.
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
-        the position in the list of seeds. A Result goes through pickle; what ``deployed`` and ``predict`` need for that
-        is said in ``fljax.engine.trained.DeployedModels``.
+        the position in the list of seeds. A Result can be pickled; ``fljax.engine.trained.DeployedModels`` describes
+        the conditions for ``deployed`` and ``predict``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
-      infinite: evaluations in which a loss is infinite although the parameters are sound: ``fljax.infinite_losses``.
+      infinite: evaluations with an infinite loss of finite parameters: ``fljax.infinite_losses``.
     """
 
     metrics: xr.Dataset
@@ -97,14 +97,14 @@ def metrics_dataset(
     evaluated: Sequence[tuple[int, Mapping[str, Labelled]]],
     reference: Reference | None,
 ) -> xr.Dataset:
-    """Joins evaluations to a Dataset and adds every scalar metric that can be had.
+    """Joins evaluations to a Dataset and adds all scalar metrics whose variables exist.
 
     Args:
       seeds: coordinate.
       evaluated: ``(rounds done, Info)`` in order, of arrays ``[seeds, ...]``.
       reference: standalone models; without it the metrics that compare with them are absent.
 
-    Without accuracies (the task has no score) every metric that is made of them is absent.
+    Without accuracies (the task has no score) all metrics of accuracies are absent.
     """
     coordinates: dict[str, Any] = {"seed": list(seeds), "evaluated_round": [done for done, _ in evaluated]}
     variables: dict[str, Any] = {}
@@ -147,19 +147,19 @@ def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -
 def metrics_of_runs(
     seeds: Sequence[int], evaluated: Mapping[str, Labelled], references: Sequence[Reference | None]
 ) -> dict[str, np.ndarray]:
-    """Every metric at one evaluation of several runs, by the functions that ``metrics_dataset`` uses.
+    """Every metric at one evaluation of several runs, computed as in ``metrics_dataset``.
 
     Args:
-      seeds: of each plan.
-      evaluated: Info of arrays ``[runs, ...]``: all seeds of the first plan, then those of the second, and so on.
+      seeds: the seeds of each plan.
+      evaluated: Info of arrays ``[runs, ...]``: all seeds of the first plan, then all seeds of the second, and so on.
       references: standalone models of each plan.
 
     Returns:
-      What was evaluated and, ``[runs]``, every scalar metric that can be had. NaN for the runs of a plan that lacks a
-      metric of another one.
+      The evaluated arrays, and all scalar metrics ``[runs]`` whose variables exist. A metric that exists for some plans
+      only is NaN in the runs of the others.
     """
     joined = _joined(references)
-    if joined is not None or not any(references):  # one table for all: a Dataset for each plan of a sweep is slow
+    if joined is not None or not any(references):  # one Dataset for all plans: one per plan is slow
         found = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined)
         return {str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims}
     parts = []
@@ -169,12 +169,12 @@ def metrics_of_runs(
         found = metrics_dataset(seeds, [(0, mine)], reference)
         parts.append({str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims})
     names = list(dict.fromkeys(name for part in parts for name in part))
-    missing = np.full(len(seeds), np.nan)  # only scalars that compare with a reference can be missing
+    missing = np.full(len(seeds), np.nan)  # only scalars that need a reference can be missing
     return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
 
 
 def _joined(references: Sequence[Reference | None]) -> Reference | None:
-    """The references of several plans, one after the other; None where some lack what others have."""
+    """The references of several plans, concatenated; None if they do not all have the same fields."""
     found = []
     for each in references:
         if each is None:
@@ -193,10 +193,10 @@ class Wire(NamedTuple):
     """Bytes of messages.
 
     Attributes:
-      down: what one client that trains receives.
-      shown: what one client receives before it is asked for a ballot.
-      up: what one row of the cohort sends.
-      ballot: what one client answers.
+      down: received by one client that trains.
+      shown: received by one client before its ballot.
+      up: sent by one row of the cohort.
+      ballot: sent by one polled client.
     """
 
     down: int
@@ -214,19 +214,19 @@ def records_dataset(
 ) -> xr.Dataset:
     """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
 
-    Entries that are not ``Labelled`` get numbered dimensions.
+    Entries without ``Labelled`` get numbered dimensions.
 
     Args:
       seeds: coordinate.
       first: round of the first record.
       blocks: in order; may be empty.
       wire: bytes of messages.
-      population: seen clients.
+      population: number of seen clients.
 
     Returns:
-      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (in how many rows of the round a
-      client trained) and, where the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN for
-      those who did not train). Tables over clients are left out where they would have more than 10^8 entries.
+      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
+      which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
+      for clients that did not train). Tables over clients with more than 10^8 entries are left out.
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
@@ -245,27 +245,28 @@ def records_dataset(
     variables["bytes_up"] = (("seed", "round"), rows * wire.up + polled * wire.ballot)
     rounds = np.arange(first, first + joined["polled"].shape[1])
     found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
-    # Numbered, so that algorithms with cohorts of different sizes can be put side by side.
+    # With coordinates, so that algorithms with cohorts of different sizes can be joined.
     return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
 
 
 def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> xr.Dataset:
-    """Adds the correlation of accuracies and contributions where the algorithm records a ``contribution`` by client.
+    """Adds the correlation of accuracies and contributions if the algorithm records a ``contribution`` by client.
 
     Args:
       metrics: over ``seed, evaluated_round`` and ``client``.
       records: of the same run, over ``seed, round``.
 
     Returns:
-      The Dataset with ``contribution_correlation`` over ``seed, evaluated_round``: of the test accuracy after that many
-      rounds and the contribution in the last of them; NaN before the first round that is recorded (also where a run is
-      taken up again) and where either is constant. Absent where there are no accuracies.
+      The Dataset with ``contribution_correlation`` over ``seed, evaluated_round``: the correlation of the test accuracy
+      after that many rounds with the contribution in the last of these rounds. NaN before the first recorded round
+      (also the first evaluation of a continued run) and if accuracies or contributions are constant. Absent without
+      accuracies.
     """
     if "test_accuracy" not in metrics:
         return metrics
     if "contribution" not in records or records["contribution"].dims != ("seed", "round", "client"):
         return metrics
-    # A round that was not recorded is NaN; whole numbers become floats for its sake.
+    # Rounds without records become NaN, and whole numbers become floats.
     before = records["contribution"].reindex(round=metrics["evaluated_round"].values - 1)
     accuracy = metrics["test_accuracy"].transpose("seed", "evaluated_round", "client")
     found = formulas.contribution_correlation(accuracy.values, before.values)
@@ -273,15 +274,15 @@ def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> x
 
 
 def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every: int) -> xr.Dataset:
-    """Moves what was evaluated for decisions alone out of the usual evaluations.
+    """Moves evaluations for scenarios' decisions out of the usual evaluations.
 
     Args:
-      metrics: of the first algorithm, evaluated every so many rounds and at ``decisions``.
-      decisions: numbers of rounds; none: the metrics stay as they are.
+      metrics: of the first algorithm, evaluated every ``evaluate_every`` rounds and at ``decisions``.
+      decisions: numbers of rounds; empty: the metrics are returned unchanged.
       evaluate_every: rounds between two usual evaluations.
 
     Returns:
-      The metrics at the usual evaluations, with ``decision_test_accuracy`` and, where clients have validation rows,
+      The metrics at the usual evaluations, with ``decision_test_accuracy`` and, if clients have validation rows,
       ``decision_valid_accuracy`` over ``seed, decision_round, client``.
     """
     if not decisions:
@@ -297,7 +298,7 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
 
 
 def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
-    """Who trained, and where rows are ``weighed`` with what weight, by client instead of by row."""
+    """Participation by client and, if rows are ``weighed``, the clients' weights."""
     id, present = joined["cohort_id"], joined["cohort_present"]
     seeds, rounds, _ = id.shape
     if seeds * rounds * population > LARGEST_TABLE:
@@ -316,17 +317,17 @@ def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int)
 
 
 def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Puts results of several algorithms side by side along ``algorithm``; what one lacks is NaN there.
+    """Joins results of several algorithms along ``algorithm``; missing values are NaN.
 
     Variables of the standalone models and of decisions do not depend on the algorithm and keep their dimensions.
-    ``required_loss`` does: every algorithm may be given thresholds of its own.
+    ``required_loss`` does depend on it: algorithms may have different thresholds.
     """
     apart, common = [], xr.Dataset()
     for label, dataset in datasets.items():
         same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in _OF_ALL]
         common = common.merge(dataset[same], compat="override")
         own = dataset.drop_vars(same)
-        # NaN may have to stand beside bools, and only numbers can be saved with it.
+        # Joining may add NaN; bools with NaN cannot be saved, numbers can.
         own = own.assign({name: values.astype(np.int8) for name, values in own.items() if values.dtype == bool})
         apart.append(own.expand_dims(algorithm=[label]))
     joined = xr.concat(apart, dim="algorithm", data_vars="all", coords="minimal", join="outer")
@@ -334,15 +335,15 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 
 def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
-    """Adds IP-FL's PMA and opt-outs of every algorithm against the model that ``baseline`` gives its clients.
+    """Adds IP-FL's PMA and opt-outs of every algorithm against the models of ``baseline``.
 
     Args:
-      metrics: joined over ``algorithm``; the cells of a sweep are compared each with the same cell of ``baseline``.
-      baseline: a label among them; IP-FL compares with FedAvg.
+      metrics: joined over ``algorithm``; each cell of a sweep is compared with the same cell of ``baseline``.
+      baseline: the label of an algorithm in ``metrics``; IP-FL compares with FedAvg.
 
     Returns:
       The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain``, ``opt_outs`` (a number of
-      clients) and ``participation_rate`` (the share of the others).
+      clients) and ``participation_rate`` (the share of the other clients).
     """
     found = metrics.copy()
     for prefix, axis in (("", "client"), ("unseen_", "unseen")):

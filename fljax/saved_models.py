@@ -1,12 +1,12 @@
-"""Trained models in a run folder: arrays in NumPy's own format, from which a run's config gives the models back.
+"""Trained models in a run folder: arrays in NumPy's format; the run's config restores the models from them.
 
     from fljax import saved_models
 
     models = saved_models.load("runs/my-run", "incfl")
     logits = models.predict(client=3, x=x)
 
-A file holds the state of one algorithm (server and clients, all seeds) and what it was given by seed, such as
-thresholds. There is no code in it and no pickle; the data are read again, and what the config names must be importable.
+A file has the state of one algorithm (server and clients, all seeds) and its arguments by seed, such as thresholds. It
+has no code and no pickle. Loading reads the data again, and names in the config must be importable.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _STATE, _GIVEN = "state", "by_seed"
 
 
 def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
-    """Where the models of an algorithm are: ``models/LABEL.npz``, with %-codes for what is no letter or digit.
+    """The file of an algorithm's models: ``models/LABEL.npz``, with special characters as %-codes.
 
-    Names that are too long for a file system, or that differ from others in capitals only, end in a checksum.
+    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
     """
     name = urllib.parse.quote(label, safe=" ")
     if len(name) > 200 or label != label.lower():
@@ -43,19 +43,19 @@ def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
 
 
 def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:
-    """Writes the models of one algorithm, beside and then moved into place, so that a file is whole or absent.
+    """Writes the models of one algorithm atomically: the file is complete or absent.
 
     Args:
       directory: the run folder.
-      label: of the algorithm.
-      plan: as ``fljax.plans.build_plan`` gives it.
-      result: what ``simulate`` returned for it.
+      label: label of the algorithm.
+      plan: the algorithm's plan, from ``fljax.plans.build_plan``.
+      result: the Result of ``simulate`` for this plan.
 
     Returns:
-      The file.
+      The path of the file.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: if the file cannot be written.
     """
     path = path_of(directory, label)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,13 +72,14 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
 
     Args:
       directory: the run folder, with ``config.toml``.
-      label: of the algorithm.
+      label: label of the algorithm.
 
     Returns:
-      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, with which ``simulate`` goes on.
+      ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can
+      continue.
 
     Raises:
-      ValueError: if there are no such models, or the config is not the one that they were trained with.
+      ValueError: if there are no models of this label, or they do not fit the config.
     """
     path, written = path_of(directory, label), pathlib.Path(directory) / "config.toml"
     if not written.is_file():
@@ -96,7 +97,7 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
     setup = resolve_setup(config)
-    # What was measured before the run is replaced by what it had.
+    # The plan's arguments by seed are placeholders here; the stored arguments replace them.
     plan = experiment.check(setup, rehearsed=False)[label]
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [_GIVEN + jax.tree_util.keystr(each) for each, _ in paths]

@@ -1,6 +1,6 @@
-"""The registry of metrics over clients: what each is computed from, and how.
+"""The registry of metrics over clients: the variables and the function of each.
 
-One entry adds a metric to results, sweeps and ``fljax list metrics``; its twin ``unseen_...`` comes with it.
+One entry adds a metric, and the same metric ``unseen_...``, to results, sweeps and ``fljax list metrics``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ class Metric(NamedTuple):
     """One number for all clients.
 
     Attributes:
-      sentence: what it is computed from, in the names of variables of results.
-      compute: of ``variables``, each ``[..., client]``: ``[...]``.
-      variables: names of variables over clients. The metric exists where all of them do. ``common_test_loss`` and
-        ``common_test_accuracy`` are about the global model, or about the model that each client uses where there is no
-        global one.
-      lower: whether less is better, which sweeps need to know.
+      sentence: its definition, with the names of variables of results.
+      compute: function of ``variables``, each ``[..., client]``, with a result ``[...]``.
+      variables: names of variables over clients. The metric exists if all of them do. ``common_test_loss`` and
+        ``common_test_accuracy`` are of the global model, or of each client's own model if there is no global model.
+      lower: whether lower is better, for sweeps.
     """
 
     sentence: str
@@ -134,7 +133,7 @@ OVER_CLIENTS: dict[str, Metric] = {
 
 
 def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Every metric that can be had, ``[...]``.
+    """All metrics whose variables exist, ``[...]`` by name.
 
     Args:
       variables: arrays ``[..., client]`` by name; their leading axes are broadcast.
@@ -142,7 +141,7 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(variables)
     for kind in ("test_loss", "test_accuracy"):
         source = f"global_{kind}" if f"global_{kind}" in found else kind
-        # A global model is judged by both or by none of the two.
+        # Loss and accuracy must be of the same model.
         if source in found and (source != kind or "global_test_loss" not in found):
             found[f"common_{kind}"] = found[source]
     scalars = {}

@@ -1,6 +1,6 @@
-"""Aggregation as a sum: what each client adds, and what becomes of the total.
+"""Aggregation as a sum: each client's part of the sums, and the server's step from the total.
 
-Floor 0: imports JAX and jaxtyping only. Each update of a round is added to the sums as soon as it is made, so the
+Floor 0: imports JAX and jaxtyping only. Each update of a round is added to the sums as soon as it is computed, so the
 memory of a round does not grow with the cohort.
 """
 
@@ -22,8 +22,8 @@ class Part(NamedTuple):
 
     Attributes:
       value: a pytree of floating leaves ``[...]``.
-      weight: ``[]``, or ``[R]`` where there are R sums (clusters, for example). A value whose weights are all 0 is
-        never read.
+      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). A value whose weights are all 0 is ignored,
+        even if it is NaN.
     """
 
     value: PyTree
@@ -34,7 +34,7 @@ class Total(NamedTuple):
     """The sums of a round, in float32 or wider.
 
     Attributes:
-      value: ``sum_s weight_s * value_s``: leaves ``[...]``, or ``[R, ...]`` where weights are ``[R]``.
+      value: ``sum_s weight_s * value_s``: leaves ``[...]``, or ``[R, ...]`` if weights are ``[R]``.
       weight: ``sum_s weight_s``, ``[]`` or ``[R]``.
     """
 
@@ -43,18 +43,18 @@ class Total(NamedTuple):
 
 
 class Contribute(Protocol):
-    """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds, and a record of it, any pytree.
+    """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds to the sums, and its record (any pytree).
 
-    ``server`` is as for ``send``: of what is ``PerClient`` it has the client's own row.
+    ``server`` is as for ``send``: its ``PerClient`` parts hold the client's own row.
     """
 
     def __call__(self, server: PyTree, seat: Seat, up: PyTree, /) -> tuple[Part, PyTree]: ...
 
 
 class Finish(Protocol):
-    """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: what becomes of the sums of a round.
+    """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: the server's step from a round's sums.
 
-    ``rows`` are the records ``[S, ...]`` by row of the cohort, zeros where nobody is present. ``held`` maps names to
+    ``rows`` are the clients' records ``[S, ...]`` by row of the cohort; empty rows are zeros. ``held`` maps names to
     Subsets of the server's own examples.
     """
 
@@ -72,12 +72,12 @@ class Finish(Protocol):
 
 
 class Streamed(NamedTuple):
-    """How what the cohort sends is folded into the server, client by client.
+    """Aggregation of the cohort's messages, client by client.
 
-    With ``(part_s, row_s) = contribute(server, seat_s, up_s)`` of each client s that is present, ``finish`` is given
-    ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds the parts up while the cohort trains,
-    and leaves out who is absent, whatever it holds (also NaN). What all clients of a round need besides, ``select``
-    may put into the server.
+    Each present client s gives ``(part_s, row_s) = contribute(server, seat_s, up_s)``; ``finish`` receives
+    ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds up the parts while the cohort trains.
+    It ignores absent clients, even if their values are NaN. ``select`` may write values that all clients of a round
+    need into the server.
 
     Attributes:
       contribute: see Contribute.
@@ -96,7 +96,7 @@ class Streamed(NamedTuple):
         cohort: Cohort,
         held: Held,
     ) -> tuple[PyTree, Info]:
-        """The same on a whole cohort, ``up`` [S, ...]: an ``Aggregate``."""
+        """The same aggregation of a whole cohort at once, as an ``Aggregate`` with ``up`` [S, ...]."""
 
         def one(id: Array, slot: Array, up: PyTree) -> tuple[Part, PyTree]:
             seat = Seat(round, id, slot)
@@ -108,9 +108,10 @@ class Streamed(NamedTuple):
 
 
 def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
-    """An aggregation of a whole cohort as one of which the record of a client is all that it sends.
+    """Any aggregation as a ``Streamed``. A ``Streamed`` is returned unchanged.
 
-    Nothing but their number is added up, so that ``finish`` finds the messages of the cohort in its rows.
+    For an ``Aggregate``, each client's record is its whole message, so ``finish`` reads the messages from ``rows``. The
+    sums hold only the number of clients.
     """
     if isinstance(aggregate, Streamed):
         return aggregate
@@ -135,7 +136,7 @@ def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
 def within(
     aggregate: Streamed | Aggregate, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
 ) -> Streamed:
-    """``aggregate`` in a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
+    """``aggregate`` in a larger Server: ``unwrap(server)`` extracts its Server, ``rewrap(server, own)`` replaces it."""
     inner = as_streamed(aggregate)
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
@@ -157,14 +158,14 @@ def within(
 
 
 def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
-    """The sums over the leading axis of ``parts``, of those present: one matrix product for each leaf.
+    """The sums of present clients over the leading axis of ``parts``: one matrix product for each leaf.
 
     Args:
       parts: leaves ``[L, ...]``, weights ``[L]`` or ``[L, R]``.
-      present: ``[L]``. Who is absent is never read.
+      present: ``[L]``; values of absent clients are ignored.
 
     Returns:
-      The total, in float32 or wider. Products are taken at highest precision.
+      The total, in float32 or wider. Products have the highest precision.
 
     Raises:
       ValueError: if a leaf holds integers, or a weight is neither one number nor a row of them.
@@ -187,9 +188,9 @@ def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
 
 
 def mean(total: Total) -> PyTree:
-    """``value / weight``: the weighted mean of what the clients added, zeros where no weight is left.
+    """``value / weight``: the weighted mean of the clients' values; zeros where the weight is zero.
 
-    It is in float32 or wider, as the sums are; ``trees.add_scaled`` gives a model to which it is added its own dtype.
+    The mean is in float32 or wider, like the sums; ``trees.add_scaled`` adds it to a model in the model's dtype.
     """
     return divided(total.value, total.weight)
 

@@ -1,4 +1,4 @@
-"""Sweeps: every algorithm of a config in every cell of a grid, with as few programs as the grid allows."""
+"""Sweeps: every algorithm of a config in every cell of a grid, with as few compiled programs as possible."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
 from fljax.setup import Setup, resolve_cells
 
-LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # less is better
+LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
 VALIDATION = "average_valid_accuracy"
 METRICS = tuple(SCALARS)
-# Those that a task without accuracies has as well.
+# Metrics that exist also for tasks without accuracies.
 _OF_LOSSES = tuple(name for name, each in OVER_CLIENTS.items() if not any("accuracy" in of for of in each.variables))
 
 
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     Attributes:
       metrics: over ``algorithm``, the axes of the grid, ``seed, evaluated_round, client | unseen``.
       records: over ``algorithm``, the axes of the grid, ``seed, round, row``.
-      best: the best cell of every algorithm, by every criterion that can be had.
+      best: the best cell of every algorithm, by every available criterion.
       diverged: ``(label, cell, seed, round)`` of runs in which a NaN or infinity appeared.
       infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
     """
@@ -53,13 +53,13 @@ class Best(NamedTuple):
 
     Attributes:
       algorithm: its label.
-      criterion: by what the cell was chosen: the sweep's metric or ``average_valid_accuracy``.
-      cell: value by axis; None on an axis that makes no difference to the algorithm.
+      criterion: the criterion of the choice: the sweep's metric or ``average_valid_accuracy``.
+      cell: value by axis; None on an axis without effect on the algorithm.
       chosen_by: mean of the criterion over seeds in this cell.
-      mean: of the sweep's metric over seeds in this cell, ``std`` its standard deviation (n - 1; NaN for one seed).
-      std: see above.
-      seeds: how many seeds have a finite value.
-      edges: numeric axes of more than two values at whose first or last value the cell lies.
+      mean: mean of the sweep's metric over seeds in this cell.
+      std: standard deviation of the sweep's metric over these seeds (n - 1; NaN for one seed).
+      seeds: number of seeds with a finite value.
+      edges: numeric axes of more than two values on which the cell has the least or the largest value.
     """
 
     algorithm: str
@@ -81,19 +81,19 @@ def run(
 ) -> Outcome:
     """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiment.run`` does.
 
-    Cells that differ in floats only are runs of one compiled program; those that differ in what shapes it come one
-    after another. Where nothing that an algorithm depends on differs between cells, it is run once for all of them.
+    Cells that differ only in floats are runs of one compiled program. Cells that differ in static values run one after
+    another. An algorithm that does not depend on the differences between cells runs once for all of these cells.
 
     Args:
       grid: from ``fljax.config.load_grid``.
       directory: as for ``fljax.experiment.run``; None: nothing is saved.
-      resume: skip algorithms that ``directory`` already holds.
-      on_event: told what happens.
+      resume: skip algorithms whose results ``directory`` already has.
+      on_event: called with an ``Event`` for each step of the run.
 
     Raises:
-      ValueError: if the sweep's metric does not exist, if data cannot be partitioned as asked, or if
+      ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
         ``fljax.folders.claim`` refuses the folder.
-      OSError: if there is no room for the results; those that were saved before are kept.
+      OSError: if the disk has no room for the results; results saved before are kept.
     """
     metric = check(grid)
     with claim(directory, dumps(grid.config), resume, _paths(grid)) as claimed:
@@ -134,7 +134,7 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
 
 
 def check(grid: Grid) -> str:
-    """The sweep's metric; raises a ConfigError unless it exists."""
+    """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
     if metric not in METRICS:
@@ -152,7 +152,7 @@ def _shape(axes: Sequence[Axis]) -> str:
 
 
 def _world(cell: Setup) -> tuple[int, int]:
-    """What cells with the same data and model have in common, as a key."""
+    """A key that cells with the same data and model have in common."""
     return id(cell.federation), id(cell.task)
 
 
@@ -194,7 +194,7 @@ def _by(cells: Sequence[Setup], places: Sequence[int], key: Callable[[Setup], An
 def _algorithm(
     cells: Sequence[Setup], position: int, references: Sequence[Reference], tell: Callable[..., None]
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
-    """Metrics and records of one algorithm in every cell; the models of all cells would fill the memory."""
+    """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
 
     def alone(cell: Setup) -> Any:
@@ -246,7 +246,7 @@ def _algorithm(
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
-    """Datasets of cells, the last axis changing fastest, as one with the axes in front of every variable."""
+    """Joins datasets of cells (last axis fastest) to one Dataset with the axes in front of every variable."""
     numbers = [
         each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
         for each in datasets
@@ -257,21 +257,21 @@ def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Da
     variables = {}
     for name, values in joined.items():
         rest = values.transpose("cell", ...)
-        # A record may be called as an axis is.
+        # A record may have the name of an axis.
         free = f"{name}_recorded" if name in names else str(name)
         variables[free] = ((*names, *rest.dims[1:]), rest.values.reshape(*shape, *rest.shape[1:]), values.attrs)
     return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
 
 
 def coordinate(values: Sequence[Any]) -> np.ndarray:
-    """Numbers as they are, anything else as text."""
+    """The coordinate of an axis: numbers unchanged, other values as text."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return np.asarray(values)
     return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
 
 
 def _paths(grid: Grid) -> str:
-    """The paths of the axes by name, as results hold them."""
+    """The paths of the axes by name, as JSON, for the attributes of results."""
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
@@ -283,7 +283,7 @@ def _join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
 
 
 def axes_of(metrics: xr.Dataset) -> list[str]:
-    """Names of the axes of a sweep's results; empty for those of a run."""
+    """Names of the axes of a sweep's results; empty for results of a run."""
     return list(json.loads(metrics.attrs.get("grid", "{}")))
 
 
@@ -292,12 +292,12 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
 
     Args:
       metrics: of a sweep.
-      metric: what is best: the most, or the least for ``LOWER``. On test rows, as the papers choose.
+      metric: the metric to maximise, or to minimise if it is in ``LOWER``; on test rows, as in the papers.
 
     Returns:
-      By algorithm, the best cell by ``metric`` and, where clients have validation rows, also that by
-      ``average_valid_accuracy``. Cells in which a seed diverged count only where no other is left; of equal cells the
-      first one wins. Algorithms without a number are left out.
+      For each algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
+      ``average_valid_accuracy``. Cells with a diverged seed are considered only if there are no others; among equal
+      cells the first wins. Algorithms without finite values are left out.
     """
     if metric not in metrics:
         raise ValueError(f"expected metric to be in the results, got {metric!r}")
@@ -337,7 +337,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
 
 
 def mean_over_seeds(values: np.ndarray) -> np.ndarray:
-    """Over the last axis, of finite values; NaN where there are none."""
+    """The mean of finite values over the last axis; NaN if there are none."""
     there = np.isfinite(values)
     count = there.sum(axis=-1)
     return np.where(count > 0, np.where(there, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)

@@ -1,7 +1,7 @@
 """Small functions on pytrees of arrays.
 
-Floor 0: imports JAX only. Everything here works under ``jit``, ``vmap`` and ``grad``, keeps dtypes, and
-broadcasts masks explicitly, so that it passes with ``jax_numpy_rank_promotion="raise"``.
+Floor 0: imports JAX only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They broadcast masks
+explicitly, so they work with ``jax_numpy_rank_promotion="raise"``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def size(tree: PyTree) -> int:
-    """Number of entries in all leaves: for params, the number of parameters. Shapes alone are read."""
+    """Number of entries in all leaves: for params, the number of parameters. Only shapes are read."""
     return sum(math.prod(_struct(leaf).shape) for leaf in jax.tree.leaves(tree))
 
 
 def bytes_of(tree: PyTree) -> int:
-    """Bytes that the leaves occupy; what ``jax.eval_shape`` returns is counted as well."""
+    """Bytes of all leaves; results of ``jax.eval_shape`` are allowed."""
     return sum(math.prod(s.shape) * s.dtype.itemsize for s in map(_struct, jax.tree.leaves(tree)))
 
 
 def floating(x: Any) -> Array:
-    """``x`` as an array of its own floating dtype; whole numbers and bools become the default one."""
+    """``x`` as a floating array: floating dtypes are kept, whole numbers and bools get the default floating dtype."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
 
@@ -39,7 +39,7 @@ def wide(x: Any) -> Array:
 
 
 def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
-    """``a`` where the scalar ``mask`` is True, otherwise ``b``: a whole tree at once."""
+    """The tree ``a`` if the scalar ``mask`` is True, otherwise the tree ``b``."""
     return jax.tree.map(lambda x, y: jnp.where(mask, x, y), a, b)
 
 
@@ -65,17 +65,17 @@ def where_rows(mask: Bool[Array, " S"], a: PyTree, b: PyTree) -> PyTree:
 def take(tree: PyTree, index: Any) -> PyTree:
     """Gather along the leading axis of every leaf: a scalar ``index`` takes one row and drops the axis.
 
-    As in every JAX gather, a negative index counts from the end and one that is too large reads the last row.
+    As in every JAX gather, a negative index counts from the end and a too large index reads the last row.
     """
     return jax.tree.map(lambda x: jnp.asarray(x)[index], tree)
 
 
 def set_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
-    """``tree[index_s] = rows_s`` for every s that is present; what else ``rows`` hold is not read.
+    """``tree[index_s] = rows_s`` for every present s; other rows are ignored.
 
     Args:
       tree: leaves ``[N, ...]``.
-      index: ``[S]``, different where present, of the leading axis; or several, ``([S], [S])``, of the first axes.
+      index: ``[S]`` indices of the leading axis, distinct where present; or ``([S], [S])``, indices of the first axes.
       present: ``[S]``.
       rows: leaves ``[S, ...]``, or one value for all.
 
@@ -86,20 +86,20 @@ def set_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree)
 
 
 def add_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
-    """``tree[index_s] += rows_s`` for every s that is present; see ``set_rows``. Indices may repeat."""
+    """``tree[index_s] += rows_s`` for every present s; see ``set_rows``. Indices may repeat."""
     return jax.tree.map(lambda all, new: _at(all, index, present).add(new, mode="drop"), tree, rows)
 
 
 def _at(all: Array, index: Any, present: Array) -> Any:
     first, *others = index if isinstance(index, tuple) else (index,)
-    # Rows beyond the end are dropped.
+    # The index of an absent row is beyond the end; mode="drop" ignores it.
     return jnp.asarray(all).at[(jnp.where(present, first, all.shape[0]), *others)]
 
 
 def ratio(value: Any, by: Any, otherwise: Any = 0) -> Array:
     """``value / by``, and ``otherwise`` where ``by`` is 0, also in gradients.
 
-    Asked as "is zero", so that a NaN in ``by`` shows in the result instead of hiding there.
+    The test is ``by == 0``, so a NaN in ``by`` stays visible in the result.
     """
     zero = jnp.asarray(by) == 0
     return jnp.where(zero, otherwise, value / jnp.where(zero, 1, by))
@@ -116,7 +116,7 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 
 
 def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
-    """``tree + rate * step``, computed in the wider dtype of both and given that of ``tree``."""
+    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``."""
 
     def one(x: Array, y: Array) -> Array:
         x = jnp.asarray(x)
@@ -139,7 +139,7 @@ def scale(tree: PyTree, factor: Any) -> PyTree:
       factor: a number or a scalar array; it is cast to the dtype of each leaf.
 
     Raises:
-      ValueError: if a leaf holds integers or bools, in which a factor such as 0.5 would be cut to 0.
+      ValueError: if a leaf holds integers or bools, since casting would truncate a factor such as 0.5 to 0.
     """
 
     def multiply(x: Array) -> Array:
@@ -170,5 +170,5 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 
 
 def _struct(leaf: Any) -> Any:
-    """The leaf if it knows its shape and dtype (arrays, ShapeDtypeStruct), else as an array (numbers)."""
+    """The leaf itself if it has a dtype (arrays, ShapeDtypeStruct), else the leaf as an array (numbers)."""
     return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)

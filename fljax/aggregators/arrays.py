@@ -1,4 +1,4 @@
-"""What all aggregators share: precision, sums over a mapped axis, meshes with explicit axes."""
+"""Helpers for all aggregators: precision, sums over a mapped axis, meshes with explicit axes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sum_over(x: Any, axis_name: AxisName | None) -> Any:
 
 
 def max_over(x: Array, axis_name: AxisName | None) -> Array:
-    """The maximum of ``x`` over a mapped axis, as a constant in differentiation."""
+    """The maximum of ``x`` over a mapped axis; its gradient is stopped."""
     x = jax.lax.stop_gradient(x)
     return x if axis_name is None else jax.lax.pmax(x, axis_name)
 
@@ -54,13 +54,13 @@ def on_any_mesh(*, result: Callable[..., PyTree]) -> Callable[[Function], Functi
 def on_any_mesh(function: Any = None, *, result: Callable[..., PyTree] | None = None) -> Any:
     """Makes ``function`` accept arguments that are sharded in any way over a mesh with explicit axes.
 
-    There, JAX refuses operations whose result could be sharded in several ways. The wrapped function is compiled as on
-    a mesh of automatic axes, and its results are replicated. Arguments elsewhere make no difference.
+    On explicit axes, JAX refuses operations whose result could be sharded in several ways. The wrapped function is
+    compiled as if the axes were automatic. Without an explicit mesh, the wrapper calls ``function`` as it is.
 
     Args:
-      function: what is wrapped.
-      result: from the arguments to a pytree of ``PartitionSpec``, one for each leaf of what ``function`` returns; None:
-        all results are replicated.
+      function: the function to wrap.
+      result: maps the arguments to a pytree of ``PartitionSpec``, one for each leaf of the result; None: all results
+        are replicated.
     """
     if function is None:
         return lambda function: _on_any_mesh(function, result)
@@ -91,18 +91,18 @@ def _on_any_mesh(function: Callable[..., Any], result: Callable[..., PyTree] | N
 
 
 def axes_of(x: Any) -> tuple[Any, ...]:
-    """The explicit mesh axes over which each dimension of ``x`` is sharded; None for those that are not."""
+    """The explicit mesh axes over which each dimension of ``x`` is sharded; None for an unsharded dimension."""
     spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", ()) if isinstance(x, jax.Array) else ()
     return tuple(spec) + (None,) * (jnp.ndim(x) - len(spec))
 
 
 def _explicit_mesh(tree: PyTree) -> Any:
-    """The mesh of the first array in ``tree`` that lives on explicit axes; None if there is no such array."""
+    """The mesh of the first array in ``tree`` that lives on explicit axes; None if no array does."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, jax.Array):
             mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
             kinds = () if mesh is None else tuple(mesh.axis_types or ())
-            # Inside a shard_map over some of the axes JAX has no way to make the others automatic.
+            # Inside a shard_map over some of the axes, JAX cannot make the other axes automatic.
             if AxisType.Explicit in kinds and AxisType.Manual not in kinds:
                 return mesh
     return None

@@ -1,4 +1,4 @@
-"""Several models at the server: how a client weighs them, how members change them, and what each member contributed.
+"""Aggregation with several cluster models: importance weights, cluster updates and members' Shapley values.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4 and appendix H, equations (7), (8) and
 (15)-(37).
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def importance_weights(accuracy: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
-    """``u_kc = a_kc / sum_c' a_kc'``: how much each cluster's model matters to a client.
+    """``u_kc = a_kc / sum_c' a_kc'``: the importance of each cluster's model to a client.
 
     The client's personalised model is ``theta_k = sum_c u_kc w_c``, i.e. ``mix(u, models)``, without any training.
 
     Args:
-      accuracy: ``[N, C]`` (or ``[C]`` of one client): share of the client's own rows that each model gets right.
+      accuracy: ``[N, C]`` (or ``[C]`` for one client): accuracy of each model on the client's own rows.
 
     Returns:
-      As ``accuracy``, in its dtype (whole numbers become floats); rows sum to 1, and are uniform where all accuracies
-      are zero.
+      Weights in the shape and dtype of ``accuracy`` (whole numbers become floats). Each row sums to 1; a row of zero
+      accuracies gives uniform weights.
 
     Source: IP-FL, equations (7) and (8).
     """
@@ -45,7 +45,7 @@ def member_weights(
     """``alpha_cs = |D_s| / sum_j |D_j|`` over the members j of cluster c; a row of zeros for an empty cluster.
 
     Args:
-      membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
+      membership: ``[S, C]``, True where an update belongs to a cluster's model; multiply by ``present`` first.
       sizes: ``[S]`` numbers of samples.
       axis_name: a mapped axis over which the S rows are split: every device or lane holds ``[S/d, C]`` and ``[S/d]``,
         and gets ``[C, S/d]``, its own columns of the whole result. None: not split.
@@ -62,18 +62,17 @@ def member_weights(
 def cluster_means(
     updates: PyTree, membership: Bool[Array, "S C"], sizes: Float[Array, " S"], *, axis_name: AxisName | None = None
 ) -> PyTree:
-    """``sum_s alpha_cs Delta_s``: the increment of every cluster's model, weighed by samples.
+    """``sum_s alpha_cs Delta_s``: the increment of every cluster's model, weighted by samples.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``, new minus old.
-      membership: ``[S, C]``, which cluster's model each update is of; multiply by ``present`` first.
+      membership: ``[S, C]``, True where an update belongs to a cluster's model; multiply by ``present`` first.
       sizes: ``[S]`` numbers of samples.
       axis_name: a mapped axis over which the S rows of all three are split; every device or lane gets the whole result.
         None: not split.
 
     Returns:
-      A pytree whose leaves are ``[C, ...]``; zero for an empty cluster. The update of a row without cluster is never
-      read.
+      A pytree whose leaves are ``[C, ...]``; zero for an empty cluster. An update without a cluster is never read.
 
     Source: IP-FL, Algorithm 1.
     """
@@ -92,17 +91,17 @@ def shapley_first_order(
 ) -> Float[Array, "C S"]:
     """``phi_cs = -alpha_cs <grad L(w_c), w_s - w_c>``: the Shapley value of an update, to first order in the loss.
 
-    Up to that order what a member adds to a coalition does not depend on the coalition, so this is at once its Shapley
-    value and its leave-one-out effect; the larger, the more it lowers the loss L.
+    To first order, a member's marginal contribution does not depend on the coalition. The Shapley value therefore
+    equals the leave-one-out effect. A larger value means that the update lowers the loss L more.
 
     Args:
-      gradients: a pytree whose leaves are ``[C, ...]``: of the loss on the server's held rows at every cluster's model
-        AFTER aggregation.
+      gradients: a pytree whose leaves are ``[C, ...]``: gradients of the loss on the rows that the server holds, at
+        each cluster's model AFTER aggregation.
       updates: a pytree whose leaves are ``[S, ...]``, raw: new minus old.
       weights: ``[C, S]``, the alphas of the aggregation (``member_weights``); rows sum to 1 or are zero.
       normalised: subtract the weighted mean of the updates, since ``w_s - w_c = Delta_s - sum_j alpha_cj Delta_j``;
-        then every row sums to 0. Otherwise ``-alpha_cs <grad L(w_c), w_s>``, as the paper has it for brevity.
-      models: a pytree whose leaves are ``[C, ...]``, the models BEFORE aggregation; needed where not normalised.
+        then every row sums to 0. False gives ``-alpha_cs <grad L(w_c), w_s>``, the paper's abbreviated form.
+      models: a pytree whose leaves are ``[C, ...]``, the models BEFORE aggregation; needed if ``normalised`` is False.
       axis_name: a mapped axis over which the S rows of ``updates`` and the columns of ``weights`` are split; every
         device or lane holds all of ``gradients`` and ``models``, and gets its own columns. None: not split.
 
@@ -110,7 +109,7 @@ def shapley_first_order(
       ``[C, S]`` in the dtype of ``weights``, at least float32. An update whose weights are all zero is never read.
 
     Raises:
-      ValueError: if ``models`` are missing where they are needed.
+      ValueError: if ``normalised`` is False and ``models`` is None.
 
     Source: IP-FL, appendix H, equations (34) and (37).
     """

@@ -17,7 +17,7 @@ from fljax.aggregators.linear import weighted_sum
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
 
-# Losses and weights are not let below these, whose powers and logarithms are finite.
+# Lower bounds of losses and weights; their powers and logarithms are finite.
 LEAST_LOSS = 1e-10
 LEAST_WEIGHT = 1e-12
 
@@ -34,28 +34,28 @@ def qffl_update(
     """The server's increment of q-FedAvg: ``-sum_k D_k / sum_k h_k``; ADD it to the model.
 
     ``g_k = -updates_k / learning_rate``, ``D_k = F_k^q g_k`` and ``h_k = q F_k^(q-1) ||g_k||^2 + F_k^q /
-    learning_rate``. All powers are divided by the largest ``F_k^q``, which leaves the ratio as it is.
+    learning_rate``. All powers are divided by the largest ``F_k^q``, which does not change the ratio.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
-      loss: ``[S]``, ``F_k`` of the received model, before training; those below 1e-10 count as that.
-      q: fairness; 0 is the plain mean of the updates.
-      learning_rate: of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L.
-      present: ``[S]`` clients that count; None: all. Absent ones are never read.
+      loss: ``[S]``, ``F_k`` of the received model, before training; smaller values are raised to 1e-10.
+      q: fairness; 0 gives the plain mean of the updates.
+      learning_rate: rate of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L.
+      present: ``[S]`` clients that count; None: all. Entries of absent clients are never read.
       axis_name: a mapped axis over which the S rows of all arrays are split; every device or lane gets the whole
         result. None: not split.
 
     Returns:
-      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero where nobody is present.
+      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero if no client is present.
     """
     loss = wide(loss)
     present = jnp.ones(loss.shape, bool) if present is None else jnp.asarray(present)
     q, learning_rate = jnp.asarray(q, loss.dtype), jnp.asarray(learning_rate, loss.dtype)
     logarithm = jnp.log(jnp.clip(jnp.where(present, loss, 1), LEAST_LOSS, jnp.finfo(loss.dtype).max))
-    # The result does not depend on what all powers are divided by, nor does its derivative.
+    # The common divisor of all powers changes neither the result nor its derivative.
     largest = max_over(jnp.max(jnp.where(present, q * logarithm, -jnp.inf)), axis_name)
     below = jnp.where(present, q * logarithm - jnp.where(largest > -jnp.inf, largest, 0), -jnp.inf)
-    power = jnp.exp(below)  # an absent client's would overflow beside small losses, and its gradient be NaN
+    power = jnp.exp(below)  # unmasked, an absent client's power could overflow and give NaN gradients
 
     def squares(leaf: Array) -> Array:
         rows = wide(jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0))
@@ -80,7 +80,7 @@ def simplex_projection(
     Args:
       point: ``[N]`` finite.
       mass: the sum of the result.
-      mask: ``[N]`` entries that take part; None: all. The others are 0 in the result, and never read.
+      mask: ``[N]`` entries that take part; None: all. Masked entries are never read, and are 0 in the result.
 
     Returns:
       ``[N]`` in the dtype of ``point`` (whole numbers become floats); zeros where ``mask`` is empty.
@@ -91,7 +91,7 @@ def simplex_projection(
     point = wide(point)
     mask = jnp.ones(point.shape, bool) if mask is None else jnp.asarray(mask)
     mass = jnp.asarray(mass, point.dtype)
-    # Moving all entries alike changes nothing: counted from the largest, the mass is not lost in rounding.
+    # Shifting all entries alike does not change the projection. Relative to the largest, rounding cannot lose the mass.
     largest = jax.lax.stop_gradient(jnp.max(jnp.where(mask, point, -jnp.inf)))
     point = jnp.where(mask, point - jnp.where(jnp.any(mask), largest, 0), 0)
     ordered = jnp.flip(jnp.sort(jnp.where(mask, point, -jnp.inf)))
@@ -110,18 +110,18 @@ def mw_weights(
 
     Args:
       weights: ``[N]``, of sum 1; entries of 0 stay 0.
-      unsatisfied: ``[N]``; False for clients that were not asked.
+      unsatisfied: ``[N]``; False for clients that were not evaluated.
       factor: the paper's c.
 
     Returns:
-      ``[N]`` of sum 1, in the dtype of ``weights``; positive weights are not let below 1e-12 before they are
-      normalised, nor below the smallest normal number of their dtype.
+      ``[N]`` of sum 1, in the dtype of ``weights``. Before normalisation, positive weights are raised to at least 1e-12
+      and to at least the smallest normal number of their dtype.
     """
     weights = floating(weights)
     dtype, least = weights.dtype, max(LEAST_WEIGHT, float(jnp.finfo(weights.dtype).tiny))
     weights = wide(weights)
     grown = jnp.where(jnp.asarray(unsatisfied), weights * jnp.asarray(factor, weights.dtype), weights)
-    # By the largest first: a factor that is large makes their sum overflow in time.
+    # Divide by the largest weight first, so that a large factor cannot make the sum overflow.
     grown = grown / jnp.maximum(jnp.max(grown), least)
     grown = jnp.where(weights > 0, jnp.maximum(grown, least), 0)
     return ratio(grown, jnp.sum(grown), weights).astype(dtype)

@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 def _sigmoid(gap: Array) -> Array:
-    decay = jnp.exp(-jnp.abs(gap))  # stable: at most 1, and 0 for infinite gaps
+    decay = jnp.exp(-jnp.abs(gap))  # numerically stable: at most 1, and 0 for infinite gaps
     return decay / jnp.square(1 + decay)
 
 
+# The derivatives of the surrogates, which are given in the comments.
 SURROGATES = {
-    "sigmoid": _sigmoid,  # of sigma(gap)
-    "softplus": jax.nn.sigmoid,  # of log(1 + exp(gap))
-    "relu": lambda gap: (gap > 0).astype(gap.dtype),  # of max(0, gap)
-    "exp": lambda gap: jnp.exp(jnp.minimum(gap, 20)),  # of exp(gap), clipped
+    "sigmoid": _sigmoid,  # sigma(gap)
+    "softplus": jax.nn.sigmoid,  # log(1 + exp(gap))
+    "relu": lambda gap: (gap > 0).astype(gap.dtype),  # max(0, gap)
+    "exp": lambda gap: jnp.exp(jnp.minimum(gap, 20)),  # exp(gap), clipped
 }
 NORMALISERS = ("sum", "mean")
 
 
 def check_names(surrogate: str, normalise: str = "sum") -> None:
-    """Raises a ValueError unless both are valid names."""
+    """Raises a ValueError unless ``surrogate`` and ``normalise`` are valid names."""
     if surrogate not in SURROGATES:
         raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
     if normalise not in NORMALISERS:
@@ -52,11 +53,11 @@ def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Flo
         ``exp(min(gap, 20))``.
 
     Returns:
-      ``[S]`` weights in the dtype of ``gap``, or float32 where that is narrower: in float16 the weight of a gap of 12
-      has one correct digit, and "exp" overflows. A gap of NaN gives NaN.
+      ``[S]`` weights in the dtype of ``gap``, at least float32: in float16 the weight of a gap of 12 has one correct
+      digit, and "exp" overflows. A gap of NaN gives NaN.
 
     Raises:
-      ValueError: if the surrogate is none of these.
+      ValueError: if ``surrogate`` is not a valid name.
     """
     check_names(surrogate)
     return SURROGATES[surrogate](wide(gap))
@@ -78,19 +79,19 @@ def incfl_update(
     Args:
       updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
       gap: ``[S]``, each client's loss of the received model minus its threshold.
-      present: ``[S]`` clients that count; None: all. Absent ones are never read.
+      present: ``[S]`` clients that count; None: all. Entries of absent clients are never read.
       surrogate: see ``incfl_weights``.
-      normalise: "sum" as above; "mean" multiplies by the number of clients present, as the proof for partial
-        participation does (INCFL, appendix D).
+      normalise: "sum" divides as above; "mean" also multiplies by the number of clients present, as the proof for
+        partial participation does (INCFL, appendix D).
       server_lr: the paper's eta_g.
-      eps: added to the sum of weights. Since that sum is at most S/4, an eps of order S shortens every step.
+      eps: added to the sum of weights. For "sigmoid" that sum is at most S/4, so an eps of order S shortens every step.
       axis_name: a mapped axis (of ``shard_map`` or ``vmap``) over which the S rows are split; every device or lane
         holds ``[S/d, ...]`` of the updates and ``[S/d]`` of the other arrays, and gets the whole result. None: not
         split.
 
     Returns:
-      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero where all weights are zero (also with eps
-      = 0). A gap of NaN of a client that is present gives NaN.
+      A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero if all weights are zero (also with eps
+      = 0). A NaN gap of a present client gives NaN.
 
     Raises:
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
@@ -98,10 +99,10 @@ def incfl_update(
     check_names(surrogate, normalise)
     gap = wide(gap)
     present = jnp.ones(gap.shape, bool) if present is None else jnp.asarray(present)
-    # An absent client's weight must vanish although sigma'(0) = 1/4, and its gap may be NaN.
+    # An absent client's weight must be 0, although sigma'(0) = 1/4 and its gap may be NaN.
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
     total = sum_over(jnp.sum(weights), axis_name) + jnp.asarray(eps, weights.dtype)
-    # Divided before it is scaled: 1 / total overflows where all weights are tiny.
+    # Divide before scaling: 1 / total overflows if all weights are tiny.
     share = ratio(weights, total)
     if normalise == "mean":
         share = share * sum_over(jnp.sum(present, dtype=share.dtype), axis_name)

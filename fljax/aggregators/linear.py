@@ -1,4 +1,4 @@
-"""The unifying primitive of aggregation: linear combinations of updates."""
+"""Linear combinations of updates: the primitive on which all aggregation rules are built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _placed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None = None) -> PyTree:
-    """Results are sharded as the rows of ``matrix`` and the other axes of ``updates`` are, each mesh axis once."""
+    """The sharding of the result: rows as in ``matrix``, other axes as in ``updates``, each mesh axis at most once."""
 
     def spec(leaf: Array) -> PartitionSpec:
         taken: set[str] = set()
@@ -32,17 +32,17 @@ def _placed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None = None
 def mix(matrix: Float[Array, "R S"], updates: PyTree, *, axis_name: AxisName | None = None) -> PyTree:
     """R combinations of S updates: ``result[r] = sum_s matrix[r, s] * updates[s]``.
 
-    R = 1 is FedAvg, R = C cluster models, R = N rewards of one model per client.
+    R = 1 gives FedAvg, R = C one model per cluster, and R = N one reward per client.
 
     Args:
-      matrix: ``[R, S]`` weights. Products are taken in the dtype of each leaf, in float32 where that is narrower.
+      matrix: ``[R, S]`` weights. Products are computed in the dtype of each leaf, at least float32.
       updates: a pytree whose leaves are ``[S, ...]``.
       axis_name: a mapped axis (of ``shard_map`` or ``vmap``) over which the S updates and the columns of ``matrix`` are
         split: every device or lane holds ``[R, S/d]`` and ``[S/d, ...]``, and gets the whole result. None: not split.
 
     Returns:
-      A pytree whose leaves are ``[R, ...]``, in the dtypes of ``updates``. Products are taken at highest precision.
-      An update whose weights are all zero is never read: NaN there is harmless.
+      A pytree whose leaves are ``[R, ...]``, in the dtypes of ``updates``. Products are computed at highest precision.
+      An update whose weights are all zero is never read, so NaN in it is harmless.
 
     Raises:
       ValueError: if a leaf has no leading axis of length S, or holds integers.
@@ -83,11 +83,11 @@ def weighted_sum(updates: PyTree, weights: Float[Array, " S"], *, axis_name: Axi
 
 
 def weighted_mean(updates: PyTree, weights: Float[Array, " S"], *, axis_name: AxisName | None = None) -> PyTree:
-    """``sum_s weights[s] * updates[s] / sum_s weights[s]``; the zero tree where no weight is left.
+    """``sum_s weights[s] * updates[s] / sum_s weights[s]``; the zero tree if all weights are zero.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``.
-      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. Entries of weight 0 are never read.
+      weights: ``[S]``, non-negative, of any dtype; multiply by ``present`` first. Updates of weight 0 are never read.
       axis_name: a mapped axis over which the S rows are split, as for ``mix``; None: not split.
 
     Returns:

@@ -1,7 +1,7 @@
-"""CGSV: a client's contribution is the cosine between its update and everybody's; its reward is a sparse update.
+"""CGSV: a client's contribution is the cosine between its update and the aggregate; its reward is a sparse update.
 
 Source: Xu et al., "Gradient driven rewards to guarantee fairness in collaborative machine learning" (NeurIPS 2021),
-section 4 and Algorithm 1, as IAFL's authors' code applies it.
+section 4 and Algorithm 1, as implemented in the code of IAFL's authors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fljax.aggregators.rewards import ceiling_of, columns_of
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, PyTree
 
-# Added to norms, least product of norms, and least reputation before normalising.
+# A term added to norms, the least product of norms, and the least reputation before normalisation.
 _NORM, _PRODUCT, _REPUTATION = 1e-7, 1e-10, 1e-3
 
 
@@ -35,7 +35,7 @@ def cgsv_normalised(updates: PyTree, *, length: float | Array) -> PyTree:
     factor = jnp.asarray(length, norm.dtype) / (norm + _NORM)
 
     def scaled(leaf: Array) -> Array:
-        rows = wide(leaf)  # beside a tiny update the factor is more than float16 holds
+        rows = wide(leaf)  # the factor of a tiny update overflows float16
         return (rows * factor.astype(rows.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))).astype(leaf.dtype)
 
     return jax.tree.map(scaled, updates)
@@ -52,15 +52,15 @@ def cgsv_reputation(
     alpha: float | Array = 0.95,
     axis_name: AxisName | None = None,
 ) -> Float[Array, " N"]:
-    """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, divided by their sum.
+    """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, then all ``r_k`` are divided by their sum.
 
     Args:
-      reputation: ``[N]``, ``r_k`` by id; zeros in the beginning.
-      updates: a pytree whose leaves are ``[S, ...]``: ``u_k``; the cosine does not see their length.
+      reputation: ``[N]``, ``r_k`` by id; zeros before the first round.
+      updates: a pytree whose leaves are ``[S, ...]``: ``u_k``; the cosine does not depend on their length.
       total: a pytree whose leaves are ``[...]``: ``u = sum_k a_k u_k``.
       ids: ``[S]`` client ids of the updates; None: 0..N-1, in this order.
-      present: ``[S]``; None: all. Who is absent has a cosine of 0.
-      alpha: how much of the old reputation remains.
+      present: ``[S]``; None: all. An absent client has a cosine of 0.
+      alpha: weight of the old reputation.
       axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and ``present`` are split; every device or
         lane holds all of ``reputation`` and ``total``, and gets the whole result. None: not split.
 
@@ -81,11 +81,11 @@ def cgsv_reputation(
 
 
 def cgsv_shares(reputation: Float[Array, " N"], *, beta: float | Array = 1.0) -> Float[Array, " N"]:
-    """``Q_k = tanh(beta r_k) / max_j tanh(beta r_j)``: the part of each layer that a client is given, in [0, 1].
+    """``Q_k = tanh(beta r_k) / max_j tanh(beta r_j)``: the share of each layer that a client receives, in [0, 1].
 
     Args:
       reputation: ``[N]``, not negative.
-      beta: altruism; towards 0 the shares are proportional to reputations, towards infinity all are 1.
+      beta: altruism; as it tends to 0 the shares become proportional to reputations, as it grows they all tend to 1.
 
     Returns:
       ``[N]`` in the dtype of ``reputation`` (whole numbers become floats).
@@ -109,15 +109,15 @@ def cgsv_rewards(
       quirk: keep at most ``n_l - 1`` entries, as the authors' code does.
 
     Returns:
-      A pytree whose leaves are ``[N, ...]``. Largest by absolute value, ties to the entry that comes first; with
-      ``quirk`` all entries that tie with the last one kept are kept.
+      A pytree whose leaves are ``[N, ...]``. Entries are ordered by absolute value; on a tie the earlier entry comes
+      first. With ``quirk``, all entries that tie with the last kept entry are kept.
     """
     share = cgsv_shares(wide(reputation), beta=beta)
 
     def sparse(leaf: Array) -> Array:
         flat = leaf.reshape(-1)
         size = flat.shape[0]
-        # Large layers have more entries than single precision counts: all of them are asked for apart.
+        # Single precision cannot count the entries of a large layer, so a share of 1 is handled separately.
         kept = jnp.where(share >= 1, size, ceiling_of(share * size))
         kept = jnp.clip(kept, 0, size - 1 if quirk else size)
         order = jnp.argsort(-jnp.abs(flat), stable=True)
@@ -132,7 +132,7 @@ def cgsv_rewards(
 
 
 def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
-    """Inner products of rows, over all leaves."""
+    """Inner products of corresponding rows, summed over all leaves."""
 
     def of_leaf(x: Array, y: Array) -> Array:
         return jnp.sum(wide(x).reshape(x.shape[0], -1) * wide(y).reshape(y.shape[0], -1), axis=1)

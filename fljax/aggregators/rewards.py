@@ -1,7 +1,7 @@
-"""Rewarding clients with models: IAFL's rates and sampled means, and the means by rank that it is compared with.
+"""Rewards in the form of models: IAFL's rates and sampled means, and the baseline "Rank" of means by rank.
 
 Sources: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Equation (1),
-Algorithm 1 and Procedure 2; for ranks the re-implementation that the paper's comparison uses.
+Algorithm 1 and Procedure 2; for "Rank" the re-implementation that the paper's comparison uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-# Stands for the reference model where rows have the ids of clients.
+# The reference model's row id; all other rows have client ids.
 _REFERENCE = 2**31 - 1
 
 
@@ -30,17 +30,17 @@ def iafl_rates(
     """Reward rates ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)`` in [0, 1].
 
     Args:
-      contribution: ``[N]``, ``p_k``; what is negative or NaN (a client that cannot be judged) counts as 0.
-      ceiling: ``p_ceil``, from which on a client gets everything; "max": the largest contribution, which makes rates
-        relative to the best client.
-      kappa: sharing coefficient in [0, 1]; at 1 everybody gets everything, also for a contribution of 0.
+      contribution: ``[N]``, ``p_k``; negative values and NaN (a client that cannot be measured) count as 0.
+      ceiling: ``p_ceil``, the contribution from which a client has rate 1; "max": the largest contribution, which makes
+        rates relative to the best client.
+      kappa: sharing coefficient in [0, 1]; at 1 every client has rate 1, even with a contribution of 0.
 
     Returns:
-      ``[N]``, of at least the default precision. Where all contributions are 0 so are the rates (for ``kappa`` below
-      1); an infinite contribution has rate 1.
+      ``[N]``, of at least the default precision. If all contributions are 0, all rates are 0 (for ``kappa`` below 1).
+      An infinite contribution has rate 1.
 
     Raises:
-      ValueError: if ``ceiling`` is another name, or not positive as far as it is known (traced ones are not looked at).
+      ValueError: if ``ceiling`` is another string or a number that is not positive; traced values are not checked.
 
     Source: IAFL, Equation (1).
     """
@@ -51,9 +51,9 @@ def iafl_rates(
         raise ValueError(f"expected ceiling to be positive, got {ceiling}")
     contribution = jnp.asarray(contribution)
     contribution = contribution.astype(jnp.promote_types(contribution.dtype, jnp.result_type(float)))
-    contribution = jnp.where(contribution > 0, contribution, 0)  # a NaN is not
+    contribution = jnp.where(contribution > 0, contribution, 0)  # NaN > 0 is False
     top = jnp.max(contribution, initial=0) if isinstance(ceiling, str) else jnp.asarray(ceiling, contribution.dtype)
-    below = contribution < top  # not divided where they are equal: both may be infinite
+    below = contribution < top  # equal values are not divided: both may be infinite
     ratio = jnp.where(below, contribution / jnp.where(below, top, 1), jnp.where(contribution > 0, 1, 0))
     return ratio ** (1 - jnp.asarray(kappa, contribution.dtype))
 
@@ -67,13 +67,13 @@ def iafl_subsets(
     present: Bool[Array, " S"] | None = None,
     axis_name: AxisName | None = None,
 ) -> Float[Array, "N S"]:
-    """Whose updates each client's reward averages: a matrix for ``mix``.
+    """The weights with which each client's reward averages the updates: a matrix for ``mix``.
 
-    Row i averages ``min(ceil(rates_i (J - 1)), others present)`` others, drawn uniformly without replacement from the
-    J clients that are present, and client i's own update if it is present.
+    Of the J clients that are present, row i averages ``min(ceil(rates_i (J - 1)), others present)`` other clients,
+    drawn uniformly without replacement, and client i's own update if client i is present.
 
     Args:
-      key: every (row, column) has its own number, keyed by both ids: the order of columns makes no difference.
+      key: gives each (row, column) pair a random number that depends on both ids, not on the order of columns.
       rates: ``[N]`` in [0, 1], by id.
       ids: ``[S]`` different client ids of the columns; None: 0..N-1.
       present: ``[S]`` columns that may be used; None: all.
@@ -81,10 +81,10 @@ def iafl_subsets(
         ``[S/d]`` of ``ids`` and ``present``, and gets ``[N, S/d]``, its own columns. None: not split.
 
     Returns:
-      ``[N, S]`` in the dtype of ``rates``, at least float32; rows sum to 1, or are all 0 where nothing is left.
+      ``[N, S]`` in the dtype of ``rates``, at least float32. A row sums to 1, or is all 0 if it averages no update.
 
-    Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that a client's own update is in
-    every one of its rewards, so their mean over draws leans towards it.
+    Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that each reward of a client includes
+    the client's own update, so the mean reward over draws is biased towards that update.
     """
     rates = wide(rates)
     row = jnp.arange(rates.shape[0])
@@ -104,24 +104,25 @@ def iafl_reference(
     rule: Literal["max", "median"] = "max",
     axis_name: AxisName | None = None,
 ) -> Float[Array, "1 S"]:
-    """Whose updates the reference model averages: a row for ``mix``.
+    """The weights with which the reference model averages the updates: a row for ``mix``.
 
-    It is drawn for itself, uniformly: ``ceil(gamma'_ref J)`` of the J clients that are present, where ``gamma' = (gamma
-    (J - 1) + 1) / J`` is the share of updates that a client with rate ``gamma`` averages, its own included.
+    The row averages ``ceil(gamma'_ref J)`` of the J clients that are present, drawn uniformly and independently of the
+    clients' rewards. ``gamma' = (gamma (J - 1) + 1) / J`` is the share of updates, the client's own included, that a
+    client with rate ``gamma`` averages.
 
     Args:
-      key: may be that of ``iafl_subsets``; the draws differ.
+      key: may be the key of ``iafl_subsets``; the draws differ.
       rates: ``[N]`` in [0, 1].
       ids: as for ``iafl_subsets``.
       present: as for ``iafl_subsets``.
-      rule: ``gamma_ref`` is the "max" or the "median" of the rates.
+      rule: "max" or "median": ``gamma_ref`` is this statistic of the rates.
       axis_name: as for ``iafl_subsets``.
 
     Returns:
-      ``[1, S]`` of sum 1, or zeros where nobody is present.
+      ``[1, S]`` of sum 1, or zeros if no client is present.
 
     Raises:
-      ValueError: for another rule.
+      ValueError: if ``rule`` is not a valid name.
 
     Source: IAFL, Procedure 2 and section 5.
     """
@@ -131,7 +132,7 @@ def iafl_reference(
     ids, present, mine = _columns(rates, ids, present, axis_name)
     rate = jnp.max(rates) if rule == "max" else jnp.median(rates)
     joined = jnp.sum(present)
-    # ceil(gamma' J) = 1 + ceil(gamma (J - 1)), where only the right side is computed without a rounding error.
+    # ceil(gamma' J) = 1 + ceil(gamma (J - 1)); only the right side is free of rounding errors.
     count = jnp.where(joined > 0, 1 + _count(rate[None], joined), 0)
     chosen = _drawn(key, jnp.full((1,), _REFERENCE), ids, present[None, :], count, rates.shape[0])
     return mine(_means(chosen, rates.dtype))
@@ -150,7 +151,7 @@ def iafl_rewards(
 
     Args:
       key: see ``iafl_subsets``, which draws ``S_k``.
-      updates: a pytree whose leaves are ``[S, ...]``, each new minus old; absent ones are never read.
+      updates: a pytree whose leaves are ``[S, ...]``, each new minus old; those of absent clients are never read.
       rates: ``[N]`` from ``iafl_rates``.
       ids: ``[S]`` client ids of the updates; None: 0..N-1.
       present: ``[S]``; None: all.
@@ -158,7 +159,7 @@ def iafl_rewards(
         lane holds all of ``rates``, and gets the whole result. None: not split.
 
     Returns:
-      A pytree whose leaves are ``[N, ...]``; zero for a client to whom nothing is left.
+      A pytree whose leaves are ``[N, ...]``; zero for a client whose ``S_k`` is empty.
 
     Source: IAFL, Procedure 2.
     """
@@ -174,15 +175,15 @@ def rank_rewards(
     ids: Int[Array, " N"] | None = None,
     present: Bool[Array, " N"] | None = None,
 ) -> PyTree:
-    """Every client's reward by rank: the mean of its own update and of those of all clients that score lower.
+    """Every client's reward by rank: the mean of its own update and the updates of all clients with lower scores.
 
-    With clients in ascending order of ``score``, that at position i (from 0) gets ``(1/(i+1)) sum_{j<=i} updates_j``.
+    Clients are sorted by ascending ``score``. Position i (from 0) receives ``(1/(i+1)) sum_{j<=i} updates_j``.
 
     Args:
       updates: a pytree whose leaves are ``[N, ...]``, each new minus old.
-      score: ``[N]``, e.g. validation accuracy after local training; ties go by id.
+      score: ``[N]``, e.g. validation accuracy after local training; equal scores are ordered by id.
       ids: ``[N]`` client ids; None: 0..N-1.
-      present: ``[N]`` clients that trained; None: all. The others have an update of zero, which counts in the means.
+      present: ``[N]`` clients that trained; None: all. An absent client counts in the means with an update of zero.
 
     Returns:
       A pytree whose leaves are ``[N, ...]``, in the order and dtypes of ``updates``.
@@ -208,12 +209,12 @@ def rank_rewards(
 
 
 def ceiling_of(value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
-    """``ceil(value)`` that does not count a rounding error: 2.0000000002 gives 2."""
+    """``ceil(value)`` with tolerance for rounding errors: 2.0000000002 gives 2."""
     return jnp.ceil(value - jnp.minimum(1e-6 * jnp.maximum(1, value), 0.5)).astype(jnp.int32)
 
 
 def columns_of(ids: Any, count: int, axis_name: AxisName | None) -> Int[Array, " S"]:
-    """Client ids of ``count`` rows: as given, else from 0 on in the order of the rows of all devices or lanes."""
+    """Client ids of ``count`` rows: ``ids``, or else consecutive numbers from 0 over all devices or lanes."""
     if ids is not None:
         return jnp.asarray(ids)
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
@@ -223,7 +224,7 @@ def columns_of(ids: Any, count: int, axis_name: AxisName | None) -> Int[Array, "
 def _columns(
     rates: Array, ids: Any, present: Any, axis_name: AxisName | None
 ) -> tuple[Int[Array, " S"], Bool[Array, " S"], Callable[[Array], Array]]:
-    """Ids and presence of all columns, and what takes one's own columns out of a result."""
+    """Ids and presence of all columns, and a function that cuts this device's own columns out of a result."""
     lanes = 1 if axis_name is None else jax.lax.psum(1, axis_name)
     given = ids if ids is not None else present
     count = rates.shape[0] // lanes if given is None else jnp.asarray(given).shape[0]
@@ -237,7 +238,7 @@ def _columns(
 
 
 def _count(rates: Float[Array, " R"], joined: Int[Array, ""]) -> Int[Array, " R"]:
-    """How many others a client with each rate is given."""
+    """The number of other clients whose updates a client with each rate receives."""
     others = (joined - 1).astype(rates.dtype)
     return jnp.clip(ceiling_of(rates * others), 0, jnp.maximum(joined - 1, 0))
 
@@ -250,8 +251,8 @@ def _drawn(
     count: Int[Array, " R"],
     population: int,
 ) -> Bool[Array, "R S"]:
-    """``count[r]`` of the eligible columns of each row, uniformly; all of them where they are fewer."""
-    # The low bits of a random number are the id: all differ, so that no tie lets in one too many.
+    """Draws ``count[r]`` of the eligible columns of row r uniformly; all of them if there are fewer."""
+    # The low bits of a random number hold the id, so no two numbers tie and no row draws too many columns.
     low = jnp.uint32((1 << max(population - 1, 1).bit_length()) - 1)
 
     def number(row: Array, id: Array) -> Array:
@@ -265,6 +266,6 @@ def _drawn(
 
 
 def _means(chosen: Bool[Array, "R S"], dtype: Any) -> Float[Array, "R S"]:
-    """Rows that average what is chosen."""
+    """Weights with which each row averages its chosen columns."""
     size = jnp.sum(chosen, axis=1, keepdims=True).astype(dtype)
     return jnp.where(chosen, 1 / jnp.maximum(size, 1), jnp.zeros((), dtype))

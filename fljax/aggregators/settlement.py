@@ -1,7 +1,7 @@
-"""IP-FL's token manager: what members pay, what they are refunded, and how they share the rest.
+"""IP-FL's token manager: members' payments, refunds and rewards.
 
-Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, equations (9)-(13), in the shapes of the
-authors' code. See ``fljax.aggregators.tokens`` for bids, for the scheduler and for what a ``key`` is for.
+Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, equations (9)-(13), in the form of the
+authors' code. ``fljax.aggregators.tokens`` has bids and the scheduler, and explains the argument ``key``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from fljax.aggregators.tokens import Tokens
 
-# A product with a share that rounding has moved by less than this counts as exact.
+# Tolerance for rounding errors in a product with a share.
 _ROUNDING = 1e-6
-# What a key is folded with for ties in the two halves of the rewards.
+# Numbers folded into the key to break ties in the two halves of the rewards.
 _CONTRIBUTION_TIES, _PARTICIPATION_TIES = 2, 3
 
 
 class Ledger(NamedTuple):
-    """The books after a round, and what moved.
+    """Balances after a round, and the round's transfers.
 
     Attributes:
-      tokens: ``[N]`` of clients.
-      pools: ``[C]`` of clusters.
-      best: ``[C]`` best accuracy of each cluster so far; 0 where there is none yet.
-      paid: ``[N, C]`` from clients to pools.
-      reimbursed: ``[N, C]`` back to those who paid.
-      rewarded: ``[N, C]`` from pools to clients.
+      tokens: ``[N]``, the clients' balances.
+      pools: ``[C]``, the clusters' balances.
+      best: ``[C]``, best accuracy of each cluster so far; 0 if there is none yet.
+      paid: ``[N, C]``, payments from clients to pools.
+      reimbursed: ``[N, C]``, refunds from pools to the members that paid.
+      rewarded: ``[N, C]``, rewards from pools to clients.
     """
 
     tokens: Tokens
@@ -50,7 +50,7 @@ class Ledger(NamedTuple):
 def cluster_utility(
     accuracy: Float[Array, " C"], best: Float[Array, " C"], *, most: float | Array = 1.0
 ) -> Float[Array, " C"]:
-    """``U_c = clip((A_c - best_c) / best_c, 0, most)``; 0 where there is no best accuracy yet, or no accuracy (NaN).
+    """``U_c = clip((A_c - best_c) / best_c, 0, most)``; 0 if ``best_c`` is 0 (none yet) or ``A_c`` is NaN.
 
     Source: IP-FL, equation (11).
     """
@@ -77,40 +77,42 @@ def settle_tokens(
     ranked: Literal["members", "all"] = "members",
     key: Key[Array, ""] | None = None,
 ) -> Ledger:
-    """Books one round: members pay, are refunded as far as the model did not improve, and share what is left.
+    """Settles one round: members pay, get a refund that shrinks as the model improves, and share the rest of the pool.
 
     1. Every member k of cluster c pays ``price`` into pool ``P_c``.
-    2. ``floor(P_c most_reimbursed (1 - U_c / most_utility))`` goes back to the members in equal parts, where ``U_c`` is
-       ``cluster_utility``; nothing does while the cluster has no best accuracy. Then ``best_c <- max(best_c, A_c)``.
-    3. Of the n members the one in place i (0: largest contribution) is given ``(n - i) P_c / (n (n + 1))``: half of the
-       pool. The rest is shared by places in participation, ``(n' - i) P_c' 2 / (n' (n' + 1))``.
+    2. The pool refunds ``floor(P_c most_reimbursed (1 - U_c / most_utility))`` to its members in equal parts, where
+       ``U_c`` is ``cluster_utility``. A cluster without a best accuracy refunds nothing. Then
+       ``best_c <- max(best_c, A_c)``.
+    3. Of the n members, the one in place i (0: largest contribution) receives ``(n - i) P_c / (n (n + 1))``: in all,
+       half of the pool. The rest is shared by places in participation, ``(n' - i) P_c' 2 / (n' (n' + 1))``.
 
     Args:
-      tokens: ``[N]``. A client is a member of no more clusters than it can pay for, those of the lowest numbers.
-      pools: ``[C]`` before the round; what cannot be divided stays there.
+      tokens: ``[N]``. A client that cannot pay for all its clusters remains a member of those with the lowest numbers.
+      pools: ``[C]`` before the round; an indivisible remainder stays in the pool.
       best: ``[C]`` best accuracy so far, 0 for none.
-      members: ``[N, C]``, who trained which cluster's model.
+      members: ``[N, C]``, True where a client trained a cluster's model.
       contribution: ``[N, C]``.
       participation: ``[N, C]``, how often each client trained each cluster's model.
-      accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows; NaN where nobody could
-        tell: then members only pay.
-      price: what each member pays, above 0; a whole number for whole tokens (a traced one is rounded up).
-      integer: every amount is rounded down to a whole token. Refunds of more than 2^24 tokens are exact to single
-        precision, all other amounts are exact. Otherwise tokens are divided continuously.
+      accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows. NaN: unknown; members
+        then pay, but receive nothing.
+      price: payment of each member, above 0; a whole number for whole tokens (a traced price is rounded up).
+      integer: round every amount down to a whole token. Refunds of more than 2^24 tokens are exact to single
+        precision, all other amounts are exact. False: tokens are divided continuously.
       most_utility: the paper's I_max, above 0.
       most_reimbursed: the paper's T_max, in [0, 1].
-      ranked: who shares the second half: "members", or "all" clients, as in the authors' code.
-      key: of the round: who comes first where contributions or participations tie; None: the lower id, in every round.
+      ranked: the clients that share the second half: "members", or "all" clients, as in the authors' code.
+      key: the round's key, which orders clients whose contributions or participations tie; None: the lower id comes
+        first, in every round.
 
     Returns:
-      The Ledger, in the dtypes of ``tokens`` and ``pools`` (floats where whole numbers are to be divided);
-      ``sum(tokens) + sum(pools)`` is that of the arguments, exactly for integers. No entry is below 0 unless one of the
-      arguments is.
+      The Ledger, in the dtypes of ``tokens`` and ``pools`` (floats if whole numbers must be divided). The total
+      ``sum(tokens) + sum(pools)`` does not change; for integers this is exact. No entry is negative unless an argument
+      has a negative entry.
 
     Raises:
-      ValueError: if ``ranked`` is no valid name; if ``price`` is not above 0, no whole number for whole tokens, or more
-        than their dtype holds; if the sum of all whole tokens is (under a transform, where it cannot be seen, nothing
-        is booked then).
+      ValueError: if ``ranked`` is not a valid name; if ``price`` is not above 0, not whole for whole tokens, or exceeds
+        their dtype; if the sum of all whole tokens exceeds their dtype (under a transform, which hides the sum, nothing
+        is settled instead).
 
     Source: IP-FL, equations (9)-(13).
     """
@@ -123,7 +125,7 @@ def settle_tokens(
     check_price(price, integer, kind)
     given, kept = (x.dtype if integer or jnp.issubdtype(x.dtype, jnp.inexact) else kind for x in (tokens, pools))
     held, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
-    parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # of whole tokens: they stay
+    parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # fractions, which stay
     cost = price_in(price, kind)
     members = members & covered(jnp.cumsum(members, axis=1), held[:, None], cost)
     if integer:
@@ -160,26 +162,26 @@ def settle_tokens(
 
 
 def _whole_kind(tokens: Array, pools: Array) -> Any:
-    """The integers in which whole tokens are counted: the wider of the two that are given, by default int32."""
+    """The integer dtype for whole tokens: the wider dtype of the two arguments, at least int32."""
     kinds = [x.dtype for x in (tokens, pools) if jnp.issubdtype(x.dtype, jnp.integer)]
     return max([*kinds, jnp.dtype(jnp.int32)], key=lambda kind: jnp.iinfo(kind).max)
 
 
 def _real_kind(*amounts: Array) -> Any:
-    """The floats in which divisible tokens are counted: the widest that are given, float32 at least."""
+    """The floating dtype for divisible tokens: the widest dtype of the arguments, at least float32."""
     kinds = [x.dtype for x in amounts if jnp.issubdtype(x.dtype, jnp.inexact)]
     return max([*kinds, jnp.dtype(jnp.float32)], key=lambda kind: kind.itemsize)
 
 
 def _whole_part(x: Array, kind: Any) -> Array:
-    """The whole tokens of ``x``, as far as ``kind`` holds them."""
+    """The whole tokens of ``x``, limited to the range of ``kind``."""
     if jnp.issubdtype(x.dtype, jnp.integer):
         return x.astype(kind)
     return jnp.minimum(jnp.floor(x), _below(x.dtype, kind)).astype(kind)
 
 
 def _below(dtype: Any, kind: Any) -> Array:
-    """The largest number of a floating dtype that the integers ``kind`` hold."""
+    """The largest number of a floating dtype that fits the integer dtype ``kind``."""
     return jnp.nextafter(jnp.asarray(2.0 ** (jnp.iinfo(kind).bits - 1), dtype), jnp.zeros((), dtype))
 
 
@@ -187,13 +189,13 @@ def _fits(held: Array, pool: Array) -> Array:
     """Whether the sum of all tokens fits their dtype.
 
     Raises:
-      ValueError: if it does not, and the values are known.
+      ValueError: if the sum does not fit and the values are known.
     """
     most = jnp.iinfo(pool.dtype).max
     total = _known_sum(held, pool)
     if total is not None and total > most:
         raise ValueError(f"expected all tokens to sum to at most {most}, which {pool.dtype} holds, got {total}")
-    # Where floats say that the sum is less than 1.5 times the most, that of unsigned integers is exact.
+    # If the sum in floats is below 1.5 * most, the sum in unsigned integers is exact.
     rough = jnp.sum(held.astype(float)) + jnp.sum(pool.astype(float))
     unsigned = jnp.uint32 if jnp.iinfo(pool.dtype).bits == 32 else jnp.uint64
     total = jnp.sum(held.astype(unsigned)) + jnp.sum(pool.astype(unsigned))
@@ -201,7 +203,7 @@ def _fits(held: Array, pool: Array) -> Array:
 
 
 def _known_sum(*amounts: Array) -> int | None:
-    """The sum of all entries; None under a transform, or where other hosts hold some of them."""
+    """The sum of all entries; None under a transform, or if other hosts hold some entries."""
     try:
         return sum(sum(np.asarray(each).tolist()) for each in amounts)
     except (jax.errors.TracerArrayConversionError, RuntimeError):
@@ -209,7 +211,7 @@ def _known_sum(*amounts: Array) -> int | None:
 
 
 def _part(pool: Array, share: Array) -> Array:
-    """``pool * share``, rounded down where the pool is whole; all of it for a share of 1."""
+    """``pool * share``, rounded down for whole tokens; the whole pool for a share of 1."""
     product = pool.astype(share.dtype) * share
     if jnp.issubdtype(pool.dtype, jnp.integer):
         product = jnp.floor(product + jnp.minimum(_ROUNDING * jnp.maximum(product, 1), 0.5))
@@ -222,12 +224,12 @@ def _divided(amount: Array, by: Array) -> Array:
 
 
 def _left(amount: Array, taken: Array) -> Array:
-    """``amount [X]`` less the sums of ``taken [Y, X]``, which rounding may make larger by a trace; debts stay."""
+    """``amount [X] - sum_Y taken [Y, X]``. Rounding does not make the result negative; a negative amount stays."""
     return jnp.maximum(amount - jnp.sum(taken, axis=0), jnp.minimum(amount, 0))
 
 
 def _shares(among: Bool[Array, "N C"], value: Array, pool: Array, factor: int, key: Any) -> Array:
-    """``factor (n - i) P / (n (n + 1))`` for those in place i of n by descending value, rounded down if P is whole."""
+    """``factor (n - i) P / (n (n + 1))`` for place i of n by descending value; rounded down if P is whole."""
     place = ranks(value, among, key, axis=0).astype(pool.dtype)
     count = jnp.maximum(jnp.sum(among, axis=0), 1).astype(pool.dtype)[None, :]
     points, pool = jnp.where(among, count - place, 0), pool[None, :]

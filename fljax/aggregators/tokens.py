@@ -1,15 +1,15 @@
-"""IP-FL's market: clients bid for clusters, the scheduler chooses among bidders, payments, refunds and rewards follow.
+"""IP-FL's market: clients bid for clusters, and the scheduler selects among the bidders.
 
-Everything is ``[N, C]`` (clients by id, clusters) or ``[C]``. Tokens are only moved: their sum with that of the pools
-never changes. That sum must fit the dtype of the tokens: 2^31 - 1 in int32.
+Arrays are ``[N, C]`` (clients by id, clusters) or ``[C]``. Tokens only move between clients and pools: the sum of all
+tokens and pools never changes. That sum must fit the dtype of the tokens: at most 2^31 - 1 in int32.
 
-Where clients or clusters tie, functions take a ``key``: of the round, so that no client is favoured for ever. Each pair
-of client and cluster then has a random number that depends on the key, the client's id and the cluster, but not on
-other clients (``lots``). Without a key ties go to the lower number, in every round.
+Functions break ties between clients or clusters with a ``key``. The key changes every round, so that no client is
+favoured for ever. Each pair of client and cluster has a random number (``lots``) that depends on the key, the client's
+id and the cluster, but not on other clients. Without a key, the lower number wins every tie.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, equations (9)-(13), Algorithms 1 and 2.
-Reconstructed where the printed text leaves gaps: the threshold of a bid, the decay of exploration, and the shapes of
-equations (11)-(13), which are those of the authors' code.
+The printed text leaves gaps. Reconstructed here: the threshold of a bid, the decay of exploration, and the form of
+equations (11)-(13), taken from the authors' code.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
     Tokens = Int[Array, " N"] | Float[Array, " N"]
 
-# A share, or a product with a share, that rounding has moved by less than this counts as exact.
+# Tolerance for rounding errors in a share or in a product with a share.
 _ROUNDING = 1e-6
-# What a key is folded with for ties in a schedule.
+# Number folded into the key to break ties in a schedule.
 _TIES = 1
 
 
 class Schedule(NamedTuple):
-    """Whom each cluster trains with in a round; rows that are not present are empty."""
+    """The client ids in each cluster's slots in a round; slots that are not ``present`` are empty."""
 
     id: Int[Array, "C K"]
     present: Bool[Array, "C K"]
 
 
 def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
-    """``[N, C]`` random numbers that order what ties, the smallest first; row k depends on the key and k alone."""
+    """``[N, C]`` random numbers that break ties, the smallest first; row k depends only on the key and k."""
     draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:])  # noqa: E731
     return jax.vmap(draw)(jnp.arange(shape[0]))
 
 
 def check_price(price: Any, whole: bool, dtype: Any) -> None:
-    """Raises a ValueError if a price is no amount of tokens; arrays and traced values are not looked at."""
+    """Raises a ValueError if a price is not a valid amount of tokens; arrays and traced values are not checked."""
     if not isinstance(price, int | float | np.number):
         return
     if not 0 < price < math.inf:
@@ -72,21 +72,22 @@ def bid_preferences(
     rule: Literal["threshold", "argmax"] = "threshold",
     key: Key[Array, ""] | None = None,
 ) -> Bool[Array, "N C"]:
-    """``{c : u_kc >= least_importance}``: the clusters that a client wants to train, as far as its tokens go.
+    """``{c : u_kc >= least_importance}``: the clusters that a client bids for, limited by its tokens.
 
     Args:
-      accuracy: ``[N, C]`` of every cluster's model on the client's validation rows; ``u`` are its importance weights.
-      tokens: ``[N]``; a client bids ``price`` for each cluster, for that of the largest u first.
+      accuracy: ``[N, C]``, of each cluster's model on the client's validation rows; u is ``importance_weights`` of it.
+      tokens: ``[N]``; a client bids ``price`` for each cluster, in descending order of u.
       least_importance: the threshold; None: ``1 / C``, an average share.
-      price: of one bid; see ``affordable``.
+      price: price of one bid; see ``affordable``.
       rule: "threshold", or "argmax": the one cluster whose model is most accurate, as in the authors' code.
-      key: of the round: which of a client's clusters comes first where their u are equal; None: the lowest c.
+      key: the round's key, which orders a client's clusters of equal u; None: the lowest c first.
 
     Returns:
-      ``[N, C]``. Who finds no cluster important enough bids for the one of the largest u; who cannot pay does not bid.
+      ``[N, C]``. A client without a cluster above the threshold bids for the cluster of largest u. A client that cannot
+      pay does not bid.
 
     Raises:
-      ValueError: if ``rule`` is no valid name, or ``price`` is no amount of tokens.
+      ValueError: if ``rule`` is not a valid name, or ``price`` is not a valid amount of tokens.
 
     Source: IP-FL, Algorithm 2 (ClientPreferences).
     """
@@ -112,15 +113,15 @@ def affordable(
     price: int | float | Array = 1,
     key: Key[Array, ""] | None = None,
 ) -> Bool[Array, "N C"]:
-    """Of what is wanted the first ``floor(tokens / price)``, by descending priority.
+    """The ``floor(tokens / price)`` wanted clusters of highest priority, for each client.
 
     Args:
       priority: ``[N, C]``.
       wanted: ``[N, C]``.
       tokens: ``[N]``.
-      price: above 0. Beside whole tokens one that is no whole number is rounded up. A traced one counts as 0 below 0,
-        and as the most that the dtype of whole tokens holds above that.
-      key: of the round: which of a client's clusters comes first where priorities tie; None: the lowest c.
+      price: above 0. For whole tokens, the price is rounded up to a whole number. A traced price is clipped at 0 and,
+        for whole tokens, at the largest number of their dtype.
+      key: the round's key, which orders a client's clusters of equal priority; None: the lowest c first.
 
     Raises:
       ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds.
@@ -134,9 +135,9 @@ def affordable(
 
 
 def ranks(value: Array, among: Array, key: Any, *, axis: int) -> Array:
-    """Places by descending value, from 0 on, along an axis of ``[N, C]``: first those ``among``; ties by lot.
+    """Places by descending value, from 0, along an axis of ``[N, C]``: first the entries in ``among``; ties by lot.
 
-    Between clients (axis 0) every client has one lot for all clusters, so that names of clusters do not matter.
+    Along axis 0 a client has one lot for all clusters, so the numbering of clusters does not matter.
     """
     columns = 1 if axis == 0 else value.shape[1]
     lot = () if key is None else (jnp.broadcast_to(lots(key, (value.shape[0], columns)), value.shape),)
@@ -151,7 +152,7 @@ def price_in(price: Any, dtype: Any) -> Array:
 
 
 def whole_in(amount: Any, most: int, dtype: Any) -> Array:
-    """An amount of tokens, known or traced, rounded up to a whole number from 0 to ``most``, without overflow."""
+    """Rounds an amount of tokens, known or traced, up to a whole number in 0..``most``, without overflow."""
     if isinstance(amount, int | float | np.number):
         return jnp.asarray(min(max(math.ceil(amount), 0), most), dtype)
     amount = jnp.asarray(amount)
@@ -163,10 +164,10 @@ def whole_in(amount: Any, most: int, dtype: Any) -> Array:
 
 
 def covered(count: Array, tokens: Array, price: Array) -> Array:
-    """Whether ``tokens`` pay for ``count`` times the price. Whole tokens are divided: a product would overflow."""
+    """Whether ``tokens`` cover ``count`` times the price. Whole tokens are divided, as a product could overflow."""
     if jnp.issubdtype(tokens.dtype, jnp.integer):
         return (price == 0) | (count <= tokens // jnp.maximum(price, 1))
-    return count.astype(tokens.dtype) * price <= tokens  # a quotient of floats may round up
+    return count.astype(tokens.dtype) * price <= tokens  # a floating-point quotient may round up
 
 
 # --- Scheduling ---------------------------------------------------------------------------------------------
@@ -184,9 +185,9 @@ def exploration_share(
 
     Args:
       participation: ``[N, C]``, how often each client trained each cluster's model.
-      eligible: ``[N]``, who is counted; None: all.
-      initial: share of random slots while nobody was selected.
-      least: below which it does not fall.
+      eligible: ``[N]``, the clients to count; None: all.
+      initial: share of random slots before any client was selected.
+      least: the smallest share of random slots.
 
     Source: IP-FL, section 4.3, after Oort; the numbers are Oort's.
     """
@@ -205,16 +206,16 @@ def schedule(
     *,
     slots: int,
 ) -> Schedule:
-    """Fills the slots of every cluster: the largest contributions among its bidders, and some bidders at random.
+    """Fills the slots of every cluster with the bidders of largest contribution and some bidders at random.
 
-    ``K_r = ceil(epsilon_c K)`` slots are random, the others go to the largest contributions; where no more than K bid,
-    all of them are selected.
+    ``K_r = ceil(epsilon_c K)`` slots are random; the other slots go to the largest contributions. If a cluster has at
+    most K bidders, all of them are selected.
 
     Args:
-      key: of this round; a client's draw does not depend on who else bids. Ties are broken by it as well.
-      bids: ``[N, C]``; multiply by who is available first.
-      contribution: ``[N, C]``, the last that is known.
-      participation: ``[N, C]``; who was never selected in a cluster ranks behind all who were. These tie.
+      key: the key of this round, which also breaks ties. A client's draw does not depend on the other bidders.
+      bids: ``[N, C]``; multiply by the availability of clients first.
+      contribution: ``[N, C]``, the last known values.
+      participation: ``[N, C]``; clients never selected in a cluster rank behind all others, and tie with each other.
       exploration: ``[C]``, the share of random slots (``exploration_share``).
       slots: K for each cluster.
 

@@ -1,4 +1,4 @@
-"""Algorithms on the protocol of ``fljax.types``, one file each, and the REGISTRY that names them."""
+"""Algorithms in the protocol of ``fljax.types``, one file each, and their REGISTRY by name."""
 
 from fljax.algorithms.afl import afl as afl
 from fljax.algorithms.cgsv import cgsv as cgsv

@@ -1,8 +1,8 @@
 """AFL: the model that is best for the worst mixture of clients.
 
 Source: Mohri et al., "Agnostic federated learning" (ICML 2019), Algorithm 1 (Stochastic-AFL), with the stochastic
-gradient over all clients of section 4.2. Deviations: where clients are absent their share of lambda is kept, and the
-rest is projected onto what is left; gradients weigh in proportion among those present.
+gradient over all clients of section 4.2. Deviations: absent clients keep their share of lambda, and the shares of
+present clients are projected onto the remaining mass; gradients are averaged over present clients with weights lambda.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class AflServer(NamedTuple):
 
 
 class AflDown(NamedTuple):
-    """What a client is shown: the model that it takes the gradient of, and the one that it would use."""
+    """What a client receives: the model w for the gradient, and the mean of w, which it would use."""
 
     model: PyTree
     average: PyTree
 
 
 class AflRow(NamedTuple):
-    """What is recorded of a client: its loss, and its weight lambda."""
+    """A client's record: its loss, and its weight lambda."""
 
     loss: Float[Array, ""]
     weight: Float[Array, ""]
@@ -72,13 +72,13 @@ def afl(
     server_lr: float = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
-    """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; deployed is the mean of w.
+    """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; clients use the mean of w.
 
     Args:
       task: model and loss.
-      local: its learning rate is eta and its batch size that of the one batch of a round, whatever its steps say.
+      local: its learning rate is eta; its batch size is that of the single batch per round. Its steps are ignored.
       mixture_learning_rate: eta_lambda; 0 keeps lambda uniform. Losses are of the same batch at the old w.
-      clients_per_round: None, or the number of clients: AFL asks all of them.
+      clients_per_round: None, or the number of clients: AFL needs all clients in every round.
       server_lr: factor of the step; the paper has 1.
       server_optimizer: as for ``fedavg``.
 
@@ -128,7 +128,7 @@ def afl(
     ) -> tuple[AflServer, Info]:
         model, state = server_side.move(server.model, server.optimizer, mean(total), cohort.present)
         present = trees.set_rows(jnp.zeros(server.mixture.shape, bool), cohort.id, cohort.present, True)
-        # A loss may be reported as infinite; its share then is all there is.
+        # Reported losses may be infinite. The bound keeps lambda finite, and an infinite loss still takes all the mass.
         loss = jnp.minimum(rows.loss, LARGEST_LOSS).astype(server.mixture.dtype)
         raised = trees.add_rows(server.mixture, cohort.id, cohort.present, mixture_learning_rate * loss)
         left = jnp.sum(jnp.where(present, server.mixture, 0))

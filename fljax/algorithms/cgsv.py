@@ -1,9 +1,9 @@
-"""CGSV: clients are rewarded with the larger entries of the total update, the more the better theirs agrees with it.
+"""CGSV: clients receive the largest entries of the total update; more entries, the better their update agrees with it.
 
 Source: Xu et al., "Gradient driven rewards to guarantee fairness in collaborative machine learning" (NeurIPS 2021),
-Algorithm 1, as IAFL's authors' code runs it. Deviation: exactly ``ceil(Q n)`` entries of a layer are kept, where that
-code keeps at most ``n - 1`` (``quirk``). Also CGSV-IAFL, which is IAFL with these reputations as contributions (IAFL,
-Table 7) and of which no code was released.
+Algorithm 1, as in IAFL's authors' code. Deviation: exactly ``ceil(Q n)`` entries of a layer are kept; that code keeps
+at most ``n - 1`` (``quirk``). The module also has CGSV-IAFL: IAFL with these reputations as contributions (IAFL,
+Table 7); no code of it was released.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def cgsv(
       task: model and loss.
       local: how clients train.
       length: norm of an update, the paper's Gamma.
-      alpha: how much of the old reputation remains.
-      beta: altruism; large values give everybody everything.
+      alpha: weight of the old reputation.
+      beta: altruism; with large values every client receives the whole update.
       quirk: see ``fljax.aggregators.cgsv_rewards``.
-      clients_per_round: drawn uniformly without replacement; None: all. Who does not train has a cosine of 0, and is
-        rewarded all the same.
+      clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort has a cosine of 0
+        and still receives its reward.
 
     Returns:
       The algorithm; an unseen client gets the server's model, which moves by ``u``. Info by client: ``contribution``
@@ -124,14 +124,14 @@ def cgsv_iafl(
     reference_draw: Literal["own", "copied"] = "own",
     clients_per_round: int | None = None,
 ) -> Algorithm:
-    """IAFL whose contributions are CGSV's reputations, brought up to date in every round before rewards are drawn.
+    """IAFL with CGSV's reputations as contributions; each round updates reputations before it draws rewards.
 
-    Updates are normalised for the reputations only; rewards average them as they are.
+    Updates are normalised for the reputations only; rewards average the original updates.
 
     Args:
       task: model and loss.
       local: how clients train.
-      length: as for ``cgsv``; it makes no difference to a cosine but by rounding.
+      length: as for ``cgsv``; it changes cosines only by rounding.
       alpha: as for ``cgsv``.
       ceiling: as for ``iafl``.
       kappa: as for ``iafl``.
@@ -188,7 +188,7 @@ def _with_book(init_server: InitServer) -> InitServer:
 def _judged(
     book: Book, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
 ) -> tuple[Book, PyTree]:
-    """Reputations after a round, and ``u``."""
+    """The book after a round, and the total update ``u``."""
     unit = aggregators.cgsv_normalised(update, length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
     total = aggregators.weighted_sum(unit, weight)

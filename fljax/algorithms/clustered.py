@@ -16,7 +16,7 @@ from fljax.types import Judged, LocalData, Rows, Subset, Task
 
 
 class Clusters(NamedTuple):
-    """Server of an algorithm that keeps nothing but a model for each cluster."""
+    """Server of an algorithm that keeps only a model for each cluster."""
 
     models: PyTree  # [C, ...]
 
@@ -29,9 +29,9 @@ def check_clusters(clusters: int) -> int:
 
 
 def initial_models(task: Task, key: Key[Array, ""], clusters: int, *, alike: bool = False) -> PyTree:
-    """``[C, ...]`` initial models: the first one is ``task.init(key)``, as of an algorithm with one model.
+    """``[C, ...]`` initial models: the first one is ``task.init(key)``, as in an algorithm with one model.
 
-    The others are drawn with keys of their own, or with ``alike`` are the same model.
+    The others are drawn with other keys; with ``alike``, all are the first model.
     """
     first = task.init(key)
     if alike:
@@ -46,17 +46,17 @@ def judged_clusters(models: PyTree) -> dict[str, Judged]:
 
 
 def cluster_models(server: PyTree) -> dict[str, Judged]:
-    """The models of the clusters, of a server that has them under ``models``."""
+    """``models`` of an algorithm whose Server has the cluster models in the field ``models``."""
     return judged_clusters(server.models)
 
 
 def judge(task: Task, models: PyTree, data: LocalData) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """Loss and accuracy of every cluster's model on a client's validation rows; without any, on its training rows."""
+    """Loss and accuracy of every cluster's model on a client's validation rows (its training rows if it has none)."""
     return training.evaluate_each(task, models, validation(data), ragged=True)
 
 
 def validation(data: LocalData) -> Subset:
-    """A client's validation rows; of a client without any its training rows, without their noise."""
+    """A client's validation rows, or its training rows (without their noise) if it has none."""
     some, width = data.valid.rows.size > 0, max(each.rows.index.shape[-1] for each in (data.valid, data.train))
     pad = lambda each: jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1]))  # noqa: E731
     size = jnp.where(some, data.valid.rows.size, data.train.rows.size)
@@ -64,16 +64,16 @@ def validation(data: LocalData) -> Subset:
 
 
 def each(function: Callable[[PyTree], PyTree], models: PyTree) -> PyTree:
-    """``function`` of every model, stacked: as in ``evaluate_each`` one after another on a CPU."""
+    """``function`` of every model, stacked. On a CPU, models run one after another, as in ``evaluate_each``."""
     return jax.lax.map(function, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
 
 
 def row_losses(
     task: Task, models: PyTree, subset: Subset, key: Key[Array, ""] | None = None
 ) -> Float[Array, "C n_max"]:
-    """Every model's loss on each row of a subset, 0 beyond its last row; what lies there is not computed.
+    """Every model's loss on each row of a subset; padding rows have loss 0.
 
-    ``key`` is that of the noise of the features, as for ``evaluate``.
+    ``key`` draws the noise of the features, as for ``evaluate``.
     """
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     parts = -(-capacity // training.AT_ONCE)

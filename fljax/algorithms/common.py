@@ -1,4 +1,4 @@
-"""Parts that algorithms share: uniform selection, and everything of an algorithm with one model."""
+"""Parts that algorithms share: uniform selection, checks, and the parts of an algorithm with one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fljax.types import (
     along,
 )
 
-# Of papers that are the source of several algorithms and scenarios.
+# References of papers that are the source of several algorithms and scenarios.
 INCFL_REFERENCE = """@article{cho2022federate,
   title = {To Federate or Not To Federate: Incentivizing Client Participation in Federated Learning},
   author = {Cho, Yae Jee and Jhunjhunwala, Divyansh and Li, Tian and Smith, Virginia and Joshi, Gauri},
@@ -59,11 +59,11 @@ class Entry(NamedTuple):
       summary: one line for tables.
       reference: BibTeX of its source, or of all of its sources.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
-      needs_all: whether every client has to be asked in every round.
-      differentiable: hyper-parameters by which rounds are differentiable (``fljax.rollout``), with the arguments of
+      needs_all: whether every client must be polled in every round.
+      differentiable: hyper-parameters that rounds are differentiable in (``fljax.rollout``), with the arguments of
         ``example``.
-      flat: floats whose gradient is zero by construction there: a result depends on them by rounding, by ranks, by
-        choices or not at all.
+      flat: floats with zero gradient by construction in ``fljax.rollout``: results depend on them only through
+        rounding, ranks or discrete choices, or not at all.
     """
 
     build: Callable[..., Algorithm]
@@ -76,17 +76,17 @@ class Entry(NamedTuple):
 
 
 class SingleModel(NamedTuple):
-    """Server of an algorithm with a single model, and the state of the server's optimizer."""
+    """The Server of an algorithm with a single model: the model and the state of the server's optimizer."""
 
     model: PyTree
     optimizer: PyTree = ()
 
 
 def cohort_size(clients_per_round: int | None, population: int) -> int:
-    """Rows of the cohort: ``min(clients_per_round, population)``; None: all.
+    """Number of rows of the cohort: ``min(clients_per_round, population)``; None: the population.
 
     Raises:
-      ValueError: if it is not positive.
+      ValueError: if ``clients_per_round`` is not positive.
     """
     if clients_per_round is not None and clients_per_round < 1:
         raise ValueError(f"expected a positive clients_per_round, got {clients_per_round}")
@@ -96,18 +96,18 @@ def cohort_size(clients_per_round: int | None, population: int) -> int:
 def sample_uniform(
     key: Key[Array, ""], available: Available, rows: int
 ) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
-    """``min(rows, number available)`` clients without replacement: ids, and which rows are filled."""
+    """Draws ``min(rows, number available)`` clients without replacement: ids, and which rows are filled."""
     score = -jax.random.uniform(key, (available.population,))
     if available.among is not None:
         score = jnp.where(available.among, score, -jnp.inf)
-    # Not a sort: of a million clients that alone would take half a second. Ties go to the lower id.
+    # top_k, not a sort: sorting a million clients takes half a second. Ties go to the lower id.
     _, id = jax.lax.top_k(score, min(rows, available.population))
     id = id.astype(jnp.int32)
     return id, jnp.ones(id.shape, bool) if available.among is None else available.among[id]
 
 
 def select_uniform(clients_per_round: int | None) -> Select:
-    """The usual ``select``: a uniform sample of those available, without replacement, each in slot 0."""
+    """The usual ``select``: a uniform sample of available clients without replacement, each in slot 0."""
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
@@ -124,8 +124,8 @@ class ServerOptimizer(NamedTuple):
 
     Attributes:
       init: ``model -> state``.
-      move: ``(model, state, step, present [S]) -> (model, state)``: ``-step`` is what the optimizer takes for the
-        gradient. Nothing moves in a round without anybody.
+      move: ``(model, state, step, present [S]) -> (model, state)``: the optimizer treats ``-step`` as the gradient. An
+        empty round leaves model and state unchanged.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -133,12 +133,13 @@ class ServerOptimizer(NamedTuple):
 
 
 def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
-    """The server's optimizer by name: FedAvgM, FedAdam, FedYogi and whatever else optax has.
+    """The server's optimizer by name: FedAvgM, FedAdam, FedYogi or any other optimizer of optax.
 
     Args:
       rate: the server's learning rate.
-      chosen: a name of optax ("sgd": ``model + rate * step``), a mapping with ``name`` and the optimizer's other
-        arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or ``learning_rate -> GradientTransformation``.
+      chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a mapping with ``name`` and the
+        optimizer's other arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or
+        ``learning_rate -> GradientTransformation``.
 
     Raises:
       ValueError: if optax has no optimizer of that name.
@@ -153,7 +154,7 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
         gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)
         change, after = transformation.update(gradient, state, model)
-        # A learning rate in double precision must not change what is of single precision.
+        # A float64 learning rate must not change the dtype of float32 models.
         change, after = (
             jax.tree.map(lambda new, old: new.astype(old.dtype), *pair) for pair in ((change, model), (after, state))
         )
@@ -163,12 +164,12 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
 
 
 def init_model(task: Task) -> InitServer:
-    """``init_server`` of an algorithm with one model: the task's initial parameters."""
+    """``init_server`` of an algorithm with one model, the task's initial parameters."""
     return lambda key, census: SingleModel(task.init(key))
 
 
 def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
-    """As ``init_model``, with the state of the server's optimizer."""
+    """Like ``init_model``, with the state of the server's optimizer."""
 
     def init_server(key: Key[Array, ""], census: Census) -> SingleModel:
         model = task.init(key)
@@ -178,17 +179,17 @@ def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
 
 
 def send_model(server: SingleModel, seat: Seat) -> PyTree:
-    """Down is the model itself."""
+    """``send`` of an algorithm whose Down is the global model."""
     return server.model
 
 
 def received_model(down: PyTree) -> PyTree:
-    """Down is the model that all have in common."""
+    """``common`` of an algorithm whose Down is the global model."""
     return down
 
 
 def use_received_model(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-    """The client uses the model that it is shown, which is its own."""
+    """``personal`` of an algorithm whose Down is the client's own model."""
     return down
 
 
@@ -199,9 +200,9 @@ def single_model(
     train: Train,
     **others: Any,  # fields of Algorithm, each of a type of its own
 ) -> Algorithm:
-    """An algorithm with one model, drawn uniformly, shown to everybody and used as it is; ``others`` replace parts.
+    """An algorithm with one global model, sent to a uniform cohort and used by all clients; ``others`` replace fields.
 
-    Unless ``aggregate`` is among them the server keeps its model.
+    The default ``aggregate`` leaves the server unchanged.
     """
     usual = Algorithm(
         task=task,
@@ -222,11 +223,11 @@ def with_server_optimizer(
     server_lr: float | Array,
     optimizer: Optimizer,
 ) -> dict[str, Any]:
-    """``init_server`` and ``aggregate`` of an algorithm whose one model follows a direction.
+    """``init_server`` and ``aggregate`` of an algorithm with one model and a server optimizer.
 
     Args:
       task: gives the initial model.
-      contribute: what each client adds to the sums of a round, as in ``Streamed``.
+      contribute: the client's part of the sums of a round, as in ``Streamed``.
       direction: ``(total, rows, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
       server_lr: the server's learning rate.
       optimizer: see ``server_optimizer``.
@@ -249,7 +250,7 @@ def with_server_optimizer(
 
 
 def contribute_weighted(weight: Callable[[PyTree], float | Array]) -> Contribute:
-    """``contribute`` of a client that adds its update with the weight ``weight(up)``, which is recorded."""
+    """``contribute`` that adds the client's update with weight ``weight(up)`` and records the weight."""
 
     def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Array]:
         mass = trees.wide(weight(up))
@@ -259,21 +260,21 @@ def contribute_weighted(weight: Callable[[PyTree], float | Array]) -> Contribute
 
 
 def reported_size(weights: str, data: LocalData) -> Report:
-    """A report with the client's number of training samples, where ``weights`` is "size"; else an empty one."""
+    """A report with the client's number of training samples if ``weights`` is "size"; else an empty report."""
     return Report(size=data.train.rows.size) if weights == "size" else Report()
 
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
-    """The direction ``sum_k a_k update_k / sum_k a_k``, where ``a_k`` are the rows; Info: ``weight`` [row]."""
+    """The direction ``sum_k a_k update_k / sum_k a_k``, where ``rows`` are the ``a_k``; Info: ``weight`` [row]."""
     return mean(total), along("row", weight=normalise_weights(rows))
 
 
-# A client adds its update as it is, so that the direction is the plain mean over those present.
+# All clients have weight 1, so the direction is the plain mean over present clients.
 contribute_update = contribute_weighted(lambda up: 1.0)
 
 
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
-    """``init_server`` that first asks whether ``threshold`` is one number or has one for each client."""
+    """``init_server`` that first checks that ``threshold`` is one number or ``[N]``, and raises a ValueError if not."""
 
     def init(key: Key[Array, ""], census: Census) -> PyTree:
         population = census.train.shape[0]
@@ -293,26 +294,26 @@ def threshold_of(threshold: Array, id: Int[Array, " S"]) -> Array:
 
 
 def require_plain_sgd(local: Local, algorithm: str) -> None:
-    """Raises a ValueError unless clients take plain SGD steps, whose length an algorithm needs to know."""
+    """Raises a ValueError unless the local optimizer is plain SGD, whose step length the algorithm must know."""
     if local.optimizer != "sgd" or local.options:
         got = f"{local.optimizer!r}" + (f" with {dict(local.options)}" if local.options else "")
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
 def check_share(name: str, value: object) -> None:
-    """Raises a ValueError if a number that is known now is no share of 1; traced ones are not looked at."""
+    """Raises a ValueError if ``value`` is a number outside [0, 1]; traced values are not checked."""
     if isinstance(value, int | float) and not 0 <= value <= 1:
         raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
 
 
 def check_positive(name: str, value: object) -> None:
-    """Raises a ValueError if a number that is known now is not positive; traced ones are not looked at."""
+    """Raises a ValueError if ``value`` is a number that is not positive; traced values are not checked."""
     if isinstance(value, int | float) and not value > 0:
         raise ValueError(f"expected {name} to be positive, got {value}")
 
 
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
-    """Weights divided by their sum, for the record; zeros where the sum is zero."""
+    """Weights divided by their sum, for records; zeros if the sum is zero."""
     return divided(weights, jnp.sum(weights))
 
 

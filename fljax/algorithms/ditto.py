@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, beside which every client trains a personal model that is held near the global one.
+"""Ditto: FedAvg plus a personal model for each client, regularised towards the global model.
 
 Source: Li et al., "Ditto: fair and robust federated learning through personalization" (ICML 2021), Algorithm 1.
 Deviation: lambda is one number (the authors' code may choose one for each client by validation).
@@ -26,12 +26,12 @@ REFERENCE = """@inproceedings{li2021ditto,
   year = {2021}
 }"""
 
-# What is folded into the key of the personal stream: ``training.train`` takes 0 and 1.
+# Folded into the key for the personal training: ``training.train`` uses 0 and 1.
 PERSONAL = 2
 
 
 class DittoClient(NamedTuple):
-    """A client's personal model v_k, kept between rounds, and whether it ever trained one."""
+    """A client's personal model v_k, kept between rounds, and whether the client ever trained."""
 
     personal: PyTree
     trained: Bool[Array, ""]
@@ -54,20 +54,20 @@ def ditto(
 
     Args:
       task: model and loss.
-      local: how clients train for the global model, and what is not said otherwise for the personal one.
+      local: how clients train for the global model, and the defaults for the personal model.
       regularisation: lambda. 0: every client trains its personal model alone. The paper's grid is 0.1, 1, 2. Plain
         steps are stable where ``eta_p lambda`` is below 1.
-      personal_learning_rate: eta_p, which decays as that of ``local`` does; None: that of ``local``.
-      personal_epochs: passes for the personal model in every round, or
-      personal_steps: its steps; both None: as many as for the global one.
+      personal_learning_rate: eta_p, with the decay of ``local``; None: the learning rate of ``local``.
+      personal_epochs: epochs for the personal model in every round, or
+      personal_steps: steps for the personal model; both None: as for the global model.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep v_k.
       weights: as for ``fedavg``.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. What is deployed is v_k (an unseen client's is the global model, as is that of a client that never
-      trained); ``common`` is the global model, bit for bit that of ``fedavg``. Info: ``weight`` [row], normalised.
+      The algorithm. A client uses v_k; an unseen client, or one that never trained, uses the global model. ``common``
+      is the global model, bit for bit that of ``fedavg``. Info: ``weight`` [row], normalised.
 
     Raises:
       ValueError: as ``fedavg``, or if both ``personal_epochs`` and ``personal_steps`` are given or one is not positive.
@@ -105,7 +105,7 @@ def ditto(
 
 
 def _personal(local: Local, learning_rate: float | Array | None, epochs: int | None, steps: int | None) -> Local:
-    """How the personal model is trained."""
+    """The local settings of the personal model."""
     if epochs is not None and steps is not None:
         raise ValueError(
             f"expected at most one of personal_epochs and personal_steps, got personal_epochs={epochs}, "

@@ -1,10 +1,10 @@
 """FedALA: clients learn, entry by entry, how much of the global model's last layers enters their own.
 
 Source: Zhang et al., "FedALA: adaptive local aggregation for personalized federated learning" (AAAI 2023), Algorithm 1.
-Deviations: p counts parameter tensors, as the authors' code does (the paper: layers), and p = 0 means all of them; an
-epoch's loss is its mean over the rows (the code: that of its last batch); the first learning ends after at most
-``most_epochs``, a limit that neither has; the server has a learning rate and an optimizer (the defaults give the
-original).
+Deviations: p counts parameter tensors, as in the authors' code (the paper: layers), and p = 0 means all of them; an
+epoch's loss is its mean over the rows (the code: the loss of the last batch); the first learning of the weights ends
+after at most ``most_epochs`` (no limit in the paper or the code); the server has a learning rate and an optimizer (the
+defaults give the original).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REFERENCE = """@inproceedings{zhang2023fedala,
   year = {2023}
 }"""
 
-# What is folded into the key for learning the weights: ``training.train`` takes 0 and 1.
+# Folded into the key for learning the weights: ``training.train`` uses 0 and 1.
 WEIGHTS = 2
-# The first learning ends where the losses of the last so many epochs have a standard deviation below this; before more
-# than so many epochs it never does.
+# The first learning ends after more than LAST epochs, once the losses of the last LAST epochs have a standard deviation
+# below SETTLED.
 LAST, SETTLED = 10, 0.1
-# Layers that come first wherever the alphabet puts them.
+# Layers that always come first in the model's order.
 FIRST = ("embedding", "stem")
 
 Leaves = tuple["Array", ...]
@@ -46,7 +46,7 @@ class FedAlaClient(NamedTuple):
     """What a client keeps between rounds.
 
     Attributes:
-      model: theta_k, as it was after the last local training.
+      model: theta_k, the model after the last local training.
       weights: W for each of the top tensors, in the order of the parameters' leaves.
       learned: whether W was ever learned.
       trained: whether the client ever trained.
@@ -72,19 +72,20 @@ def fedala(
 ) -> Algorithm:
     """Local training starts at w in the lower tensors and at ``theta_k + (w - theta_k) W_k`` in the top ones.
 
-    Before that ``W <- clip(W - eta_W g (w - theta_k), 0, 1)`` for batches of a random share of the client's rows, with
-    g the gradient where training would start. This is repeated in a client's first learning until the loss settles, and
-    done for one epoch in later rounds; it is left out where w is theta_k. The server is FedAvg, weighing by size.
+    Before local training, ``W <- clip(W - eta_W g (w - theta_k), 0, 1)`` for batches of a random share of the client's
+    rows, where g is the gradient at the start of local training. A client's first learning of W repeats this until the
+    loss settles; later rounds take one epoch. W is not learned if w equals theta_k. The server is FedAvg with weights
+    by size.
 
     Args:
       task: model and loss.
       local: how clients train; W is learned with its batch size.
-      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Their order is that of
-        the model: fields of tuples as they are; names of dictionaries by the alphabet, numbers in them as numbers, and
-        a layer's bias last. After all others come the layers called ``dense``, ``dense_0`` and so on, and last of all
-        the head (``Task.is_head``); ``embedding`` and ``stem`` come first.
+      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Tensors are in the order
+        of the model: fields of tuples in their own order; dictionary names in alphabetical order, with numbers in
+        names compared as numbers and a layer's bias last. ``embedding`` and ``stem`` come first; layers called
+        ``dense``, ``dense_0`` and so on come after all others, and the head (``Task.is_head``) comes last.
       weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
-      sample: share of the rows on which W is learned, at least one row, drawn anew in every round.
+      sample: share of the rows on which W is learned, at least one row, drawn in every round.
       most_epochs: limit of the first learning. It ends earlier, after 11 epochs or more, once the losses of the last 10
         epochs have a standard deviation below 0.1.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep theta_k and W.
@@ -92,13 +93,12 @@ def fedala(
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. What is deployed is the newest global model merged with theta_k by the W that is kept (an unseen
-      client's is the global model, as is that of a client that never trained); ``common`` is the global model. Info:
-      ``weight`` [row], normalised.
+      The algorithm. A client uses the newest global model, merged with its theta_k by its W. An unseen client, or one
+      that never trained, uses the global model. ``common`` is the global model. Info: ``weight`` [row], normalised.
 
     Raises:
-      ValueError: as ``fedavg``, or if the model has fewer tensors than ``layers``, ``sample`` is a number that is no
-        share of 1, or ``most_epochs`` is not positive.
+      ValueError: as ``fedavg``, or if the model has fewer tensors than ``layers``, ``sample`` is a number outside
+        [0, 1], or ``most_epochs`` is not positive.
     """
     check_share("sample", sample)
     if most_epochs < 1:
@@ -113,7 +113,7 @@ def fedala(
         return tuple(leaf for leaf, is_top in zip(jax.tree.leaves(model), top, strict=True) if is_top)
 
     def start(received: PyTree, own: PyTree, weights: Leaves) -> PyTree:
-        """Where local training would begin."""
+        """The model at the start of local training."""
         leaves, structure = jax.tree.flatten(received)
         mixed = iter(old + (new - old) * w for old, new, w in zip(tops(own), tops(received), weights, strict=True))
         return jax.tree.unflatten(
@@ -121,7 +121,7 @@ def fedala(
         )
 
     def learn(key: Key[Array, ""], received: PyTree, client: FedAlaClient, subset: Subset) -> FedAlaClient:
-        """The client with new W."""
+        """The client's state with new weights W."""
         same = jnp.stack(jax.tree.leaves(jax.tree.map(jnp.array_equal, client.model, received)))
         limit = jnp.where(jnp.all(same), 0, jnp.where(client.learned, 1, most_epochs))
         some = _some(jax.random.fold_in(key, 0), subset, sample)
@@ -171,10 +171,10 @@ def fedala(
 
 
 def top_tensors(task: Task, layers: int) -> list[bool]:
-    """Which of the parameters' leaves are among the last ``layers`` in the model's order; 0: all.
+    """Whether each leaf of the parameters is among the last ``layers`` in the model's order; 0: all.
 
     Raises:
-      ValueError: if there are not so many.
+      ValueError: if ``layers`` is not a whole number from 0 to the number of leaves.
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
@@ -190,7 +190,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     def place(path: jax.tree_util.KeyPath) -> tuple[tuple[Any, ...], ...]:
         found = []
         for depth, part in enumerate(path):
-            # Fields of a tuple, and whatever else has an order of its own, keep it.
+            # Fields of a tuple, and other containers with an order, keep their order.
             number = seen.setdefault(jax.tree_util.keystr(path[: depth + 1]), len(seen))
             name = str(part.key) if isinstance(part, jax.tree_util.DictKey) else None
             found.append((number,) if name is None else (name == "bias", _natural(name)))
@@ -210,12 +210,12 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
 
 
 def _natural(name: str) -> list[int | str]:
-    """A name for sorting: text and numbers in turn."""
+    """A sorting key for a name: its text and numbers in turn."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _some(key: Key[Array, ""], subset: Subset, share: float | Array) -> Subset:
-    """A random share of a subset's rows, to the nearest number of rows, and at least one."""
+    """A random share of a subset's rows; the number of rows is rounded and at least one."""
     size, capacity = subset.rows.size, subset.rows.index.shape[-1]
     wanted = jnp.round(jnp.asarray(share) * size).astype(size.dtype)
     order = jnp.clip(training.shuffle(key, size, capacity), 0, capacity - 1)

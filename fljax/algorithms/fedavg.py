@@ -2,7 +2,7 @@
 
 Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017),
 Algorithm 1. Deviations: the average is over updates, with a server learning rate (1 gives the original); sizes or
-uniform weights by flag; the cohort is drawn uniformly.
+uniform weights, by flag; the cohort is drawn uniformly.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def fedavg(
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
       server_lr: server learning rate eta_g.
-      server_optimizer: a name of optax, or a mapping with ``name`` and its options, e.g. ``{"name": "sgd", "momentum":
-        0.9}`` (FedAvgM) or ``"adam"`` (FedAdam); the negated mean update is its gradient.
+      server_optimizer: the name of an optax optimizer, e.g. ``"adam"`` (FedAdam), or a mapping with ``name`` and
+        options, e.g. ``{"name": "sgd", "momentum": 0.9}`` (FedAvgM); its gradient is the negated mean update.
 
     Returns:
       The algorithm. Info: ``weight`` [row], normalised.

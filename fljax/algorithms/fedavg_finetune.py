@@ -1,7 +1,7 @@
-"""FedAvg-finetune: FedAvg, after which every client trains the model on its own data before it uses it.
+"""FedAvg-finetune: FedAvg, with local training of the global model before each client uses it.
 
-Source: IAFL, section 6, which compares with it: uniform averaging, then one epoch at the initial learning rate.
-Deviation: none; any model on the way is tuned when it is judged.
+Source: IAFL, section 6, a baseline: uniform averaging, then one epoch at the initial learning rate. Deviation: none;
+every evaluation during the run tunes the current global model.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def fedavg_finetune(
     server_lr: float = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
-    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` passes at the learning rate of round 0, with FedAvg's ``w``.
+    """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at the learning rate of round 0, with FedAvg's ``w``.
 
     Args:
       task: model and loss.
-      local: how clients train; tuning takes its optimizer and batch size.
+      local: how clients train; tuning uses its optimizer and batch size.
       tune_epochs: passes over the client's training rows; 0: FedAvg.
       clients_per_round: as for ``fedavg``.
       weights: as for ``fedavg``.

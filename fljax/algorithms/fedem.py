@@ -1,9 +1,9 @@
-"""FedEM: every client's data are a mixture of what a few shared components describe.
+"""FedEM: every client's data are a mixture of a few shared component distributions, with one model each.
 
 Source: Marfoq et al., "Federated multi-task learning under a mixture of distributions" (NeurIPS 2021), Algorithm 1.
-Deviations: only the cohort is averaged (the authors' code averages all clients, those that were not drawn with their
-last copies); updates are averaged, with a server learning rate (1 gives the original); before a client uses the
-components it takes some E-steps on its training rows, whether it was seen or not.
+Deviations: only the cohort is averaged (the authors' code averages all clients, with the last copies of clients that
+were not drawn); updates are averaged, with a server learning rate (1 gives the original); every client, seen or unseen,
+takes some E-steps on its training rows before it uses the components.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFERENCE = """@inproceedings{marfoq2021federated,
   year = {2021}
 }"""
 
-# A component's share of a mixture below this counts as this in logarithms.
+# Lower bound of a component's share in logarithms.
 SMALLEST = 1e-12
 
 
@@ -49,14 +49,14 @@ class FedEMUp(NamedTuple):
 
 
 class FedEMRow(NamedTuple):
-    """What is recorded of a client: its mixture, and its weight in the sum."""
+    """A client's record: its mixture, and its weight in the sum."""
 
     mixture: Float[Array, " C"]
     mass: Float[Array, ""]
 
 
 class Mixture(NamedTuple):
-    """What a client uses: the components, and its shares of them."""
+    """The model that a client uses: the components, and the client's mixture."""
 
     models: PyTree  # [C, ...]
     mixture: Float[Array, " C"]
@@ -73,23 +73,23 @@ def fedem(
 ) -> Algorithm:
     """E-step ``r_i(c) = softmax_c(log pi_k(c) - loss(w_c; i))``, ``pi_k = mean_i r_i``, LocalSGD of each component.
 
-    The M-step trains w_c on ``sum_i r_i(c) loss(w_c; i) / b`` over batches of b rows, the same ones for all components,
-    and the server moves: ``w_c <- w_c + server_lr sum_k N_k Delta_kc / sum_k N_k`` over the cohort.
+    The M-step trains w_c on ``sum_i r_i(c) loss(w_c; i) / b`` over batches of b rows; all components see the same
+    batches. The server step is ``w_c <- w_c + server_lr sum_k N_k Delta_kc / sum_k N_k`` over the cohort.
 
     Args:
-      task: model and loss, a negative log-likelihood; what is deployed predicts with probabilities, as of classes.
+      task: model and loss, a negative log-likelihood over classes.
       local: how clients train a component.
       clusters: C, the number of components. They start from different initial parameters, the first one from those of
         ``fedavg``.
-      deploy_steps: E-steps on its training rows that a client takes with the components that it is shown before it
-        uses them, from its own mixture; an unseen one, or one that never trained, from the uniform one. The losses
-        are computed once, whatever their number. 0: mixtures are those of the last training.
-      clients_per_round: drawn uniformly without replacement; None: all. Who does not train keeps its mixture.
+      deploy_steps: E-steps on its training rows that a client takes before it uses the received components. They start
+        from the client's mixture, or from the uniform mixture if the client is unseen or never trained. The losses are
+        computed once for all E-steps. 0: mixtures are those of the last training.
+      clients_per_round: drawn uniformly without replacement; None: all. Clients outside the cohort keep their mixture.
       server_lr: server learning rate.
 
     Returns:
-      The algorithm. A client predicts ``log sum_c pi_k(c) softmax(w_c(x))``. The model of a cluster is a component on
-      its own. Info: ``mixture`` [row, cluster], zeros in an empty row, and ``weight`` [row].
+      The algorithm. A client predicts ``log sum_c pi_k(c) softmax(w_c(x))``. The model of a cluster is a component
+      alone. Info: ``mixture`` [row, cluster], zeros in an empty row, and ``weight`` [row].
 
     Raises:
       ValueError: if ``clusters`` or ``clients_per_round`` is not positive, ``deploy_steps`` is negative, or the
@@ -103,7 +103,7 @@ def fedem(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData
     ) -> tuple[FedEMUp, FedEMClient]:
-        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # training.train takes 0 and 1
+        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # training.train uses 0 and 1
         responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
 
         def maximise(component: tuple[PyTree, Array]) -> PyTree:
@@ -147,7 +147,7 @@ def fedem(
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
     def components(server: Clusters) -> dict[str, Judged]:
-        # Each one a mixture of itself alone.
+        # Each component is judged as a mixture of this component alone.
         alone = Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
         return judged_clusters(alone)
 
@@ -167,9 +167,9 @@ def fedem(
 def expectation(
     mixture: Float[Array, " C"], losses: Float[Array, "C n_max"], size: Int[Array, ""]
 ) -> tuple[Float[Array, "C n_max"], Float[Array, " C"]]:
-    """The E-step on the first ``size`` rows: what each component has to do with each row, and the new mixture.
+    """The E-step on the first ``size`` rows: each component's responsibility for each row, and the new mixture.
 
-    Of a client without rows the mixture stays.
+    A client without rows keeps its mixture.
     """
     responsibility = jax.nn.softmax(_logarithm(mixture, losses.dtype)[:, None] - losses, axis=0)
     real = jnp.arange(losses.shape[1]) < size

@@ -1,11 +1,11 @@
-"""FedFomo: every client takes from others' models what lowers the loss on its own validation rows.
+"""FedFomo: every client mixes in the models of others that lower the loss on its own validation rows.
 
 Source: Zhang et al., "Personalized federated learning with first order model optimization" (ICLR 2021), equations 3 and
-4 and section 3.2. The equations leave open what a client compares with. Here it is the model from which its last local
-training began, as in both public implementations (NVlabs/FedFomo with its baseline ``last_model``, PFLlib), so that the
-model which it trained competes with the others. Deviations: only models that were once uploaded are sent, so in the
-first rounds there may be fewer than asked for; a client without validation rows judges on its training rows; no
-epsilon-greedy exploration (the affinity alone decides).
+4 and section 3.2. The equations leave open which model the candidates are compared with. Here it is the model at the
+start of the client's last local training, as in both public implementations (NVlabs/FedFomo with its baseline
+``last_model``, PFLlib), so the client's own trained model competes with the others. Deviations: only uploaded models
+are sent, so in the first rounds there may be fewer than ``models_sent``; a client without validation rows judges on its
+training rows; no epsilon-greedy exploration (the affinity alone decides).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REFERENCE = """@inproceedings{zhang2021personalized,
   year = {2021}
 }"""
 
-# Keeps the weight finite of a model that hardly differs from the one it is compared with.
+# Keeps weights finite if a candidate hardly differs from the model that it is compared with.
 CLOSE = 1e-5
 
 
 class FedFomoServer(NamedTuple):
-    """Every client's last model, who uploaded one, the affinity P, and the clients' numbers of samples; all by id."""
+    """By client id: the last model, whether the client uploaded one, the affinity P, and the number of samples."""
 
     models: PyTree  # [N, ...]
     uploaded: Bool[Array, " N"]
@@ -45,15 +45,15 @@ class FedFomoServer(NamedTuple):
 
 
 class FedFomoClient(NamedTuple):
-    """What a client keeps: the model from which its last local training began; at first the model of all."""
+    """What a client keeps: the model at the start of its last local training; at first the initial model."""
 
     before: PyTree
 
 
 class FedFomoDown(NamedTuple):
-    """What a client is shown: the model that it uploaded last, and M models with their ids.
+    """What a client receives: the model that it uploaded last, and M models with their clients' ids.
 
-    Its own may be among the M. Where ``real`` is False the model means nothing.
+    The client's own model may be among the M. Models are padding where ``real`` is False.
     """
 
     own: PyTree
@@ -63,9 +63,9 @@ class FedFomoDown(NamedTuple):
 
 
 class FedFomoUp(NamedTuple):
-    """What a client sends: its new model minus the one that it uploaded last, and the weights of the candidates.
+    """What a client sends: its new model minus its last uploaded model, and the weights of the candidates.
 
-    The first candidate is its own model, then come those that it was sent. There are none where M is 0.
+    The first candidate is the client's own model; the M received models follow. There are no candidates if M is 0.
     """
 
     update: PyTree
@@ -82,23 +82,25 @@ def fedfomo(
 ) -> Algorithm:
     """``theta_k <- before_k + sum_n a_n (theta_n - before_k)``, then local training; no global model.
 
-    ``before_k`` is the model from which the client's last local training began. The candidates n are the models that
-    the client is sent and its own, which it trained then. ``a`` is the positive part, normalised, of
-    ``(L_k(before_k) - L_k(theta_n)) / (||theta_n - before_k|| + 1e-5)`` with L_k the loss on validation rows. A client
-    for which no candidate is better than ``before_k`` goes on from its own trained model. The weights add up in the
-    affinity P (at first the identity). Client k is sent the M models with the largest ``P[k, n]``; ties go to the lower
-    id. Its own may be among them and then counts once; PFLlib leaves it out where M others have a larger affinity.
+    ``before_k`` is the model at the start of the client's last local training. The candidates n are the received models
+    and the client's own trained model. ``a`` is the positive part, normalised, of
+    ``(L_k(before_k) - L_k(theta_n)) / (||theta_n - before_k|| + 1e-5)`` with L_k the loss on validation rows. If no
+    candidate is better than ``before_k``, the client continues from its own trained model. The weights (before their
+    positive part is taken) add up in the affinity P (at first the identity). The server sends client k the M models
+    with the largest ``P[k, n]``; ties go to the lower id. The client's own model may be among them, but counts once;
+    PFLlib leaves it out if M others have a larger affinity.
 
     Args:
       task: model and loss.
       local: how clients train.
-      models_sent: M, to each client in each round; at most the population. 0: every client trains alone.
+      models_sent: M, the number of models sent to each client in each round; at most the population. 0: every client
+        trains alone.
       clients_per_round: drawn uniformly without replacement; None: all.
 
     Returns:
-      The algorithm. All start from the same model. The server keeps what each client uploaded last, which is what is
-      deployed. An unseen client uses the mean, by size, of all models that were uploaded, which is also judged as the
-      server's own. Info: ``better`` [row], how many candidates are better than the model that a client compares with.
+      The algorithm. All clients start from the same model. The server keeps each client's last uploaded model, which
+      the client uses. An unseen client uses the mean, by size, of all uploaded models; the mean is also judged as the
+      server's own model. Info: ``better`` [row], the number of candidates that are better than ``before_k``.
 
     Raises:
       ValueError: if ``models_sent`` is negative or ``clients_per_round`` is not positive.
@@ -113,7 +115,7 @@ def fedfomo(
 
     def mean(server: FedFomoServer) -> PyTree:
         mass = jnp.where(server.uploaded, server.size, 0).astype(server.affinity.dtype)
-        # Before anybody has uploaded all models are the same.
+        # Before the first upload all models are the same.
         return trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
 
     def send(server: FedFomoServer, seat: Seat) -> FedFomoDown:
@@ -136,9 +138,9 @@ def fedfomo(
         squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(away)]
         distance = jnp.sqrt(jnp.sum(jnp.stack(squares), axis=0)).astype(loss.dtype)
         weight = (loss[0] - loss[1:]) / (distance + CLOSE)
-        # Its own model counts once. Before the first training it is ``before_k``, so that its weight is 0.
+        # The client's own model counts once. Before the first training it equals ``before_k``, so its weight is 0.
         real = jnp.concatenate([jnp.ones(1, bool), down.real & (down.id != id)])
-        # What cannot be compared, since one of the models has diverged, counts for nothing.
+        # The weight is 0 if one of the two models has diverged.
         return jnp.where(real & jnp.isfinite(weight), weight, 0), away
 
     def train(

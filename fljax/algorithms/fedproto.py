@@ -1,9 +1,9 @@
 """FedProto: clients share the mean representation of each class, and never a model.
 
 Source: Tan et al., "FedProto: federated prototype learning across heterogeneous clients" (AAAI 2022), Algorithm 1.
-Deviations: a client computes its prototypes on all of its training rows once it has trained (the benchmark code
-collects them during training, over all epochs); all clients start from the same model, so that without the penalty this
-is standalone training; classes that nobody sends in a round keep the prototype they had.
+Deviations: a client computes its prototypes on all of its training rows after training (the benchmark code collects
+them during training, over all epochs); all clients start from the same model, so without the penalty this is standalone
+training; a class without rows in the cohort keeps its previous prototype.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ REFERENCE = """@inproceedings{tan2022fedproto,
   year = {2022}
 }"""
 
-# The logit of a class without a prototype: finite, so that losses stay so, and far below minus any squared distance of
-# a network that has not diverged.
+# The logit of a class without a prototype: finite, so that losses stay finite, and far below the negative squared
+# distances of a network that has not diverged.
 UNKNOWN = -1e6
-# What is folded into the key for the prototypes: ``training.train`` takes 0 and 1.
+# Folded into the key for the prototypes: ``training.train`` uses 0 and 1.
 PROTOTYPES = 2
 
 
@@ -45,21 +45,21 @@ class FedProtoDown(NamedTuple):
 
 
 class FedProtoServer(NamedTuple):
-    """What clients are shown, and the model from which they start, shown once."""
+    """The prototypes that clients receive, and the initial model, which each client receives once."""
 
     shown: FedProtoDown
     start: PyTree
 
 
 class FedProtoUp(NamedTuple):
-    """A client's mean representation of each class, and its number of rows of each; classes without rows hold 0."""
+    """A client's mean representation and number of rows of each class; zeros for classes without rows."""
 
     prototypes: Float[Array, "classes width"]
     count: Int[Array, " classes"]
 
 
 class FedProtoSums(NamedTuple):
-    """What a client adds: its prototypes times their weights, and the weights."""
+    """A client's part of the sums: its prototypes times their weights, and the weights."""
 
     prototypes: Float[Array, "classes width"]
     mass: Float[Array, " classes"]
@@ -72,7 +72,7 @@ class FedProtoClient(NamedTuple):
 
 
 class FedProtoDeployed(NamedTuple):
-    """A client's model, and the prototypes among which it looks for the nearest."""
+    """A client's model, and the prototypes for nearest-prototype prediction."""
 
     model: PyTree
     shown: FedProtoDown
@@ -95,17 +95,19 @@ def fedproto(
       task: model and loss, with ``features``, and its ``classes`` and ``width``.
       local: how clients train.
       regularisation: lambda.
-      weights: how clients weigh in the mean of a class: "count" by their rows of it; "uniform" all that have it alike.
+      weights: client weights in the mean of a class: "count": the client's number of rows of the class; "uniform":
+        equal weights of all clients with rows of the class.
       predict: "prototype": the logit of a class is minus the squared distance of the representation to its prototype,
-        and -1e6 for a class without one; while no class has one, and with "head", logits are those of the model.
+        and -1e6 for a class without a prototype. With "head", or while no class has a prototype, logits are those of
+        the model.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep their models.
 
     Returns:
-      The algorithm. There is no model for an unseen client, nor a global one: metrics of unseen clients are NaN. Info:
-      ``known_classes``, how many classes have a prototype.
+      The algorithm. There is no global model and no model for unseen clients: metrics of unseen clients are NaN. Info:
+      ``known_classes``, the number of classes with a prototype.
 
     Raises:
-      ValueError: if a name is not valid, or the task has no ``features`` or does not know its sizes.
+      ValueError: if a name is not valid, or the task has no ``features``, ``classes`` or ``width``.
     """
     for name, value, valid in (("weights", weights, ("count", "uniform")), ("predict", predict, ("prototype", "head"))):
         if value not in valid:
@@ -179,7 +181,7 @@ def fedproto(
 def class_sums(
     task: Task, params: PyTree, subset: Subset, key: Key[Array, ""]
 ) -> tuple[Float[Array, "classes width"], Int[Array, " classes"]]:
-    """Sum of representations and number of rows of each class, over ALL rows of a subset, in parts."""
+    """Sum of representations and number of rows of each class, over ALL rows of a subset, read in parts."""
     features, classes, width = _sizes(task)
     dtype = jax.tree.leaves(params)[0].dtype
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
@@ -200,7 +202,7 @@ def class_sums(
 
 
 def _sizes(task: Task) -> tuple[Callable[[PyTree, Array], Array], int, int]:
-    """Features, classes and width of a task that has them all."""
+    """Features, classes and width of a task; raises a ValueError if the task lacks one of them."""
     if task.features is None or task.classes is None or task.width is None:
         missing = [name for name in ("features", "classes", "width") if getattr(task, name) is None]
         raise ValueError(f"expected a task with features, classes and width, got one without {', '.join(missing)}")
@@ -211,7 +213,7 @@ ENTRY = Entry(
     fedproto,
     "clients share the mean representation of each class, and never a model",
     REFERENCE,
-    # Distances as logits are calibrated by nothing: with these numbers the toy of the laws does not overfit.
+    # Distances as logits are not calibrated; with these numbers the toy model of the laws does not overfit.
     {"regularisation": 3.0, "weights": "uniform"},
     differentiable=("regularisation",),
 )

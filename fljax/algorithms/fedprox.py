@@ -1,8 +1,8 @@
-"""FedProx: FedAvg whose clients are held near the model that they received.
+"""FedProx: FedAvg with a proximal term that keeps local models near the received model.
 
 Source: Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), Algorithm 2. Deviations: the cohort
-is drawn uniformly and weighed by size (the paper draws by size and weighs uniformly); the subproblem is solved by the
-local steps of the run, not to a given accuracy.
+is drawn uniformly and weighted by size (the paper draws by size and weights uniformly); the subproblem is solved by
+the run's local steps, not to a given accuracy.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Source: Ruan and Joe-Wong, "FedSoft: soft clustered federated learning with proximal local updating" (AAAI 2022),
 Algorithm 1. Deviations: personal models are sent as differences from the mean of the cluster models; with K clients
-for each cluster a cluster that got no answer keeps its model; the mean of all clients takes only those that answered.
-So scenarios that clip updates or add noise in proportion to them act on a client's whole distance from that mean, and
-not on one round's change.
+per cluster, a cluster without present clients keeps its model; without K, means are over present clients only. So
+scenarios that clip updates, or scale noise by them, act on a client's whole distance from the mean of the cluster
+models, not on its change in one round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REFERENCE = """@inproceedings{ruan2022fedsoft,
 
 
 class FedSoftServer(NamedTuple):
-    """The cluster models, the sizes of the clients, their last estimates u, and who was chosen for which cluster."""
+    """The cluster models; by client, its size, its last estimate u and the clusters that chose it."""
 
     models: PyTree  # [C, ...]
     size: Int[Array, " N"]
@@ -41,7 +41,7 @@ class FedSoftServer(NamedTuple):
 
 
 class FedSoftDown(NamedTuple):
-    """What a client is shown: the cluster models, and its last estimate u_k (zeros before there is one)."""
+    """What a client receives: the cluster models, and its last estimate u_k (zeros before the first estimate)."""
 
     models: PyTree  # [C, ...]
     importance: Float[Array, " C"]
@@ -54,7 +54,7 @@ class FedSoftBallot(NamedTuple):
 
 
 class FedSoftClient(NamedTuple):
-    """A client's personal model theta_k, kept between rounds, and whether it ever trained it."""
+    """A client's personal model theta_k, kept between rounds, and whether the client ever trained."""
 
     personal: PyTree
     trained: Bool[Array, ""]
@@ -72,29 +72,29 @@ def fedsoft(
 ) -> Algorithm:
     """``theta_k ~ argmin F_k(theta) + lambda/2 sum_s u_ks ||theta - c_s||^2``, then ``c_s <- mean_k theta_k``.
 
-    ``u_ks = max(share of k's rows whose loss is least under c_s, smoother)``; cluster s chooses clients with
-    probabilities ``v_sk = u_ks N_k / sum_j u_js N_j`` without replacement, and its mean is over them.
+    ``u_ks = max(share of k's rows whose loss is least under c_s, smoother)``. Cluster s chooses clients without
+    replacement, with probabilities ``v_sk = u_ks N_k / sum_j u_js N_j``; its mean is over the chosen clients.
 
     Args:
       task: model and loss.
       local: how clients minimise, from their last personal model.
-      clusters: C. Their models start from different initial parameters, the first one from those of ``fedavg``; from
-        this one personal models start.
+      clusters: C. Cluster models start from different initial parameters, the first one from those of ``fedavg``.
+        Personal models start from the first cluster model.
       regularisation: lambda. Steps are stable where ``eta lambda sum_s u_ks`` is well below 2.
-      clients_per_cluster: K: how many each cluster chooses; a client that several choose trains once. None: all take
-        part, and the mean is weighed by v_sk.
-      estimate_every: rounds between two estimates of u; those between use the last one. Who could not take part in any
-        round with an estimate is not chosen before the next one.
+      clients_per_cluster: K, the number of clients that each cluster chooses; a client chosen by several clusters
+        trains once. None: all clients take part, and the mean has weights v_sk.
+      estimate_every: rounds between two estimates of u; rounds between reuse the last estimate. A client without any
+        estimate so far is not chosen.
       smoother: the least u_ks.
 
     Returns:
-      The algorithm. Ties between clusters go to the lower one. What is deployed is theta_k; a client that never
-      trained, or is unseen, uses ``sum_s u_ks c_s / sum_s u_ks`` with the u_k of its training rows. Info:
-      ``importance`` [client, cluster], and ``membership`` [client, cluster], who was chosen for which cluster.
+      The algorithm. Ties between clusters go to the lower one. A client uses theta_k; an unseen client, or one that
+      never trained, uses ``sum_s u_ks c_s / sum_s u_ks`` with the u_k of its training rows. Info: ``importance``
+      [client, cluster], and ``membership`` [client, cluster], whether the cluster chose the client.
 
     Raises:
       ValueError: if ``clusters``, ``clients_per_cluster`` or ``estimate_every`` is not positive, or ``smoother`` is a
-        number that is no share of 1.
+        number outside [0, 1].
     """
     check_clusters(clusters)
     check_share("smoother", smoother)
@@ -174,7 +174,7 @@ def fedsoft(
         return server._replace(models=trees.where_rows(total.weight != 0, moved, server.models)), {}
 
     def deploy(key: Key[Array, ""], seat: Seat, down: FedSoftDown, client: FedSoftClient, data: LocalData) -> PyTree:
-        # No lax.cond: with a condition for each client it would copy everything that it closes over, the examples too.
+        # No lax.cond: with one condition per client it would copy all captured arrays, including the examples.
         return trees.where(client.trained, client.personal, centre(down.models, estimate(key, down.models, data)))
 
     return Algorithm(
@@ -197,14 +197,14 @@ def centre(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
 
 
 def middle(models: PyTree) -> PyTree:
-    """The plain mean of the cluster models, which server and clients know: personal models are sent relative to it."""
+    """The plain mean of the cluster models; clients send personal models as differences from this mean."""
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), models)
 
 
 def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C"], count: int) -> Bool[Array, "N C"]:
-    """Each column's ``count`` clients, drawn one after another with probabilities in proportion to ``mass``.
+    """Draws ``count`` clients for each column without replacement, with probabilities in proportion to ``mass``.
 
-    The largest of ``log mass + Gumbel noise``; its numbers are keyed by cluster and id.
+    These are the clients with the largest ``log mass + Gumbel noise``; the noise is keyed by cluster and id.
     """
     population, clusters = mass.shape
 

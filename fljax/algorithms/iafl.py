@@ -1,9 +1,9 @@
-"""IAFL: every client is rewarded with a model of its own, which averages more updates the more the client contributes.
+"""IAFL: every client is rewarded with its own model, which averages more updates the more the client contributes.
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Algorithm 1 and
 Procedure 2. Deviations: a reward is applied at the end of its round and recovery is drawn at the beginning of the next,
-which gives the same models; partial participation and "copied" are those of the authors' code; the ceiling is by
-default the largest contribution, as in that code, where the paper leaves it open.
+which gives the same models; partial participation and "copied" follow the authors' code; the default ceiling is the
+largest contribution, as in the authors' code (the paper leaves it open).
 """
 
 from __future__ import annotations
@@ -55,25 +55,27 @@ def iafl(
     Args:
       task: model and loss.
       local: how clients train.
-      contribution: ``p`` by client id ``[N]``, or one row for each round ``[rounds, N]``, of which the last holds from
-        then on. All clients report it before each round. In a config, it is the standalone accuracy of each client
+      contribution: ``p`` by client id ``[N]``, or one row per round ``[rounds, N]``; the last row also holds for later
+        rounds. All clients report it before each round. In a config, it is the standalone accuracy of each client
         unless another measure is named.
-      ceiling: the contribution from which on a client gets everything; "max": the largest one of the round.
-      kappa: sharing coefficient in [0, 1]; 1 gives everybody everything.
+      ceiling: the contribution from which on a client's model averages all updates; "max": the largest contribution of
+        the round.
+      kappa: sharing coefficient in [0, 1]; with 1 every client's model averages all updates.
       recovery: the paper's q, in [0, 1].
       reference_rule: the reference model averages as many updates as the client with the "max" or the "median" rate.
-      reference_draw: which ones: "own" draws them, "copied" takes those of that client (the authors' code).
-      joining: ``[N]`` probabilities with which clients take part in a round; "contribution": these are the
-        contributions, the true ones; None: all who are available do. Who does not is rewarded all the same.
-      clients_per_round: at most so many of those who join, drawn uniformly; None: all.
+      reference_draw: the updates in the reference model: "own": a separate draw; "copied": the updates of that client
+        (the authors' code).
+      joining: ``[N]`` probabilities that clients join a round; "contribution": the true contributions; None: all
+        available clients join. Clients that skip a round still receive their reward.
+      clients_per_round: the largest number of joining clients, drawn uniformly; None: all.
 
     Returns:
-      The algorithm; an unseen client gets the reference model. Info by client: ``contribution`` as it is
-      reported, ``rate`` and ``recovered``.
+      The algorithm; an unseen client uses the reference model. Info by client: ``contribution`` (as reported), ``rate``
+      and ``recovered``.
 
     Raises:
-      ValueError: if a name or a number is out of range, or (when it is built into a run) if ``contribution`` or
-        ``joining`` has another length than the population.
+      ValueError: if a name is not valid or a number is out of range, or (in a run) if the length of ``contribution`` or
+        ``joining`` differs from the population.
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
     given = trees.floating(contribution)
@@ -107,7 +109,7 @@ def iafl(
     usual = per_client_models(task, local, select, aggregate)
 
     def begin(key: Key[Array, ""], census: Census) -> Models:
-        # Rates, which are finite whatever clients report.
+        # The book holds rates, which are finite for all reported contributions.
         rates = reward_rates(jnp.zeros(census.train.shape, given.dtype), sharing)
         return usual.init_server(key, census)._replace(book=rates)
 

@@ -1,8 +1,9 @@
-"""IFCA: a model for each cluster, and every client trains the one that fits its data best.
+"""IFCA: a model for each cluster; every client trains the model that fits its data best.
 
 Source: Ghosh et al., "An efficient framework for clustered federated learning" (NeurIPS 2020), Algorithm 1. Deviations:
-updates are averaged, with a server learning rate (1 gives the original); a cluster's gradients are averaged over those
-that chose it, where the paper divides by all that take part; sizes or uniform weights by flag; one random start.
+updates are averaged, with a server learning rate (1 gives the original); a cluster's gradients are averaged over the
+clients that chose it (the paper divides by the number of all participants); weights by size or uniform, by flag; one
+random initialisation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REFERENCE = """@inproceedings{ghosh2020efficient,
 
 
 class IfcaUp(NamedTuple):
-    """What a client sends: its update (new minus old), of which cluster's model, and its size if that counts."""
+    """What a client sends: its update (new minus old), the cluster that it chose, and its size if weights need it."""
 
     update: PyTree
     cluster: Int[Array, ""]
@@ -38,7 +39,7 @@ class IfcaUp(NamedTuple):
 
 
 class IfcaRow(NamedTuple):
-    """What is recorded of a client: whose model it trained, and its weight in that cluster's sum."""
+    """A client's record: the cluster that it chose, and its weight in that cluster's sum."""
 
     cluster: Int[Array, ""]
     mass: Float[Array, ""]
@@ -56,26 +57,26 @@ def ifca(
 ) -> Algorithm:
     """``w_c <- w_c + server_lr mean_k Delta_k`` over the clients k that chose c, with ``c_k = argmin_c F_k(w_c)``.
 
-    "model": ``Delta_k = LocalSGD(w_c, k) - w_c``. "gradient": ``Delta_k = -eta grad F_k(w_c)``, one gradient of all of
-    the client's training rows, so that the server takes a step of length ``server_lr * eta``.
+    "model": ``Delta_k = LocalSGD(w_c, k) - w_c``. "gradient": ``Delta_k = -eta grad F_k(w_c)``, one gradient on all of
+    the client's training rows; the server's step has length ``server_lr * eta``.
 
     Args:
       task: model and loss.
-      local: how clients train; of "gradient" only its learning rate, its decay and weight decay count.
-      clusters: C. Their models start from different initial parameters, the first one from those of ``fedavg``.
+      local: how clients train; "gradient" uses only its learning rate, its decay and its weight decay.
+      clusters: C. Cluster models start from different initial parameters, the first one from those of ``fedavg``.
       averaging: "model" or "gradient".
-      weights: of a cluster's members: "uniform", or "size", their numbers of training samples.
+      weights: weights of a cluster's clients: "uniform", or "size", their numbers of training samples.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: server learning rate.
 
     Returns:
-      The algorithm. The loss F_k is that of all training rows; ties go to the lower cluster, and the model of a cluster
-      that nobody chose stays. What is deployed is the model that fits the client's training rows best, an unseen
-      client's as well. Info: ``chosen_cluster`` [row], -1 in an empty row, and ``weight`` [row] within its cluster.
+      The algorithm. F_k is the loss on all training rows; ties go to the lower cluster. A cluster that no client chose
+      keeps its model. Every client, seen or unseen, uses the model that fits its training rows best. Info:
+      ``chosen_cluster`` [row], -1 in an empty row, and ``weight`` [row] within its cluster.
 
     Raises:
-      ValueError: if a name is not valid, ``clusters`` or ``clients_per_round`` is not positive, or the local optimizer
-        is another than plain SGD where gradients are averaged.
+      ValueError: if a name is not valid, ``clusters`` or ``clients_per_round`` is not positive, or gradients are
+        averaged and the local optimizer is not plain SGD.
     """
     check_clusters(clusters)
     if averaging not in ("model", "gradient"):

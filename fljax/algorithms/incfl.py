@@ -1,10 +1,10 @@
-"""INCFL / MaxFL: train a global model that as many clients as possible prefer to training alone.
+"""INCFL / MaxFL: trains a global model that as many clients as possible prefer to their standalone model.
 
 Source: "To federate or not to federate: incentivizing client participation in federated learning" (INCFL), Algorithm 1;
 "Maximizing global model appeal in federated learning" (MaxFL), Algorithm 1, is the same solver.
-Deviations, each with a flag: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 prints sigma:
-``surrogate="softplus"``); updates are added (the text prints an ascent); the server's rate is without the factor m
-(``normalise="mean"`` has it). eps is not printed in the papers: 1e-8.
+Deviations: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 prints sigma, which is
+``surrogate="softplus"``); updates are added (the text prints an ascent); the server's rate has no factor m
+(``normalise="mean"`` adds it). The papers do not print eps; it is 1e-8.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
 
-# Weights far below 1 times small updates would underflow before they are divided by the sum of weights. A power of two
-# changes no digit.
+# Scales the sums: tiny weights times small updates would underflow before the division by the sum of weights. A power
+# of two adds no rounding error.
 LIFT = 2.0**60
 
 
 class IncflRow(NamedTuple):
-    """What is recorded of a client: its loss, by how much that is above its threshold, and its weight q."""
+    """A client's record: its loss, the gap (loss minus threshold), and its weight q."""
 
     loss: Float[Array, ""]
     gap: Float[Array, ""]
@@ -62,29 +62,29 @@ def incfl(
 ) -> Algorithm:
     """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
 
-    ``F_k(w)`` is the mean training loss over ALL of the client's rows at the received model, before training; data
-    sizes do not weigh in.
+    ``F_k(w)`` is the mean training loss over ALL of the client's rows at the received model, before training. Weights
+    do not depend on data sizes.
 
     Args:
       task: model and loss.
       local: how clients train.
-      threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is content. From ``standalone``
-        it is each client's solo training loss. Infinite entries give their client no influence ("sigmoid").
+      threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is satisfied, for example its
+        standalone training loss (``standalone``). With "sigmoid", a client with an infinite threshold has no influence.
       clients_per_round: drawn uniformly without replacement; None: all.
       surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
       normalise: see ``fljax.aggregators.incfl_update``.
       eps: added to the sum of weights.
       server_lr: eta_g.
       server_optimizer: as for ``fedavg``.
-      tune_steps: local steps taken before F_k is measured (INCFL, appendix on local tuning); 0: none.
+      tune_steps: local steps before F_k is measured (INCFL, appendix on local tuning); 0: none.
 
     Returns:
-      The algorithm. Info by row: ``loss``, ``gap`` (loss minus threshold) and ``weight`` (q, not normalised); NaN,
-      NaN and 0 where the row is empty.
+      The algorithm. Info by row: ``loss``, ``gap`` (loss minus threshold) and ``weight`` (q, not normalised); an empty
+      row has NaN, NaN and 0.
 
     Raises:
-      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or (when it is built into a run) if
-        ``threshold`` has another length than the population.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or (in a run) if the length of ``threshold``
+        differs from the population.
     """
     check_names(surrogate, normalise)
     rho = jnp.asarray(threshold)
@@ -93,7 +93,7 @@ def incfl(
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
-            tune_key = jax.random.fold_in(key, 3)  # training.train takes 0 and 1
+            tune_key = jax.random.fold_in(key, 3)  # training.train uses 0 and 1
             judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
         loss_key = jax.random.fold_in(key, 2)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)

@@ -1,12 +1,12 @@
-"""IP-FL: clients bid tokens for the cluster models that they want trained, and are paid by what they contribute.
+"""IP-FL: clients bid tokens for the cluster models that they want trained, and are paid by their contribution.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithms 1 and 2, equations (7)-(13)
 and appendix H. Deviations: thresholds, the decay of exploration and equations (11)-(13) are not in the printed text;
-they are reconstructed from its prose and from the shapes in the authors' code. ``code_mode`` switches to what that code
-does instead: bids for the single most accurate model, a fixed number of random slots, empty clusters filled in every
-round, participation ranked over all clients, and final importance weights taken on TEST rows. Its plain mistakes (it
-charges one member only, forgets the best accuracy, sorts the wrong way round) and its later refunds in steps are not
-reproduced.
+they are reconstructed from its prose and from the shapes in the authors' code. ``code_mode`` follows that code instead:
+bids for the single most accurate model, a fixed number of random slots, empty clusters filled in every round,
+participation ranked over all clients, and final importance weights computed on TEST rows. The code's plain mistakes
+(it charges one member only, forgets the best accuracy, sorts in the wrong order) and its later refunds in steps are
+not reproduced.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ REFERENCE = """@article{khan2023ipfl,
 
 
 class IpflServer(NamedTuple):
-    """A model for each cluster, and the books."""
+    """A model for each cluster, and the market's books."""
 
     models: PyTree  # [C, ...]
     books: Books
 
 
-# Whole tokens are counted in int32.
+# Whole tokens are int32.
 MOST_TOKENS = 2**31 - 1
 
-# What the authors' first-generation code does where the paper says something else, or nothing.
+# The options of the authors' first-generation code that differ from the paper or are not in it.
 CODE_MODE: dict[str, Any] = {
     "bid": "argmax",
     "random_slots": 1,
@@ -84,12 +84,11 @@ def ipfl(
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
-    A round: every client judges all cluster models on its validation rows and reports their accuracies, and as its bid
-    what each of them is worth to it: the accuracy too (``poll``). By the accuracies the server settles the round before
-    (``settle``); by the bids it decides which clusters a client is ready to pay for (``place_bids``), and it fills each
-    cluster's slots (``choose``).
-    Those selected train; the server averages by samples and measures contributions (``profile``). A client may train
-    several clusters' models in one round.
+    A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
+    the same accuracies (``poll``). The server settles the previous round by the accuracies (``settle``), decides by the
+    bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The selected
+    clients train; the server averages their updates by samples and measures contributions (``profile``). A client may
+    train several clusters' models in one round.
 
     Args:
       task: model and loss.
@@ -97,41 +96,43 @@ def ipfl(
       clusters: C.
       clients_per_cluster: K slots of each cluster in a round.
       clustering: members and models to start from (``fljax.clustering``); None: all cluster models are equal, and the
-        members of round 0 are drawn from everybody.
-      bid: "threshold": for clusters whose importance weight is at least ``least_importance``; "argmax": for the most
-        accurate one; "random": for one at random, the paper's ablation without incentive.
-      least_importance: None: 1 / C.
-      initial_tokens: of every client; whole tokens are counted in 32 bits, which must hold the sum of all clients'.
-      price: of taking part in a cluster for one round; a whole number for whole tokens. Who bids, is selected or is
-        rewarded first where clients tie is drawn in every round.
+        members of round 0 are drawn from all clients.
+      bid: the clusters that a client bids for. "threshold": those with an importance weight of at least
+        ``least_importance``; "argmax": the most accurate one; "random": a random one, the paper's ablation without
+        incentive.
+      least_importance: the least importance weight of rule "threshold"; None: 1 / C.
+      initial_tokens: tokens of every client before round 0. Whole tokens are int32, and so is the sum of all clients'
+        tokens.
+      price: tokens that a client pays to train a cluster's model for one round; a whole number for whole tokens. Ties
+        in bids, selection and rewards are broken at random in every round.
       integer_tokens: whether tokens are whole; see ``settle_tokens`` for this and the next three.
       most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
       most_reimbursed: T_max, the largest share of a pool that is refunded.
-      ranked: who shares the part of a pool that goes by participation.
-      exploration: share of random slots while nobody was selected in a cluster.
-      least_exploration: below which that share does not fall.
-      random_slots: a fixed number of random slots in place of a share that falls; None: it falls.
-      fill_empty: rounds in which a cluster that nobody bids for is filled at random (with clients that can pay); later
-        its model stays as it is. None: always; 0: never. In round 0 all clusters are filled at random.
+      ranked: which clients share the part of a pool that is paid by participation.
+      exploration: initial share of random slots in a cluster, before any client was selected for it.
+      least_exploration: lower bound of that share.
+      random_slots: a fixed number of random slots; None: the share falls from ``exploration``.
+      fill_empty: number of first rounds in which a cluster without bids is filled at random (with clients that can
+        pay); later its model stays as it is. None: always; 0: never. In round 0 all clusters are filled at random.
       profile_on: the server's rows for contributions: "validation" (``held_fraction`` above 0), another name in
         ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
-        which lets test data leak.
-      server_lr: server learning rate. Contributions are those of a step of 1, at the model that this one gives.
-      code_mode: the authors' code in place of ``bid``, ``random_slots``, ``fill_empty``, ``ranked`` and
-        ``importance_split``.
+        which leaks test data.
+      server_lr: server learning rate. Contributions are computed for a step of 1, with gradients at the new model.
+      code_mode: whether to follow the authors' code in place of ``bid``, ``random_slots``, ``fill_empty``, ``ranked``
+        and ``importance_split``.
 
     Returns:
-      The algorithm. A client is given its personalised model, a stranger as well, without training. Clients without
-      validation rows use their training rows. Info: ``weight`` [row]; by client and cluster ``bid``, ``membership``
-      and ``cluster_contribution``; ``tokens`` [client] and ``pool`` [cluster] with the round before settled and this
-      one not yet paid; ``paid``, ``reimbursed``, ``rewarded`` [client] and ``utility`` [cluster] of that settlement
-      (the last round of a run is never settled); ``exploration`` [cluster].
+      The algorithm. Seen and unseen clients use a personalised model, which needs no training. Clients without
+      validation rows use their training rows. Info: ``weight`` [row]; ``bid``, ``membership`` and
+      ``cluster_contribution`` [client, cluster]; ``tokens`` [client] and ``pool`` [cluster] after the previous round's
+      settlement and before this round's payments; ``paid``, ``reimbursed``, ``rewarded`` [client] and ``utility``
+      [cluster] of that settlement (the last round of a run is never settled); ``exploration`` [cluster].
 
     Raises:
-      ValueError: if a name is not valid, a number is out of range or the task has no score; when it is built into a
-        run, if the server has no rows for the profiler.
+      ValueError: if a name is not valid, a number is out of range or the task has no score; in a run, if the server
+        has no rows for the profiler.
     """
     if code_mode:
         bid, random_slots = CODE_MODE["bid"], CODE_MODE["random_slots"]
@@ -226,7 +227,7 @@ def _check(bid: str, importance_split: str, random_slots: int | None, slots: int
 
 
 def _check_tokens(price: float | Array, initial_tokens: float | Array, whole: bool) -> None:
-    """Raises a ValueError if numbers that are known now are no amounts of tokens; traced ones are not looked at."""
+    """Raises a ValueError if a number is not an amount of tokens; traced values are not checked."""
     for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
         if not isinstance(value, int | float | np.number):
             continue

@@ -1,8 +1,8 @@
-"""LG-FedAvg: clients average the last layers and keep the others for themselves.
+"""LG-FedAvg: clients average the last layers and keep the other layers private.
 
 Source: Liang et al., "Think locally, act globally: federated learning with local and global representations" (2020),
 Algorithm 1; in IAFL's comparison the last three dense layers are shared. Deviation: updates are averaged uniformly over
-the cohort, as there.
+the cohort, as in that comparison.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Leaves = tuple["Array", ...]
 
 
 class LgFedAvgServer(NamedTuple):
-    """The shared parameters, and those that every client starts from and then keeps."""
+    """The shared parameters, and the initial values of the private parameters."""
 
     shared: Leaves
     start: Leaves
@@ -57,17 +57,17 @@ def lg_fedavg(
     Args:
       task: model and loss.
       local: how clients train.
-      shared: which parameters are G. A number: the last so many dense layers (layers called ``dense``, ``dense_0`` and
-        so on by their numbers, then the head). Names: the layers and parameters whose path begins with one of them,
-        e.g. ``("block_7", "head")``. A function of the path, e.g. of ``"dense_0/kernel"``.
-      clients_per_round: drawn uniformly without replacement; None: all. Who does not train keeps L, and uses it with
-        the new G.
+      shared: the parameters in G. A number n: the last n dense layers (layers called ``dense``, ``dense_0`` and so on
+        by their numbers, then the head). Names: the layers and parameters whose path begins with one of the names,
+        e.g. ``("block_7", "head")``. A function: the parameters whose path, e.g. ``"dense_0/kernel"``, it accepts.
+      clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort keeps its L and
+        uses it with the new G.
 
     Returns:
-      The algorithm. An unseen client uses G with the L that all start from. Info: ``weight`` [row].
+      The algorithm. An unseen client uses G with the initial L. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if there are fewer dense layers than asked for, or a name is of no parameter.
+      ValueError: if the model has fewer dense layers than ``shared``, or a name matches no parameter.
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     structure = jax.tree.structure(shapes)
@@ -121,7 +121,7 @@ def lg_fedavg(
 def _chosen(
     paths: list[str], shared: int | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree
 ) -> list[bool]:
-    """Which leaves are shared."""
+    """Whether each leaf is shared."""
     if callable(shared):
         return [bool(shared(path)) for path in paths]
     layers = list(dict.fromkeys(path.rpartition("/")[0] or path for path in paths))
@@ -145,7 +145,7 @@ def _chosen(
 
 
 def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> list[str]:
-    """Dense layers by their numbers, then the head."""
+    """The dense layers in the order of their numbers, then the head."""
     head = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
     heads = {path.rpartition("/")[0] or path for path, is_head in zip(paths, head, strict=True) if is_head}
     found = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]

@@ -18,23 +18,23 @@ from fljax.types import Cohort, Held, Info, Rows, Subset, Task, along
 
 
 class Clustering(NamedTuple):
-    """Where clusters start, if not at random: the cluster of every client, and a model for each cluster."""
+    """Initial clusters: the cluster of every client, and a model for each cluster."""
 
     member: Int[Array, " N"]
     models: PyTree  # [C, ...]
 
 
 class Books(NamedTuple):
-    """What the server knows of clients and clusters beside the models.
+    """What the server knows about clients and clusters, apart from the models.
 
     Attributes:
-      tokens: ``[N]``.
-      pools: ``[C]``.
-      best: ``[C]`` best accuracy of each cluster so far, 0 for none.
-      contribution: ``[N, C]``, the last that was measured; 0 in the beginning.
+      tokens: ``[N]``, tokens of each client.
+      pools: ``[C]``, tokens in the pool of each cluster.
+      best: ``[C]`` best accuracy of each cluster so far; 0 if there is none yet.
+      contribution: ``[N, C]``, the last measured contribution; initially 0.
       participation: ``[N, C]``, how often a client trained a cluster's model.
-      members: ``[N, C]``, who did in the last round, which is not settled yet.
-      eligible: ``[N]``, who has data.
+      members: ``[N, C]``, whether a client trained a cluster's model in the last round, which is not settled yet.
+      eligible: ``[N]``, whether a client has data.
     """
 
     tokens: Array
@@ -74,11 +74,11 @@ class Exploring(NamedTuple):
 
 
 def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, integer: bool) -> Books:
-    """The books before round 0: the same number of tokens for everybody, empty pools.
+    """The books before round 0: the same number of tokens for every client, empty pools.
 
     Raises:
-      ValueError: if the sum of all whole tokens does not fit their dtype. Where the number is traced, clients start
-        with as many as fit.
+      ValueError: if the sum of all whole tokens does not fit their dtype. A traced number of tokens is reduced to the
+        largest that fits.
     """
     population, real = sizes.shape[0], jnp.result_type(float)
     kind = jnp.int32 if integer else real
@@ -104,17 +104,17 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, int
 def settle(
     key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], trade: Trade
 ) -> tuple[Books, Info]:
-    """Token manager: books the last round by what its members now think of the models that they made.
+    """Token manager: settles the last round by the accuracies that its members now report for the new models.
 
     Args:
-      key: of this round: who comes first where members tie.
-      books: before settlement.
-      accuracy: ``[N, C]`` of the new models on each client's validation rows.
-      available: ``[N]``, whose accuracies are of this round; the others are not asked.
+      key: of this round, to break ties between members.
+      books: the books before settlement.
+      accuracy: ``[N, C]``, accuracy of the new models on each client's validation rows.
+      available: ``[N]``, the clients polled in this round; accuracies of other clients are not used.
       trade: the rules.
 
     Returns:
-      The books, with nobody left to settle, and Info of the round BEFORE: ``utility`` [cluster], ``paid``,
+      The books without members to settle, and Info of the PREVIOUS round: ``utility`` [cluster], ``paid``,
       ``reimbursed`` and ``rewarded`` [client].
     """
     told = books.members & available[:, None]
@@ -154,12 +154,11 @@ def place_bids(
     price: int | float | Array,
     start: Bool[Array, "N C"] | None,
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
-    """Which clusters each client bids for, never for more than its tokens, and which clusters are filled at random.
+    """The clusters that each client bids for and can afford, and the clusters that are filled at random.
 
-    ``bid`` is what a client says that each cluster's model is worth to it: honestly, the model's accuracy.
-
-    In round 0 every cluster is, from all clients, or from its members where ``start`` names them. Later one without
-    bidders is, while ``fill_empty`` says so.
+    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports the model's accuracy.
+    In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
+    without bidders are filled at random during the first ``fill_empty`` rounds.
     """
     drawn = jax.random.uniform(key, bid.shape)
     tie_key = jax.random.fold_in(key, 0)
@@ -182,7 +181,7 @@ def place_bids(
     pool = open_to_all[None, :] & available[:, None]
     if start is not None:
         pool = pool & (start | ~first)
-    # Whoever bids is to pay for that before anything that chance may ask for.
+    # A client's tokens go to its own bids first, then to random clusters.
     wanted = aggregators.affordable(jnp.where(bids, 2 + drawn, drawn), bids | pool, books.tokens, price=price)
     return wanted, open_to_all
 
@@ -190,10 +189,10 @@ def place_bids(
 def choose(
     key: Key[Array, ""], books: Books, bids: Bool[Array, "N C"], at_random: Bool[Array, " C"], exploring: Exploring
 ) -> tuple[Cohort, Info]:
-    """Scheduler: K rows for each cluster, one for each client that is to train its model.
+    """Scheduler: K rows for each cluster, one for each client that trains its model.
 
     Returns:
-      The cohort of C K rows, whose slot is the cluster, and Info: ``exploration`` [cluster], the share of random slots.
+      The cohort of C K rows, with the cluster as slot, and Info: ``exploration`` [cluster], the share of random slots.
     """
     if exploring.random_slots is None:
         share = aggregators.exploration_share(
@@ -209,7 +208,7 @@ def choose(
 
 
 def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
-    """Which client trained which cluster's model, from the rows that are present."""
+    """Which client trained which cluster's model, from the present rows of the cohort."""
     return trees.set_rows(jnp.zeros(shape, bool), (cohort.id, cohort.slot), cohort.present, True)
 
 
@@ -223,16 +222,16 @@ def profile(
     held: list[Subset],
     normalised: bool,
 ) -> Float[Array, "C S"]:
-    """Profiler: first-order Shapley values, by the gradient of each new model on the server's rows.
+    """Profiler: first-order Shapley values, from the gradient of each new model on the server's rows.
 
     Args:
-      key: of this round; only dropout in the model would use it, and the gradient is taken without.
+      key: of this round; unused, since the gradient is computed without dropout.
       task: model and loss.
       before: ``[C, ...]`` models before aggregation.
-      after: ``[C, ...]`` models after it.
+      after: ``[C, ...]`` models after aggregation.
       updates: ``[S, ...]`` new minus old.
-      weights: ``[C, S]`` of the aggregation.
-      held: rows on which each of C clusters is judged.
+      weights: ``[C, S]`` aggregation weights.
+      held: the server's rows for each of the C clusters.
       normalised: see ``shapley_first_order``.
     """
     plain = task._replace(augment=None)
@@ -253,10 +252,10 @@ def profile(
 
 
 def judged_on(held: Held, profile_on: str, clusters: int) -> list[Subset]:
-    """The server's rows for the profiler: the same for every cluster, or of one source distribution for each.
+    """The server's rows for the profiler: the same for every cluster, or one source distribution per cluster.
 
     Raises:
-      ValueError: if the server has no such rows.
+      ValueError: if the server has no rows of that name.
     """
     each = [f"distribution_{c}" for c in range(clusters)] if profile_on == "distributions" else [profile_on] * clusters
     missing = [name for name in each if name not in held]
@@ -270,7 +269,7 @@ def judged_on(held: Held, profile_on: str, clusters: int) -> list[Subset]:
 
 
 def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:
-    """The books with who trained, who is to be settled next, and what each of them contributed."""
+    """The books with this round's members, participation and contributions."""
     members = membership(cohort, books.members.shape)
     own = values[cohort.slot, jnp.arange(cohort.slot.shape[0])].astype(books.contribution.dtype)
     return books._replace(
@@ -281,5 +280,5 @@ def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -
 
 
 def personalised(models: PyTree, importance: Float[Array, " C"]) -> PyTree:
-    """``theta_k = sum_c u_kc w_c``: one client's model, by averaging parameters."""
+    """``theta_k = sum_c u_kc w_c``: one client's model, the weighted average of the cluster models."""
     return trees.take(aggregators.mix(importance[None, :], models), 0)

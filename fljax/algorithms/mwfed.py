@@ -1,10 +1,10 @@
-"""MW-Fed: clients that the model does not satisfy do more of the work, by multiplicative weights.
+"""MW-Fed: clients that are not satisfied with the model do more of the work, by multiplicative weights.
 
 Source: Blum et al., "One for one, or all for all: equilibria and optimality of collaboration in federated learning"
-(ICML 2021), section 5; INCFL and MaxFL describe it as "more local updates" for clients that are not content.
-Deviations: the default ``mode="local"`` is a reconstruction of that description (threshold rho_k, factor 2, only the
-cohort's weights move); ``mode="pooled"`` is the original's single gradient step on samples drawn by weight. A client
-complains with its update, so that weights count from the next round on.
+(ICML 2021), section 5; INCFL and MaxFL describe it as "more local updates" for unsatisfied clients. Deviations: the
+default ``mode="local"`` is a reconstruction of that description (threshold rho_k, factor 2, only the weights of clients
+in the cohort rise); ``mode="pooled"`` is the original's single gradient step on samples drawn by weight. A client
+reports its loss with its update, so new weights apply from the next round on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFERENCE = """@inproceedings{blum2021one,
 
 
 class MwFedServer(NamedTuple):
-    """The model, the state of the server's optimizer, weights W of sum 1, and how much each client does this round."""
+    """The model, the server optimizer's state, weights W of sum 1, and each client's effort in this round."""
 
     model: PyTree
     optimizer: PyTree
@@ -52,7 +52,7 @@ class MwFedServer(NamedTuple):
 
 
 class MwFedDown(NamedTuple):
-    """What a client is shown: the model, and its work as a multiple of the usual."""
+    """What a client receives: the model, and its effort, a multiple of the usual work."""
 
     model: PyTree
     effort: Float[Array, ""]
@@ -67,7 +67,7 @@ class MwFedUp(NamedTuple):
 
 
 class MwFedRow(NamedTuple):
-    """What is recorded of a client: its loss, whether that is too much for it, and its weight in the sum."""
+    """A client's record: its loss, whether it is unsatisfied, and its weight in the sum."""
 
     loss: Float[Array, ""]
     unsatisfied: Bool[Array, ""]
@@ -94,11 +94,11 @@ def mwfed(
 
     Args:
       task: model and loss.
-      local: how clients train; its steps (or those that its epochs come to) are tau.
-      threshold: ``rho`` by client id ``[N]`` or one number: a client is satisfied below it.
+      local: how clients train; its steps (or the steps of its epochs) are tau.
+      threshold: ``rho`` by client id ``[N]`` or one number; a client is satisfied if its loss is below its threshold.
       mode: "local" or "pooled".
       factor: the paper's c; 1 is FedAvg with uniform weights. The authors' code has 4.
-      most: the largest multiple of tau that a client may be asked for. Pooled steps have no such limit.
+      most: the largest number of a client's local steps, as a multiple of tau. Mode "pooled" has no limit.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
@@ -108,8 +108,8 @@ def mwfed(
       [client], the weights W after the round.
 
     Raises:
-      ValueError: if ``mode`` is no valid name, ``most`` is not positive, ``threshold`` has another length than the
-        population, or the local optimizer of pooled steps is not plain SGD.
+      ValueError: if ``mode`` is not a valid name, ``most`` is not positive, the length of ``threshold`` differs from
+        the population, or the local optimizer of mode "pooled" is not plain SGD.
     """
     if mode not in ("local", "pooled"):
         raise ValueError(f"expected mode to be local or pooled, got {mode!r}")
@@ -138,13 +138,13 @@ def mwfed(
             usual = among / jnp.maximum(jnp.sum(cohort.present), 1)
             effort = trees.ratio(server.weights, usual, 1)
         else:
-            effort = server.weights * jnp.sum(server.weights > 0)  # clients without data are none of the N
+            effort = server.weights * jnp.sum(server.weights > 0)  # N counts clients with data
         return server._replace(effort=effort.astype(server.effort.dtype)), cohort, info
 
     def train(
         key: Key[Array, ""], seat: Seat, down: MwFedDown, client: PyTree, data: LocalData
     ) -> tuple[MwFedUp, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # training.train takes 0 and 1
+        loss_key = jax.random.fold_in(key, 2)  # training.train uses 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
         report = Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype))
         if mode == "pooled":
@@ -200,10 +200,10 @@ def mwfed(
 def _pooled(
     key: Key[Array, ""], down: MwFedDown, subset: Subset, task: Task, local: Local, round: Int[Array, ""]
 ) -> tuple[PyTree, Array]:
-    """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and their number.
+    """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and the number of samples.
 
-    They are read batch by batch; the population bounds them, of which the number of batches knows nothing, so that the
-    loop goes by the client's own count.
+    The samples are read in batches. There may be up to b N samples, so the loop runs for the client's own number of
+    batches.
     """
     batch = local.batch_size
     size = jnp.maximum(subset.rows.size, 1)
@@ -228,7 +228,7 @@ def _pooled(
 ENTRY = Entry(
     mwfed,
     "clients that the model does not satisfy do more local steps",
-    f"{REFERENCE}\n\n{INCFL_REFERENCE}",  # whose words the default form is
+    f"{REFERENCE}\n\n{INCFL_REFERENCE}",  # the default mode follows INCFL's description
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
     differentiable=("server_lr",),
     flat=("threshold", "factor"),

@@ -1,9 +1,9 @@
-"""Per-FedAvg: trains a model from which one gradient step makes a good personal model.
+"""Per-FedAvg: trains a global model that one gradient step turns into a good personal model.
 
 Source: Fallah et al., "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning
 approach" (NeurIPS 2020), Algorithm 1, with its first-order (FO) and Hessian-free (HF) variants. Deviations: HF's
-product of Hessian and vector is by default the exact derivative of the gradient along the vector, finite differences
-are a flag; a client with fewer rows than a batch uses all of them in each of the three batches.
+product of Hessian and vector is the exact derivative of the gradient along the vector ("exact"), or a finite difference
+("difference"); a client with fewer rows than a batch uses all of its rows in each of the three batches.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def perfedavg(
       task: model and loss.
       local: how clients train; every step takes one batch of its size for each of B1, B2 and B3.
       alpha: learning rate of the inner step, and of the step before deployment; 0 is FedAvg.
-      hessian: "none" is the first-order variant; "exact" and "difference" say how ``H v`` is computed.
+      hessian: "none" is the first-order variant; "exact" and "difference" are two ways to compute ``H v``.
       delta: for "difference", ``H v = (g(y + delta v; B3) - g(y - delta v; B3)) / (2 delta)``.
-      adaptation_steps: steps of rate alpha that a client takes before it uses the model; 0: it uses the model itself.
+      adaptation_steps: steps of rate alpha that a client takes before it uses the model; 0: none.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
@@ -60,7 +60,7 @@ def perfedavg(
       The algorithm; the model before adaptation is ``common``. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``hessian`` is no valid name, or ``adaptation_steps`` is negative.
+      ValueError: if ``hessian`` is not a valid name, or ``adaptation_steps`` is negative.
     """
     if hessian not in ("none", "exact", "difference"):
         raise ValueError(f"expected hessian to be none, exact or difference, got {hessian!r}")

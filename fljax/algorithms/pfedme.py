@@ -1,8 +1,8 @@
-"""pFedMe: personal models within reach of the global one, by Moreau envelopes.
+"""pFedMe: personal models near the global model, by Moreau envelopes.
 
 Source: Dinh et al., "Personalized federated learning with Moreau envelopes" (NeurIPS 2020), Algorithm 1. Deviations:
-only the cohort computes (the paper lets all clients compute and aggregates some); the authors' code decays the personal
-model by a hidden 0.001, here ``personal_weight_decay``, off by default.
+only the cohort trains (in the paper all clients train and some are aggregated); the authors' code has a hidden weight
+decay of 0.001 on the personal model, here ``personal_weight_decay``, off by default.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFERENCE = """@inproceedings{dinh2020personalized,
 
 
 class PFedMeClient(NamedTuple):
-    """A client's personal model theta_k, kept between rounds, and whether it ever trained one."""
+    """A client's personal model theta_k, kept between rounds, and whether the client ever trained."""
 
     personal: PyTree
     trained: Bool[Array, ""]
@@ -59,24 +59,24 @@ def pfedme(
 
     Args:
       task: model and loss.
-      local: its steps are the paper's R, its learning rate is eta. Where ``eta lambda <= 1`` a step of y does not pass
-        theta; beyond, y swings around it, and where ``eta lambda < 2`` it still converges on quadratics of any
-        curvature (the authors' defaults give 0.075).
+      local: its steps are the paper's R, its learning rate is eta. If ``eta lambda <= 1``, a step of y does not pass
+        theta. Above 1, y oscillates around theta; below 2, it still converges on quadratics of any curvature (the
+        authors' defaults give ``eta lambda = 0.075``).
       regularisation: lambda.
-      personal_learning_rate: of the inner problem.
+      personal_learning_rate: learning rate of the inner problem.
       personal_steps: K gradient steps for each batch. They start from the received model in the first step of a round
         and from the last personal model afterwards.
-      personal_weight_decay: times theta is added to the inner gradient; the authors' code has 0.001.
+      personal_weight_decay: factor of theta in the inner gradient; the authors' code has 0.001.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: beta.
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. What is deployed is theta_k (an unseen client's is the global model, as is that of a client that
-      never trained); ``common`` is the global model. Info: ``weight`` [row].
+      The algorithm. A client uses theta_k; an unseen client, or one that never trained, uses the global model.
+      ``common`` is the global model. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``personal_steps`` is not positive, or the local optimizer is another than plain SGD.
+      ValueError: if ``personal_steps`` is not positive, or the local optimizer is not plain SGD.
     """
     if personal_steps < 1:
         raise ValueError(f"expected personal_steps to be positive, got {personal_steps}")

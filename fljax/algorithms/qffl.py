@@ -1,4 +1,4 @@
-"""q-FFL: clients with larger losses weigh more, so that accuracies become alike.
+"""q-FFL: clients with larger losses have larger weights, so accuracies become more equal.
 
 Source: Li et al., "Fair resource allocation in federated learning" (ICLR 2020), Algorithm 2 (q-FedAvg). Deviation: the
 cohort is drawn uniformly, as in the authors' code (the paper draws by size).
@@ -45,17 +45,17 @@ def qffl(
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. Info by row: ``loss`` of the received model on all training rows, NaN where the row is empty.
+      The algorithm. Info by row: ``loss`` of the received model on all training rows; NaN in an empty row.
     """
     server_side = optimizer(server_lr, server_optimizer)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # training.train takes 0 and 1
+        loss_key = jax.random.fold_in(key, 2)  # training.train uses 0 and 1
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client
 
-    # On the whole cohort: F^q is divided by the cohort's largest, beside which plain sums of it would underflow.
+    # Not streamed: F^q is divided by the cohort's largest F^q, so that small losses do not underflow.
     def aggregate(
         key: Key[Array, ""],
         round: Int[Array, ""],

@@ -1,8 +1,7 @@
 """Rank: every client is rewarded with the mean of the updates of all clients that rank no higher than itself.
 
-Source: IAFL, section 6, which compares with it; its authors' code re-implements a method whose code was not released.
-Deviation: clients are ranked on the server's validation rows, where that code takes the test set, as ``rank_on =
-"test"`` does.
+Source: IAFL, section 6, a baseline; its authors' code re-implements a method whose code was not released. Deviation:
+clients are ranked on the server's validation rows; that code ranks on the test set (``rank_on = "test"``).
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
 def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: int | None = None) -> Algorithm:
     """``theta_(i) <- theta_(i) + (1/(i+1)) sum_{j<=i} g_(j)``, clients in ascending order of their accuracy.
 
-    The accuracy is that of ``theta_k + g_k``, the locally trained model, on the server's rows ``rank_on``; in each
-    round the server judges as many models as there are clients.
+    The accuracy is that of the locally trained model ``theta_k + g_k`` on the server's rows ``rank_on``. The server
+    judges one model per client in every round.
 
     Args:
       task: model and loss.
       local: how clients train.
-      rank_on: a name among ``federation.held``: "validation" (``held_fraction`` above 0) or "test".
-      clients_per_round: drawn uniformly without replacement; None: all. Who does not train is ranked by its model as it
-        is, has an update of zero that counts in the means, and is rewarded all the same.
+      rank_on: a name in ``federation.held``: "validation" (``held_fraction`` above 0) or "test".
+      clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort is ranked by its
+        current model; its update of zero counts in the means, and it still receives its reward.
 
     Returns:
-      The algorithm. The server has no model of its own; an unseen client is given the mean of all clients' models. Info
-      by client: ``score``.
+      The algorithm. The server has no model of its own; an unseen client uses the mean of all clients' models. Info:
+      ``score`` [client].
 
     Raises:
-      ValueError: if the task has no score; when it is built into a run, if the server has no such rows.
+      ValueError: if the task has no score, or (in a run) if the server has no rows ``rank_on``.
     """
     training.check_score(task, "rank")
 
@@ -58,7 +57,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
         rewards = aggregators.rank_rewards(update, score)
         moved = trees.add(models, rewards)
-        # The mean of all models, for clients that have none.
+        # The mean of all models, for unseen clients.
         reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
         return Models(PerClient(moved), reference), along("client", score=score)
 

@@ -1,4 +1,4 @@
-"""The one list of algorithms: a new one is a line here."""
+"""The one list of algorithms; a new algorithm needs a line here."""
 
 from __future__ import annotations
 

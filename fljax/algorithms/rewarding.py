@@ -1,4 +1,4 @@
-"""Parts of algorithms that keep one model for every client at the server and move it by rewards: IAFL, CGSV, Rank."""
+"""Parts of algorithms whose server keeps one model per client and moves it by rewards: IAFL, CGSV, Rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fljax.types import (
 
 
 class Models(NamedTuple):
-    """Server: a model for every client, one that belongs to nobody, and what else the algorithm keeps."""
+    """Server: a model for every client, the reference model, and any other state of the algorithm (``book``)."""
 
     models: PerClient
     reference: PyTree
@@ -57,9 +57,9 @@ def per_client_models(
     aggregate: Aggregate,
     **others: Any,  # fields of Algorithm, each of a type of its own
 ) -> Algorithm:
-    """An algorithm in which every client starts from the same model and trains its own; ``others`` replace parts.
+    """An algorithm whose clients start from the same model and train a model each; ``others`` replace fields.
 
-    Unseen clients are given ``reference``.
+    Unseen clients use ``reference``.
     """
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
@@ -83,7 +83,7 @@ def per_client_models(
 
 
 def reference_model(server: Models) -> dict[str, Judged]:
-    """What is judged as the server's own model."""
+    """``models`` of an algorithm whose reference model is judged as the server's own."""
     return {"server_test": Judged(server.reference, "test")}
 
 
@@ -93,7 +93,7 @@ def replicate_model(model: PyTree, population: int) -> PyTree:
 
 
 def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | None) -> Select:
-    """``select_uniform`` among those who join: client k does with probability ``joining[k]``, drawn by id."""
+    """``select_uniform`` among joining clients: client k joins with probability ``joining[k]``; None: all join."""
     uniform = select_uniform(clients_per_round)
     if joining is None:
         return uniform
@@ -109,9 +109,9 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
 
 
 def with_recovery(inner: Select, probability: float | Array) -> Select:
-    """``inner``, after which every model is replaced by the reference with a probability, drawn by id.
+    """``inner``, after which each client's model is replaced by the reference model with the given probability.
 
-    Nobody recovers in a round for which nobody was selected. Info: ``recovered`` [client].
+    A round with an empty cohort replaces no model. Info: ``recovered`` [client].
     """
 
     def select(
@@ -140,7 +140,7 @@ def share_rewards(
     if sharing.reference_draw == "own":
         own = iafl_reference(key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule)
     else:
-        # Sorted by rate, the last client or that in the middle; ties to the lower id for the last one.
+        # The client with the largest or the median rate; ties for the largest go to the lower id.
         place = jnp.argmax(rates) if sharing.reference_rule == "max" else jnp.argsort(rates)[population // 2]
         own = subsets[place][None]
     steps = mix(jnp.concatenate([subsets, own]), update)
@@ -150,7 +150,7 @@ def share_rewards(
 
 
 def check_sharing(sharing: Sharing) -> Sharing:
-    """Raises a ValueError if a name is not valid, or a number that is known now is out of range."""
+    """Raises a ValueError if a name is not valid or a number is out of range; traced values are not checked."""
     for name, valid in {"reference_rule": ("max", "median"), "reference_draw": ("own", "copied")}.items():
         got = getattr(sharing, name)
         if got not in valid:
@@ -162,7 +162,7 @@ def check_sharing(sharing: Sharing) -> Sharing:
 
 
 def with_checked_length(name: str, values: Array, init_server: InitServer) -> InitServer:
-    """``init_server`` that first asks whether the last axis of ``values`` is the clients."""
+    """``init_server`` that first checks that the last axis of ``values`` has one entry per client."""
 
     def init(key: Key[Array, ""], census: Census) -> PyTree:
         population = census.train.shape[0]

@@ -1,9 +1,9 @@
 """SCAFFOLD: control variates correct the drift of local steps.
 
 Source: Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning" (ICML 2020), Algorithm 1,
-options I and II. Deviation: with sizes that differ a client's control variate is divided by the number of steps that it
-really took. The server's variate moves by the sum over the cohort divided by the number of ALL clients: divided by the
-size of the cohort, as some libraries have it, the method diverges where few take part.
+options I and II. Deviation: if sizes differ, a client's control variate is divided by the client's actual number of
+steps. The server's control variate moves by the cohort's sum divided by the number of ALL clients. Some libraries
+divide by the size of the cohort; then the method diverges if few clients take part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFERENCE = """@inproceedings{karimireddy2020scaffold,
 
 
 class ScaffoldServer(NamedTuple):
-    """The model, the state of the server's optimizer, the mean of all control variates, and over how many it is."""
+    """The model, the server optimizer's state, the mean control variate c, and the number of clients with data."""
 
     model: PyTree
     optimizer: PyTree
@@ -40,7 +40,7 @@ class ScaffoldServer(NamedTuple):
 
 
 class ScaffoldDown(NamedTuple):
-    """What a client is shown."""
+    """What a client receives: the model and the mean control variate c."""
 
     model: PyTree
     control: PyTree
@@ -72,9 +72,9 @@ def scaffold(
 
     Args:
       task: model and loss.
-      local: how clients train: plain SGD, whose learning rate is constant within a round.
-      option: how ``c_k'`` is made: "I" is the gradient at the received model on all of the client's rows; "II" is
-        ``c_k - c + (w - y) / (K eta)`` after K steps, which costs nothing.
+      local: how clients train: plain SGD with a learning rate that is constant within a round.
+      option: how ``c_k'`` is computed: "I" is the gradient at the received model on all of the client's rows; "II" is
+        ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient.
       clients_per_round: drawn uniformly without replacement; None: all.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
@@ -83,7 +83,7 @@ def scaffold(
       The algorithm. Clients keep ``c_k``; ``c`` always is the mean of all ``c_k``. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``option`` is no valid name, or the local optimizer is another than plain SGD.
+      ValueError: if ``option`` is not a valid name, or the local optimizer is not plain SGD.
     """
     if option not in ("I", "II"):
         raise ValueError(f"expected option to be I or II, got {option!r}")
@@ -110,7 +110,7 @@ def scaffold(
         )
         update = trees.subtract(trained.params, down.model)
         if option == "I":
-            # local.train takes the keys 0 and 1
+            # training.train uses 0 and 1
             control = training.full_gradient(task, down.model, data.train, jax.random.fold_in(key, 2))
         else:
             eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)

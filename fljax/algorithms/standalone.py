@@ -1,4 +1,4 @@
-"""Standalone training: every client trains alone; the yardstick of every incentive.
+"""Standalone training: every client trains alone; the baseline for incentives.
 
 Source: the solo models of INCFL (section 2) and the standalone models of IAFL (section 6). Deviation: none; a constant
 learning rate is the default of ``Local``. For thresholds computed once, before a run, see ``fljax.standalone``.
@@ -32,8 +32,8 @@ def standalone(task: Task, local: Local) -> Algorithm:
       local: how clients train; the optimizer state is fresh in every round.
 
     Returns:
-      The algorithm. All clients start from the same model. An unseen client is judged by a model that it trained alone
-      on its own training rows for as many rounds.
+      The algorithm. All clients start from the same model. An unseen client uses a model trained alone on its own
+      training rows for the same number of rounds.
     """
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> StandaloneClient:
@@ -67,13 +67,13 @@ def standalone(task: Task, local: Local) -> Algorithm:
 
     return single_model(
         task,
-        clients_per_round=None,  # everybody, whatever the participation of the others
+        clients_per_round=None,  # all clients, whatever the other algorithms' cohorts
         train=train,
         aggregate=aggregate,
         send=lambda server, seat: server.model if seat.first else (),
         init_client=init_client,
         personal=deploy,
-        common=None,  # nobody shares a model
+        common=None,  # there is no shared model
     )
 
 

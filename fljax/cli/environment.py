@@ -1,4 +1,4 @@
-"""Where a run happens: cores, compiled programs, memory."""
+"""The environment of a run: cores, the compilation cache, memory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import pathlib
 import time
 
-CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; those not used for longest go first
+CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; the least recently used are removed first
 
 
 def start_jax(cache: bool = True) -> None:
-    """Before JAX starts: the cores become devices, and compiled programs are kept between runs.
+    """Configures JAX before it starts: cores become devices, and compiled programs are cached between runs.
 
-    FLJAX_COMPILATION_CACHE may name another folder than ~/.cache/fljax/xla, or be "off". Where JAX itself is told
-    of one by JAX_COMPILATION_CACHE_DIR, that one is used.
+    The cache is in ~/.cache/fljax/xla. FLJAX_COMPILATION_CACHE sets another folder, or is "off". If only
+    JAX_COMPILATION_CACHE_DIR is set, JAX uses that folder.
     """
     import jax
 
     from fljax.engine.cores import PATIENT, use_cores
 
-    with contextlib.suppress(RuntimeError):  # called from a process in which JAX runs already
+    with contextlib.suppress(RuntimeError):  # JAX is already running in this process
         use_cores(None if PATIENT else 1)
     chosen = os.environ.get("FLJAX_COMPILATION_CACHE", "")
     if not cache or chosen.lower() == "off":
@@ -38,8 +38,9 @@ def start_jax(cache: bool = True) -> None:
 def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:
     """Removes programs that were being written when their process was killed.
 
-    JAX 0.10 keeps the time of each program's last use in a file beside it, and where that is missing it can store no
-    other program any more. ``older``: seconds, so that what another process writes now is left alone.
+    JAX 0.10 keeps the time of each program's last use in a second file. If this file is missing, JAX cannot store any
+    further program. Only files ``older`` than this number of seconds are removed, since another process may be writing
+    newer ones.
     """
     for program in folder.glob("*-cache"):
         used = program.with_name(program.name.removesuffix("-cache") + "-atime")
@@ -49,7 +50,7 @@ def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:
 
 
 def memory() -> dict[str, str]:
-    """Of the machine, and of each accelerator that tells."""
+    """The memory of the machine, and of each accelerator that reports it."""
     import jax
 
     found = {}

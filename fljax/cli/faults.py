@@ -1,4 +1,4 @@
-"""Faults in one sentence: which algorithm, where in the user's code, what."""
+"""One-sentence descriptions of unexpected errors: the algorithm, the place in the user's code, and the error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OURS = pathlib.Path(__file__).resolve().parents[1]
 
 
 def in_words(error: BaseException) -> str:
-    """``algorithm 'mine' failed in train (my_module.py:12): KeyError: 'nope'``; what is not known is left out."""
+    """``algorithm 'mine' failed in train (my_module.py:12): KeyError: 'nope'``; unknown parts are omitted."""
     whose = next((note for note in getattr(error, "__notes__", ()) if note.startswith(ABOUT_ALGORITHM)), "")
     frame = _of_user(error)
     where = "" if frame is None else f"in {frame.name} ({_short(frame.filename)}:{frame.lineno})"
-    # JAX explains itself in further paragraphs.
+    # JAX's errors have explanations in further paragraphs.
     message = f"{type(error).__name__}: {str(error).strip().partition(chr(10) * 2)[0]}"
     start = " ".join(filter(None, [whose, "failed" if whose or where else "", where]))
     return " ".join(": ".join(filter(None, [start, message])).split())
@@ -36,5 +36,5 @@ def _of_user(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _short(file: str) -> str:
-    """Relative to the current directory where it lies below."""
+    """The path of a file, relative to the current directory if the file is below it."""
     return os.path.relpath(file) if pathlib.Path(file).is_relative_to(os.getcwd()) else file

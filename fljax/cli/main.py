@@ -1,4 +1,4 @@
-"""The command line put together, and how it ends: exit codes and sentences for errors."""
+"""The command line's entry point: registers the commands and turns errors into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ app.add_typer(data_app, name="data")
 data_app.command()(show.prepare)
 data_app.command()(show.status)
 
-# Click's, whether typer brings its own click or imports it.
+# Click's exception class, whether typer includes its own click or imports it.
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits with its code; ``arguments`` default to those of the process."""
+    """Runs the command line and exits with its code; ``arguments`` defaults to the process's arguments."""
     raise SystemExit(_main(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -69,12 +69,12 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _is_bad_input(error: Exception) -> bool:
-    """Whether fljax's own code raised it as a sentence for the user; a ValueError out of a library is a fault."""
+    """Whether the error is a message to the user from fljax's own code; a library's ValueError is not."""
     return isinstance(error, ValueError | FileNotFoundError) and _is_own(error)
 
 
 def _is_own(error: Exception) -> bool:
-    """Whether fljax's own code raised it."""
+    """Whether fljax's own code raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     home = pathlib.Path(__file__).resolve().parents[1]
     return bool(frames) and pathlib.Path(frames[-1].filename).resolve().is_relative_to(home)

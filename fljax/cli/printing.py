@@ -1,4 +1,4 @@
-"""What every command prints with."""
+"""Printing for all commands: errors, JSON and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def fail(sentence: str, code: int) -> int:
-    """Prints one sentence on stderr, with escapes for what would steer the terminal; returns the exit code."""
+    """Prints one sentence on stderr, with control characters escaped; returns the exit code."""
     print(f"fljax: {_escaped(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
@@ -30,7 +30,7 @@ def print_json(value: Any) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: null instead."""
+    """Replaces NaN and infinities, which JSON does not have, by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -41,9 +41,9 @@ def _finite(value: Any) -> Any:
 
 
 def console(width: int) -> Console:
-    """A console for tables that prints labels letter by letter: no markup, and no emoji for ``:moon``.
+    """A console for tables that prints labels literally: no markup, and no emoji for ``:moon``.
 
     Args:
-      width: where there is no terminal to fit into (a file, a pipe), so that no cell is broken in two.
+      width: width of the output without a terminal (a file, a pipe), so that no cell is wrapped.
     """
     return Console(width=None if sys.stdout.isatty() else width, markup=False, emoji=False)

@@ -1,4 +1,4 @@
-"""``fljax reproduce``, and published numbers beside those of a run."""
+"""``fljax reproduce``, which prints published numbers beside those of a run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def reproduce(
 
 
 def check_chosen(chosen: Chosen) -> None:
-    """Raises a ValueError unless there are such published numbers."""
+    """Raises a ValueError if no published numbers match the config's choice."""
     from fljax import reproduce as published
 
     published.select(chosen.tables, chosen.dataset, chosen.partition)
 
 
 def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
-    """The published numbers that a config names, beside those of its run."""
+    """Prints the published numbers that a config selects beside the numbers of its run."""
     from fljax import reproduce as published
 
     rows = published.select(chosen.tables, chosen.dataset, chosen.partition)
@@ -58,7 +58,7 @@ def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
 
 
 def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
-    """One table for each setting: an algorithm in each line, a printed and our number for each metric."""
+    """Prints one table per setting, one line per algorithm, with the printed and our number of each metric."""
     from fljax.reproduce import caption, number
 
     terminal = console(160)

@@ -38,7 +38,7 @@ COLUMNS = {
     "average_accuracy": "average",
     "unseen_average_accuracy": "average unseen",
 }
-# Shown instead where the task has no accuracy.
+# Additional columns for a task without accuracy.
 LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
 
 

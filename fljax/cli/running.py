@@ -1,4 +1,4 @@
-"""What commands that run experiments share: the folder of the results, and progress."""
+"""Helpers for the commands that run experiments: options, the folder of the results, and progress."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
-    """Where results go: ``out``, the latest run of this name, or a new folder.
+    """The folder for results: ``out``, the latest run of this name, or a new folder.
 
-    ``fljax.folders.claim`` says later whether the folder may be used.
+    ``fljax.folders.claim`` checks later whether the folder may be used.
 
     Raises:
-      ValueError: there is nothing to resume, or no folder can be made.
+      ValueError: if there is no run to resume, or no folder can be made.
     """
     if out is not None:
         return out
@@ -63,7 +63,7 @@ def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib
 
 
 def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
-    """Makes ``runs/NAME-TIME``, or ``NAME-TIME-2`` and so on where another process has made that one."""
+    """Makes ``runs/NAME-TIME``, or ``NAME-TIME-2`` and so on if the folder already exists."""
     stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     runs.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
@@ -75,10 +75,10 @@ def new_folder(name: str, runs: pathlib.Path) -> pathlib.Path:
 
 
 def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
-    """The latest folder that ``new_folder`` made for this very name.
+    """The latest folder that ``new_folder`` made for exactly this name.
 
     Raises:
-      ValueError: there is none.
+      ValueError: if there is no such folder.
     """
     found = []
     for folder in runs.glob("*"):
@@ -91,7 +91,7 @@ def latest_run(name: str, runs: pathlib.Path) -> pathlib.Path:
 
 
 def _name_in(folder: pathlib.Path) -> str | None:
-    """The name in a folder's config; None where there is none to read."""
+    """The name in a folder's config; None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")).get("name")
     return None
@@ -99,7 +99,7 @@ def _name_in(folder: pathlib.Path) -> str | None:
 
 @contextlib.contextmanager
 def resumable(folder: pathlib.Path) -> Iterator[None]:
-    """Says how to go on where a command is interrupted."""
+    """Adds advice on how to resume when a command is interrupted."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -109,7 +109,7 @@ def resumable(folder: pathlib.Path) -> Iterator[None]:
 
 
 def progress_bars(quiet: bool) -> Progress:
-    """Bars on stderr, with lines above them."""
+    """Progress bars on stderr; messages are printed above them."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -122,7 +122,7 @@ def progress_bars(quiet: bool) -> Progress:
 
 
 def listener(progress: Progress) -> Any:
-    """Turns events into bars, one for each algorithm; anything else is a line above them."""
+    """Returns a function that shows training events as one bar per algorithm, and other events as lines above."""
     bars: dict[str, Any] = {}
     began: dict[str, float] = {}
 

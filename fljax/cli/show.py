@@ -1,4 +1,4 @@
-"""The commands that show things, and ``fljax data`` and ``fljax report``."""
+"""The commands ``fljax list``, ``cite``, ``doctor``, ``data`` and ``report``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _line(entry: Any) -> str:
 
 
 def _first_sentence(entry: Any) -> str:
-    """Of a docstring: up to a full stop before a capital letter or the paragraph's end, without it, in one line."""
+    """A docstring's first sentence in one line: up to a full stop at the paragraph's end or before a capital letter."""
     paragraph = " ".join(inspect.cleandoc(getattr(entry, "__doc__", None) or "").partition("\n\n")[0].split())
     return re.split(r"(?<!et al)\.(?= [A-Z`]|$)", paragraph, maxsplit=1)[0]
 
@@ -161,7 +161,7 @@ def doctor(
 
 
 def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_json: bool) -> None:
-    """What every algorithm would hold: as ``fljax run`` says it, without running."""
+    """Prints the estimated memory of every algorithm, as ``fljax run`` does, without running."""
     from fljax.config import load
 
     chosen = load(config, overrides, imports=imports)

@@ -1,4 +1,4 @@
-"""How a command ends when the user or the system stops it: one sentence, and exit code 130 or 143."""
+"""Handling of signals that stop a command: one sentence, and exit code 130 or 143."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal has stopped the command. No subclass of KeyboardInterrupt, which Click would answer itself."""
+    """A signal has stopped the command. Not a subclass of KeyboardInterrupt, as Click handles that itself."""
 
     def __init__(self, number: int, words: str = "interrupted") -> None:
         super().__init__(words)
@@ -21,15 +21,15 @@ class Interrupted(BaseException):
 
     @property
     def code(self) -> int:
-        """As a shell counts: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit code, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.number
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises Interrupted at the first signal; the second ends the process at once.
+    """Raises Interrupted at the first signal; the second signal ends the process at once.
 
-    An error that a signal has caused inside a library, which may wrap what is raised, counts as the interruption.
+    Libraries may wrap Interrupted in their own errors; after a signal, any error becomes Interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -40,7 +40,7 @@ def interruptible() -> Iterator[None]:
         if seen:
             os._exit(128 + number)
         if _is_importing(frame):
-            # An extension module would print what is raised inside its imports as a traceback: the signal comes again.
+            # An extension module would print an exception inside its imports as a traceback: send the signal again.
             again = threading.Timer(0.05, os.kill, (os.getpid(), number))
             again.daemon = True
             again.start()
@@ -48,7 +48,7 @@ def interruptible() -> Iterator[None]:
         seen.append(number)
         raise Interrupted(number)
 
-    # What a shell has told the process to ignore stays ignored.
+    # Signals that the shell set to be ignored stay ignored.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in before:
@@ -65,7 +65,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _is_importing(frame: Any) -> bool:
-    """Whether a module is being imported somewhere up the stack."""
+    """Whether an import is in progress in this frame or its callers."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -1,9 +1,8 @@
 """A typed, validated description of an experiment, read from TOML.
 
-``load`` turns a file and overrides into a Config; whatever is wrong with them is one sentence that names
-the key, what was expected, what was found and, for names, the nearest valid one. Hyper-parameters are
-listed nowhere here: what an algorithm, scenario, model, data set or partitioner accepts is read from the
-signature of its builder.
+``load`` turns a file and overrides into a Config. An error is one sentence with the key, the expected value, the value
+found and, for names, the nearest valid name. This package does not list hyper-parameters: the options of an algorithm,
+scenario, model, data set or partitioner are read from the signature of its builder.
 """
 
 from fljax.config.errors import ConfigError

@@ -1,4 +1,4 @@
-"""What two written configs differ in."""
+"""Differences between two written configs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-LONGEST = 60  # characters of a value that are shown
+LONGEST = 60  # number of characters of a value to show
 
 
 def difference(there: str, here: str) -> str | None:
-    """The first key in which two configs differ, as a phrase.
+    """A phrase about the first key in which two configs differ.
 
     Args:
-      there: a config as TOML, of earlier results.
-      here: another one, asked for now.
+      there: the config of earlier results, as TOML.
+      here: the current config, as TOML.
 
     Returns:
-      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None where all values are equal.
+      For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
     """
     first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
     changed = [key for key in {**first, **second} if first.get(key) != second.get(key)]
@@ -30,11 +30,11 @@ def difference(there: str, here: str) -> str | None:
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
-    """Every value by its dotted path, as text, so that NaN is equal to itself and 1 is not True."""
+    """Every value as text, by its dotted path; as text, NaN equals NaN and 1 differs from True."""
     if isinstance(value, Mapping) and value:
         pairs = [(str(key), each) for key, each in value.items()]
     elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-        # Algorithms and scenarios by name, and by place, as their order counts.
+        # Paths of algorithms and scenarios have a position and a name, since their order matters.
         names = [str(each.get("label", each.get("name", ""))) for each in value]
         pairs = [
             (f"{place}.{name}" if name else str(place), each)

@@ -1,4 +1,4 @@
-"""What is wrong with a config, as one sentence: the key, what was expected, what was found."""
+"""Errors of a config as one sentence: the key, the expected value, the value found."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fljax.naming import shown, unknown
 
 
 class ConfigError(ValueError):
-    """Something is wrong with a config; the message is one sentence."""
+    """An error in a config; the message is one sentence."""
 
 
 def sentence(error: pydantic.ValidationError, raw: Mapping[str, Any]) -> str:
-    """One sentence about the first mistake; unknown keys come first, as they explain missing ones."""
+    """One sentence about the first error; unknown keys come first, since they often explain missing keys."""
     errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     first = errors[0]
     location = list(first["loc"])
@@ -35,7 +35,7 @@ def sentence(error: pydantic.ValidationError, raw: Mapping[str, Any]) -> str:
 
 
 def _table(annotation: Any) -> Any:
-    """The table that a key holds, also in a list or where it may be left out."""
+    """The table class in a key's annotation, also inside a list or an optional type; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in typing.get_args(annotation) if (found := _table(each)) is not None), None)
@@ -46,7 +46,7 @@ def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names
     name = str(errors[0]["loc"][0])
     if errors[0]["type"] == "extra_forbidden":
         return f"{path}: {unknown(kind, name, names)}"
-    # One error for each member of a union: they are alternatives.
+    # pydantic reports one error for each member of a union; the members are alternatives.
     same = [each for each in errors if str(each["loc"][0]) == name]
     if len(same) == 1:
         return f"{path}.{name}: {_mistake(same[0])}"
@@ -55,7 +55,7 @@ def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names
 
 
 def _path(location: Sequence[int | str], raw: Mapping[str, Any]) -> str:
-    """The key's path as overrides write it, with algorithms and scenarios by their names."""
+    """The key's path in the form of overrides, with the names of algorithms and scenarios instead of positions."""
     words, here = [], raw
     for key in location:
         try:
@@ -97,7 +97,7 @@ _EXPECTED = {
     "tuple_type": "a list",
     "list_type": "a list",
     "sequence_str": "a list",
-    "is_instance_of": "a list",  # of the types that options have, only sequences are asked for in this way
+    "is_instance_of": "a list",  # among the types of options, only sequences give this error
     "none_required": "nothing",
     "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
@@ -106,6 +106,6 @@ _EXPECTED = {
 
 def _expected(error: Any) -> str:
     template = _EXPECTED.get(error["type"])
-    # Limits of floats are floats: 1 reads better than 1.0.
+    # Limits of floats are floats: print 1 instead of 1.0.
     limits = {key: int(each) if each == 1 or each == 0 else each for key, each in error.get("ctx", {}).items()}
     return template.format(**limits) if template is not None else error["msg"]

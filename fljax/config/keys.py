@@ -1,4 +1,4 @@
-"""The keys of a config, their types and defaults. Frozen values; names and options are checked elsewhere."""
+"""The keys of a config, their types and defaults, as frozen values; ``options`` checks names and options."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _ceiling(value: Any) -> Any:
 
 
 def _name(value: Any) -> Any:
-    # Folders are called by it, and file systems count bytes.
+    # Folders have this name, and file systems limit its length in bytes.
     if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value) and len(value.encode()) <= LONGEST_LABEL:
         return value
     if isinstance(value, str) and len(value.encode("utf-8", "replace")) > LONGEST_LABEL:
@@ -117,7 +117,7 @@ class Table(BaseModel):
 
 
 class Named(Table):
-    """A name and whatever options its builder takes, side by side in one TOML table."""
+    """A name and the options of its builder, in one TOML table."""
 
     name: Printable
     options: dict[str, Any] = {}
@@ -134,12 +134,12 @@ class Named(Table):
 
 
 class Data(Table):
-    """Which examples, and how they are spread over clients.
+    """The data set and its partition among clients.
 
-    ``train_fraction`` and ``valid_fraction`` are shares of a client's own examples, ``held_fraction`` is
-    the share of all examples that the server keeps. ``test`` says what accuracy is measured on: each
-    client's own test rows or one global test set. Options go to the data set's source and to the
-    partitioner.
+    ``train_fraction`` and ``valid_fraction`` are shares of a client's own examples; ``held_fraction`` is the share of
+    all training examples that the server keeps. ``test`` selects the rows on which accuracy is measured: each client's
+    own test rows or one global test set. ``dataset_options`` and ``partition_options`` are passed to the data set's
+    source and to the partitioner.
     """
 
     dataset: Printable
@@ -156,14 +156,14 @@ class Data(Table):
 
 
 class Model(Named):
-    """Which model; the other keys go to its builder."""
+    """The model; other keys are passed to its builder."""
 
 
 class Local(Table):
-    """How a client trains: at ``learning_rate * decay**round``, for steps or epochs (exactly one of the two).
+    """Local training of a client: at ``learning_rate * decay**round``, for steps or epochs (exactly one of the two).
 
-    ``optimizer`` is the name of an optax optimizer and ``options`` are its other arguments;
-    ``weight_decay`` is coupled L2: its multiple of the parameters is added to the gradient.
+    ``optimizer`` is the name of an optax optimizer, and ``options`` are its other arguments. ``weight_decay`` is
+    coupled L2: ``weight_decay`` times the parameters is added to the gradient.
     """
 
     learning_rate: Positive
@@ -184,9 +184,9 @@ class Local(Table):
 
 
 class Standalone(Table):
-    """How the standalone models are trained: as ``local``, except for what is given here, and at a constant rate.
+    """Training of the standalone models: as in ``local``, except for the keys given here, and at a constant rate.
 
-    ``local.decay`` is per round, and standalone training is one long round.
+    ``local.decay`` does not apply, since it is per round and standalone training is one long round.
     """
 
     steps: Count | None = None
@@ -211,13 +211,13 @@ class Standalone(Table):
 
 
 class Participation(Table):
-    """Who trains in a round; where there are fewer clients than asked for, all of them do."""
+    """The clients that train in a round; if there are fewer than ``clients_per_round``, all clients train."""
 
     clients_per_round: Count
 
 
 class Execution(Table):
-    """How clients and seeds are mapped to devices: a strategy, or a number that run side by side."""
+    """The mapping of clients and seeds to devices: a strategy, or the number that run side by side."""
 
     clients: ClientStrategy = "auto"
     seeds: Strategy = "auto"
@@ -226,11 +226,11 @@ class Execution(Table):
 
 
 class Scenario(Named):
-    """A wrapper around an algorithm; the other keys go to its builder."""
+    """A wrapper around an algorithm; other keys are passed to its builder."""
 
 
 class OwnLocal(Table):
-    """What one algorithm trains with in place of ``local``."""
+    """Local settings of one algorithm that replace keys of ``local``."""
 
     learning_rate: Positive | None = None
     batch_size: Count | None = None
@@ -248,10 +248,10 @@ class OwnLocal(Table):
 
 
 class AlgorithmEntry(Named):
-    """One algorithm of the comparison; the other keys are its hyper-parameters.
+    """One algorithm of the comparison; other keys are its hyper-parameters.
 
-    ``local`` replaces keys of the experiment's ``local`` for this algorithm alone (papers tune learning rates by
-    method); thresholds and standalone models are those of all.
+    ``local`` replaces keys of the experiment's ``local`` for this algorithm alone (papers tune learning rates for each
+    method). Thresholds and standalone models are the same for all algorithms.
     """
 
     label: Label
@@ -267,10 +267,10 @@ class AlgorithmEntry(Named):
 
 
 class Contribution(Named):
-    """What clients count as contributing, for an algorithm that asks for it; the other keys go to the measure.
+    """The contribution measure of an algorithm that uses contributions; other keys are passed to the measure.
 
-    ``free_riders`` contribute ``level``, or as much as gives them ``induced_rate`` of all updates at ``kappa`` and
-    ``ceiling`` (IAFL's gamma'; "max": the largest contribution of the others).
+    ``free_riders`` contribute ``level``, or the contribution for which they get the share ``induced_rate`` of all
+    updates (IAFL's gamma') at ``kappa`` and ``ceiling`` ("max": the largest contribution of the other clients).
     """
 
     name: Printable = "standalone_accuracy"
@@ -297,9 +297,10 @@ class Contribution(Named):
 
 
 class Clustering(Table):
-    """Where the clusters of an algorithm start: "random", or by "f1" after some ``rounds`` of FedAvg.
+    """The initial clusters of an algorithm: "random", or by "f1" after some ``rounds`` of FedAvg.
 
-    K-means groups clients by F1 on the server's ``rows``, on the ``features`` classes in which they differ most.
+    K-means groups clients by F1 scores on the server's ``rows``, for the ``features`` classes in which clients differ
+    most.
     """
 
     name: Literal["random", "f1"] = "random"
@@ -309,9 +310,9 @@ class Clustering(Table):
 
 
 class Published(Table):
-    """The published numbers that results are printed beside: rows of a table (``fljax list tables``).
+    """Published numbers to print beside the results: rows of a table (``fljax list tables``).
 
-    ``partition`` tells settings of one table apart: rows whose partition contains it are taken.
+    ``partition`` selects rows whose partition contains this text, to separate the settings of one table.
     """
 
     tables: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
@@ -320,9 +321,9 @@ class Published(Table):
 
 
 class Sweep(Table):
-    """What ``fljax sweep`` tries: ``grid`` maps paths, as ``--set`` writes them, to lists.
+    """The grid of ``fljax sweep``: ``grid`` maps paths, in the form of ``--set``, to lists of values.
 
-    ``metric`` says which cell is best.
+    ``metric`` selects the best cell.
     """
 
     grid: dict[Printable, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
@@ -332,7 +333,7 @@ class Sweep(Table):
 class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
-    ``scenarios`` wrap every algorithm, outside of those that it has itself; the last one is the outermost.
+    ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
     """
 
     name: Name
@@ -355,7 +356,7 @@ class Config(Table):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, raw: Any) -> Any:
-        """Evaluation about ten times in a run; every client in every round."""
+        """Sets defaults: about ten evaluations in a run, and all clients in every round."""
         if not isinstance(raw, Mapping):
             return raw
         rounds, data = raw.get("rounds"), raw.get("data")
@@ -379,7 +380,7 @@ class Config(Table):
 
     @model_validator(mode="after")
     def _sizes(self) -> Self:
-        """Every array that a run keeps has fewer entries than JAX can count."""
+        """Raises a ValueError if an array of a run's results has more entries than JAX can index."""
         everybody, seeds = self.data.clients + self.data.unseen, len(self.seeds)
         if everybody > MOST_CLIENTS:
             raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")

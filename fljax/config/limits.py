@@ -1,6 +1,6 @@
-"""How large and what a config may be, before anything is made of it.
+"""Limits on the size and values of a config, checked before any array is made.
 
-Each limit names where it comes from. A config beyond one of them is refused with a sentence, before arrays are made.
+A comment gives the reason of each limit. A config beyond a limit raises an error with one sentence.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from fljax.naming import shown
 
 # JAX indexes arrays with 32-bit integers.
 LARGEST_INTEGER = 2**31 - 1
-# Keys hold the round above five bits of purpose, and the client's id in 24 bits (fljax.engine.keys).
+# Random keys hold the round in 27 bits, above five bits of purpose, and the client's id in 24 (fljax.engine.keys).
 MOST_ROUNDS = 2**27 - 1
 MOST_CLIENTS = 2**24
-# Keys are made of 32-bit seeds: larger ones would repeat the numbers of smaller ones.
+# Keys are made of 32-bit seeds; larger seeds would repeat the random numbers of smaller seeds.
 LARGEST_SEED = 2**32 - 1
-# Every seed has a federation and models of its own on the device.
+# Every seed has its own federation and models on the device.
 MOST_SEEDS = 2**16
-# Every cell of a sweep is read and checked, and its results are kept.
+# Every cell of a sweep is parsed and checked, and its results are kept.
 MOST_CELLS = 10_000
-# Integers of TOML have 64 bits.
+# TOML's integers have 64 bits.
 INTEGERS = range(-(2**63), 2**63)
-# As many algorithms are compared, or as many scenarios wrap one; each wrapper is a call inside a call.
+# The limit for algorithms in a comparison and for scenarios around an algorithm; scenarios are nested calls.
 MOST_ENTRIES = 200
-# In bytes; tomllib needs some seconds for as much.
+# In bytes; tomllib needs some seconds for a file of this size.
 LARGEST_FILE = 2**22
 DEEPEST_TABLE = 32
 MOST_BASES = 16
 LONGEST_LABEL = 100
 
-# Characters that end a line, steer a terminal or turn the direction of text. Two joiners stay: scripts and emoji
-# need them.
+# Categories of characters that end a line, control a terminal or change the direction of text. Two joiners are
+# allowed, as scripts and emoji need them.
 _CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has a character that is not for print, such as a line break, an escape or a surrogate."""
+    """Whether a text has a control character, such as a line break, an escape or a surrogate."""
     return any(unicodedata.category(each) in _CONTROL and each not in _JOINERS for each in text)
 
 
 def label(value: Any) -> Any:
-    """A text that names something in tables and pictures; anything but a text is left to the type's own check.
+    """Checks a label for tables and pictures and returns it; pydantic checks values other than text.
 
     Raises:
-      ValueError: it is blank, longer than ``LONGEST_LABEL`` or has control characters.
+      ValueError: if the label is blank, longer than ``LONGEST_LABEL`` or has control characters.
     """
     if isinstance(value, str) and (not value.strip() or len(value) > LONGEST_LABEL or has_control(value)):
         raise ValueError(
@@ -58,10 +58,10 @@ def label(value: Any) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """A text that may be printed; anything but a text is left to the type's own check.
+    """Checks a text for control characters and returns it; pydantic checks values other than text.
 
     Raises:
-      ValueError: it has control characters.
+      ValueError: if the text has control characters.
     """
     if isinstance(value, str) and has_control(value):
         raise ValueError(f"expected text without control characters, got {shown(value)}")
@@ -69,13 +69,13 @@ def printable(value: Any) -> Any:
 
 
 def check_values(raw: Mapping[str, Any]) -> None:
-    """Checks every value of nested tables and lists, whatever key it stands under.
+    """Checks every value of nested tables and lists, independent of its key.
 
     Raises:
-      ValueError: tables and lists are nested more than ``DEEPEST_TABLE`` deep, an integer has more than 64 bits, a
+      ValueError: if tables and lists are nested more than ``DEEPEST_TABLE`` deep, an integer has more than 64 bits, a
         number is NaN, or a text has a NUL or a surrogate, which files and results cannot hold.
     """
-    # A stack instead of recursion: the tables may be deeper than Python's own stack.
+    # A stack instead of recursion, since tables may be deeper than Python's own stack.
     left: list[tuple[tuple[str, ...], Any]] = [((), raw)]
     while left:
         path, value = left.pop()
@@ -102,5 +102,5 @@ def _check_text(path: tuple[str, ...], value: Any) -> None:
 
 
 def is_date(value: Any) -> bool:
-    """Whether TOML wrote it as a date or a time."""
+    """Whether a value is one of TOML's dates or times."""
     return isinstance(value, datetime.date | datetime.time)

@@ -1,4 +1,4 @@
-"""Names and options, checked against the registries and the signatures of the builders that they name."""
+"""Checks names against the registries, and options against the signatures of builders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fljax.naming import resolve, unknown
 
 
 class Registries(NamedTuple):
-    """Where names are looked up, and whether import paths are followed."""
+    """The registries of names; ``imports`` is whether import paths are allowed."""
 
     algorithms: Mapping[str, Any]
     scenarios: Mapping[str, Any]
@@ -31,8 +31,8 @@ class Registries(NamedTuple):
 
 
 def registries() -> Registries:
-    """What fljax offers by name."""
-    # Imported here: reading a config's keys needs none of it, and it brings JAX along.
+    """The registries of fljax."""
+    # Imported here, since these modules import JAX and reading a config's keys does not need them.
     from fljax import algorithms, contributions, data, models, scenarios
 
     return Registries(
@@ -45,7 +45,7 @@ def registries() -> Registries:
     )
 
 
-# What a number in the config replaces all the same.
+# Parameters that fljax normally supplies, but that a number in the config may replace.
 OVERRIDABLE: Mapping[str, Any] = {
     "threshold": float,
     "baseline": float,
@@ -56,9 +56,9 @@ OVERRIDABLE: Mapping[str, Any] = {
 
 
 def with_checked_options(config: Config, imports: bool = True) -> Config:
-    """Checks names and options against what the builders accept; returns the config with typed options.
+    """Checks names and options against the builders' signatures; returns the config with typed options.
 
-    Without ``imports`` only the names of registries are looked up.
+    If ``imports`` is False, only names in registries are accepted.
     """
     found = registries()._replace(imports=imports)
     data = config.data
@@ -118,7 +118,7 @@ def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registri
 
 
 def _check_contribution(path: str, chosen: Any, clients: int, found: Registries) -> None:
-    """The name of a measure, a table with one, or a number for each client."""
+    """Raises a ConfigError unless ``chosen`` is a measure's name, a table with one, or a number for each client."""
     if isinstance(chosen, list | tuple):
         numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in chosen)
         if not numbers or not all(0 <= each < float("inf") for each in chosen):
@@ -151,7 +151,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
 
 
 def _clustering(path: str, chosen: Any) -> Clustering:
-    """The name of a way to start clusters, or a table with one."""
+    """Parses the initial clustering, given as a name or a table with a name."""
     if not isinstance(chosen, str | Mapping | Clustering):
         raise ConfigError(f"{path}: expected a name or a table with one, got {chosen!r}")
     raw = {"name": chosen} if isinstance(chosen, str) else chosen
@@ -166,7 +166,7 @@ def _clustering(path: str, chosen: Any) -> Clustering:
 
 
 def _check_server_optimizer(path: str, chosen: Any) -> None:
-    """A name of optax, or a table with a name and options."""
+    """Raises a ConfigError unless ``chosen`` is the name of an optax optimizer, or a table with a name and options."""
     options = dict(chosen) if isinstance(chosen, Mapping) else {"name": chosen}
     name = options.pop("name", None)
     if not isinstance(name, str):
@@ -179,7 +179,7 @@ def _optimizer_options(local: Local) -> dict[str, Any]:
 
 
 def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an optimizer of optax that takes a learning rate, by the signature of its function."""
+    """Options of an optax optimizer with a learning rate, checked against the signature of its function."""
     import optax
 
     def takes_learning_rate(name: str) -> bool:
@@ -230,7 +230,7 @@ def _options(
             continue
         else:
             annotation = _plain_type(annotations[name])
-        # The alias keeps parameters such as "copy" from shadowing pydantic's own attributes.
+        # The alias prevents parameters such as "copy" from shadowing pydantic's own attributes.
         required = default is parameter.empty
         fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
     model = pydantic.create_model("Options", __config__=ConfigDict(extra=extra, strict=True), **fields)
@@ -243,13 +243,13 @@ def _options(
 
 
 def _plain_type(annotation: Any) -> Any:
-    """The annotation where TOML can meet it (numbers, text, booleans, literals, lists, their unions), else Any."""
+    """The annotation if TOML has such values (numbers, text, booleans, literals, lists, their unions), else Any."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     plain, foreign = [], False
     for part in typing.get_args(annotation) if union else (annotation,):
         if part in (None, type(None), float, int, str, bool) or typing.get_origin(part) in (Literal, Sequence):
             plain.append(part)
-        elif not _is_array(part):  # An array is a number that may be traced. Anything else: no check at all.
+        elif not _is_array(part):  # An array type stands for a traced number; any other type disables the check.
             foreign = True
     if foreign or all(part in (None, type(None)) for part in plain):
         return Any
@@ -257,18 +257,18 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _is_array(annotation: Any) -> bool:
-    import jax  # here for the reason that is given in ``registries``
+    import jax  # imported here for the same reason as in ``registries``
     from jaxtyping import AbstractArray
 
     return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
 
 
-# What modules often import for type checkers only, so that it is not among their names at run time.
+# Names that modules often import only for type checkers, and that do not exist in the modules at run time.
 _ARRAYS = ("Array", "Bool", "Float", "Inexact", "Int", "Integer", "Num", "Real", "Shaped")
 
 
 def _annotations(builder: Callable[..., Any]) -> dict[str, Any]:
-    """What the parameters of a builder are annotated with; Any where that cannot be resolved."""
+    """The annotations of a builder's parameters; Any for an annotation that cannot be resolved."""
     import jaxtyping
 
     function = inspect.unwrap(getattr(builder, "func", builder))
@@ -279,7 +279,7 @@ def _annotations(builder: Callable[..., Any]) -> dict[str, Any]:
         holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
         try:
             return typing.get_type_hints(holder, names)["annotation"]
-        except Exception:  # whatever a user's annotation raises
+        except Exception:  # a user's annotation may raise anything
             return Any
 
     parameters = inspect.signature(builder).parameters.values()

@@ -19,21 +19,21 @@ from fljax.naming import shown, unknown
 def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bool = True) -> Config:
     """Reads, overrides and checks a config.
 
-    A file may stand on another one: ``base = "other.toml"`` (a path from its own folder). Tables are joined key by key,
-    everything else, lists of algorithms included, replaces what the base has.
+    A file may extend another file: ``base = "other.toml"`` (relative to the file's own folder). Tables are merged key
+    by key; all other values, including lists of algorithms, replace the values of the base.
 
     Args:
       path: a TOML file.
-      overrides: each ``"a.b=c"``; c is a TOML value, or else text. ``algorithms.<label>.key=c`` finds the
-        algorithm by its label (its name where it has none).
-      imports: False refuses import paths (``"module:name"``), so that the config runs no code but fljax's. The
-        environment variable FLJAX_NO_IMPORT refuses them everywhere.
+      overrides: each ``"a.b=c"``, where c is a TOML value, or else text. ``algorithms.<label>.key=c`` selects the
+        algorithm by its label (by its name if it has no label).
+      imports: False refuses import paths (``"module:name"``), so that the config runs only fljax's code. The
+        environment variable FLJAX_NO_IMPORT refuses import paths everywhere.
 
     Returns:
-      The config, with every default filled in; its ``name`` defaults to the name of the file.
+      The config with all defaults. ``name`` defaults to the name of the file.
 
     Raises:
-      ConfigError: the file cannot be read, or something in it or in the overrides is wrong.
+      ConfigError: if the file cannot be read, or the file or an override has an error.
     """
     raw = read(path)
     for text in overrides:
@@ -42,16 +42,16 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bo
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:
-    """A TOML file, on top of its bases, as nested dictionaries, not checked.
+    """Reads a TOML file, merged with its bases, as nested dictionaries; checks only ``fljax.config.limits``.
 
     Raises:
-      ConfigError: it cannot be read.
+      ConfigError: if the file cannot be read, or a value is beyond a limit.
     """
     return _read(pathlib.Path(path))
 
 
 def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
-    """A file on top of its base."""
+    """Reads a file and merges it with its base; ``above`` has the files that extend this one."""
     try:
         own = path.resolve()
         if own in above:
@@ -65,7 +65,7 @@ def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str,
     except (RuntimeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        # A circle of links, or a path that no file can have.
+        # A cycle of links, or an invalid path.
         raise ConfigError(f"expected a config file, got {shown(str(path))}") from None
     if len(content) > LARGEST_FILE:
         raise ConfigError(f"expected a config file of at most {LARGEST_FILE} bytes, got {str(path)!r}, which is larger")
@@ -93,7 +93,7 @@ def _joined(base: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(raw: Mapping[str, Any]) -> None:
-    """Raises a ConfigError where a value is out of the range of every key (``fljax.config.limits``)."""
+    """Raises a ConfigError if a value is invalid for every key (``fljax.config.limits``)."""
     try:
         check_values(raw)
     except ValueError as error:
@@ -101,7 +101,7 @@ def check(raw: Mapping[str, Any]) -> None:
 
 
 def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True) -> Config:
-    """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is used where it has none."""
+    """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
     check(raw)
     try:
         config = Config.model_validate({"name": name, **raw})
@@ -119,7 +119,7 @@ def override(raw: dict[str, Any], text: str) -> None:
 
 
 def toml_value(text: str) -> Any:
-    """What a piece of TOML stands for; the text itself where it is none."""
+    """The value of a piece of TOML; the text itself if it is not TOML."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except RecursionError:
@@ -130,10 +130,10 @@ def toml_value(text: str) -> Any:
 
 
 def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
-    """Sets the key at a dotted path in place; ``text`` is how the user wrote it.
+    """Sets the key at a dotted path in place; ``text`` is the user's override, for error messages.
 
     Raises:
-      ConfigError: there is no such place.
+      ConfigError: if the path does not exist.
     """
     keys = [key.strip() for key in path.split(".")]
     if not all(keys) or len(keys) > DEEPEST_TABLE:
@@ -149,12 +149,12 @@ def assign(raw: dict[str, Any], path: str, value: Any, text: str) -> None:
 
 
 def _entry(raw: Mapping[str, Any], kind: str, path: str) -> tuple[Any, list[str]]:
-    """The table that a path such as ``algorithms.incfl.eps`` is about, and the keys that are left of it."""
+    """The table of the algorithm or scenario in a path such as ``algorithms.incfl.eps``, and the remaining keys."""
     rest = path.removeprefix(f"{kind}.")
     entries = raw.get(kind, [])
     entries = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     labels = {str(each.get("label", each.get("name"))): each for each in entries}
-    for label in sorted(labels, key=len, reverse=True):  # a label may have dots in it
+    for label in sorted(labels, key=len, reverse=True):  # a label may contain dots
         if rest.startswith(f"{label}.") and len(rest) > len(label) + 1:
             return labels[label], rest[len(label) + 1 :].split(".")
     label, _, key = rest.partition(".")

@@ -16,14 +16,14 @@ from fljax.config.limits import MOST_CELLS
 from fljax.config.reading import assign, check, override, parse, read, toml_value
 from fljax.naming import shown
 
-# What the results of a sweep are laid out by already, or what names them.
+# Keys that must be equal in all cells, since they determine the name or the dimensions of the results.
 _FIXED = ("name", "seeds", "rounds", "evaluate_every", "sweep")
-# Dimensions and variables of results, which an axis must not be called.
+# Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})
 
 
 class Axis(NamedTuple):
-    """One axis of a grid: its name in results, the path of the key, and the values in the order given."""
+    """One axis of a grid: its name in results, the path of the key, and the values in the given order."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class Grid(NamedTuple):
 
     Attributes:
       config: the experiment without the grid's values, but with the grid in ``sweep``.
-      axes: in the order of the grid.
+      axes: the axes, in the order of the grid.
       cells: a config for each combination of values; the last axis changes fastest.
     """
 
@@ -52,12 +52,12 @@ def load_grid(
     Args:
       path: a TOML file.
       overrides: as for ``load``.
-      grid: each ``"a.b=c,d,e"``: values of one path as TOML, or else text, with commas between; they replace those
-        that the file's ``[sweep]`` has for this path.
+      grid: each ``"a.b=c,d,e"``: the values of one path, separated by commas, as TOML or else text; they replace the
+        values for this path in the file's ``[sweep]``.
       imports: as for ``load``.
 
     Raises:
-      ConfigError: something in the file, the overrides, the grid or one of the cells is wrong, or there is no grid.
+      ConfigError: if the file, an override, the grid or a cell has an error, or there is no grid.
     """
     raw = read(path)
     for text in overrides:
@@ -68,11 +68,11 @@ def load_grid(
 def parse_grid(
     raw: Mapping[str, Any], grid: Sequence[str] = (), *, name: str = "experiment", imports: bool = True
 ) -> Grid:
-    """As ``load_grid``, of a config given as nested dictionaries."""
+    """As ``load_grid``, for a config given as nested dictionaries."""
     check(raw)
     raw = copy.deepcopy(dict(raw))
     table = raw.pop("sweep", {})
-    # Checked before anything is added to it; the rest of the config is checked in its cells.
+    # Check the file's sweep before adding ``grid``; each cell is checked later.
     base = parse(raw | {"sweep": table}, name=name, imports=imports)
     assert base.sweep is not None
     given: dict[str, Any] = dict(base.sweep.grid)
@@ -111,7 +111,7 @@ def parse_grid(
 
 
 def _listed(text: str) -> list[Any]:
-    """``a,b,c`` as TOML's values, each as text where it is none."""
+    """The values of ``a,b,c`` as TOML; a part that is not TOML stays text."""
     try:
         return tomllib.loads(f"values = [{text}]")["values"]
     except RecursionError:

@@ -14,12 +14,12 @@ from fljax.config.keys import Config, Named
 
 
 def dumps(config: Config) -> str:
-    """The config as TOML; ``load`` reads an equal one from it."""
+    """The config as TOML; ``load`` reads an equal config from this text."""
     return _toml(_plain(config))
 
 
 def _plain(value: Any) -> Any:
-    """Tables as dictionaries, with options beside the keys that they were given with; nothing where None."""
+    """Converts tables to dictionaries, puts options beside the table's own keys, and omits None."""
     if isinstance(value, BaseModel):
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         options = fields.pop("options") if isinstance(value, Named) else {}
@@ -58,10 +58,10 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        # TOML's basic strings are JSON's, but for the one control character that JSON leaves alone.
+        # TOML's basic strings are JSON strings, except that TOML also escapes DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(_toml_value(each) for each in value) + "]"
-    return value.isoformat()  # dates and times are all that is left of TOML's types
+    return value.isoformat()  # dates and times are the only remaining types of TOML

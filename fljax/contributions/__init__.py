@@ -1,9 +1,9 @@
-"""Contributions of clients: what IAFL rewards, as plain functions on arrays by client id.
+"""Contribution measures of clients, the inputs of IAFL's rewards: plain functions on arrays by client id.
 
-``CONTRIBUTIONS`` has those that are known before training, from sizes, participation and standalone models; one's own
-is any function that takes some of the same arguments. CGSV's reputation is not among them: it is made in every round,
-from the updates (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it). Shapley values of any game over
-coalitions of clients, exact or sampled, are computed on the device.
+``CONTRIBUTIONS`` lists measures that are known before training: sizes, participation rates and standalone accuracies. A
+custom measure is any function that takes some of the same arguments. CGSV's reputation is not listed, as it is computed
+from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the algorithms that use it). The package also
+computes Shapley values of any game over coalitions of clients, exact or sampled, on the device.
 """
 
 from fljax.contributions.measures import CONTRIBUTIONS as CONTRIBUTIONS

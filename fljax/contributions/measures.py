@@ -1,13 +1,14 @@
-"""Contribution measures ``p_k`` that are known before training, and clients that contribute next to nothing.
+"""Contribution measures ``p_k`` that are known before training, and free riders.
 
-A measure is a function that asks, by the names of its parameters, for what it needs:
+A measure is a function whose parameters, by their names, request these inputs:
 
-- ``size`` ``[..., N]``: training samples of every client, by id;
+- ``size`` ``[..., N]``: number of training samples of every client, by id;
 - ``population``: N, an int;
-- ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]``: of each client's standalone model on its test rows
-  (NaN for a client without any).
+- ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]``: results of each client's standalone model on its test
+  rows (NaN for a client without test rows).
 
-It returns ``[..., N]``, larger for those who contribute more; the leading axis is seeds. ``[N]`` serves all seeds.
+A measure returns ``[..., N]``, with larger values for larger contributions. The leading axis is seeds; a result ``[N]``
+is used for all seeds.
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
 """
@@ -34,10 +35,10 @@ def data_size(size: Int[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
 
 
 def participation_rate(population: int) -> Float[Array, " N"]:
-    """``p_k = 0.5 (1 + k / N)`` for k = 1..N, id + 1: the later half of a range of participation rates.
+    """``p_k = 0.5 (1 + k / N)`` with k = id + 1: participation rates evenly spaced above 0.5, up to 1.
 
-    IAFL's experiment with partial participation has the same numbers as probabilities of joining a round, and a ceiling
-    of 1.
+    IAFL's experiment with partial participation uses the same numbers as probabilities of joining a round, with a
+    ceiling of 1.
 
     Source: IAFL, section 6.3.
     """
@@ -45,9 +46,9 @@ def participation_rate(population: int) -> Float[Array, " N"]:
 
 
 def standalone_accuracy(standalone_accuracy: Float[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
-    """``p_k``: test accuracy of the model that a client trains alone, a fraction; NaN where it cannot be judged.
+    """``p_k``: test accuracy of the client's standalone model, a fraction; NaN for a client without test rows.
 
-    IAFL's tables take one global test set for everybody and train for as many epochs as there are rounds.
+    IAFL's tables use one global test set for all clients and train for as many epochs as there are rounds.
 
     Source: IAFL, section 6.1.
     """
@@ -64,16 +65,16 @@ CONTRIBUTIONS: dict[str, Callable[..., Any]] = {
 def free_riders(
     contribution: Float[Array, "*seeds N"], ids: Sequence[int], level: float | Array = 0.0
 ) -> Float[Array, "*seeds N"]:
-    """The contributions with those of some clients replaced: the others stay as they are.
+    """Replaces the contributions of the free riders by ``level``; other contributions do not change.
 
     Args:
       contribution: ``[..., N]`` by id.
       ids: different ids of the free riders, from 0.
-      level: what they contribute: one number, or one for each entry of the leading axes (``[...]``). For what gives a
-        free rider a chosen share of the updates see ``contribution_at``.
+      level: contribution of the free riders: one number, or one for each entry of the leading axes (``[...]``).
+        ``contribution_at`` gives the level for a chosen share of the updates.
 
     Raises:
-      ValueError: if an id stands twice or is of no client.
+      ValueError: if an id appears twice or does not exist.
     """
     contribution = jnp.asarray(contribution)
     population = contribution.shape[-1]
@@ -95,25 +96,26 @@ def contribution_at(
 ) -> Float[Array, "*seeds"]:
     """The contribution for which IAFL's induced reward rate is ``gamma'``.
 
-    ``gamma' = (gamma (N - 1) + 1) / N`` is the share of all updates that a client's reward averages, its own included,
-    and ``gamma = min(p / ceiling, 1)^(1 - kappa)``; hence ``p = ceiling ((N gamma' - 1) / (N - 1))^(1 / (1 - kappa))``.
-    The free rider of the paper, client 6 (id 5) of 50, has gamma' = 0.09:
-    ``free_riders(p, [5], contribution_at(0.09, p, [5]))``. There the contribution stays what it is when kappa changes,
-    and gamma' does not; so give the kappa at which gamma' is meant (0 is the paper's first), not that of each run.
+    ``gamma' = (gamma (N - 1) + 1) / N`` is the share of all updates, the client's own included, that its reward
+    averages. With ``gamma = min(p / ceiling, 1)^(1 - kappa)``, the contribution is
+    ``p = ceiling ((N gamma' - 1) / (N - 1))^(1 / (1 - kappa))``. The free rider of the paper, client 6 (id 5) of 50,
+    has gamma' = 0.09: ``free_riders(p, [5], contribution_at(0.09, p, [5]))``. In the paper, p stays fixed while kappa
+    and hence gamma' change from run to run. So give the kappa for which gamma' is stated (the paper's first is 0), not
+    the kappa of each run.
 
     Args:
-      induced_rate: ``gamma'`` in [1/N, 1]; what is below 1/N, which no client can have, gives 0.
+      induced_rate: ``gamma'`` in [1/N, 1]; values below 1/N, which no client can have, give 0.
       contribution: ``[..., N]`` by id.
-      ids: free riders, whose own contributions are left out of the largest.
+      ids: free riders, excluded from the "max" of ``ceiling``.
       kappa: sharing coefficient in [0, 1).
-      ceiling: ``p_ceil``, or "max": the largest contribution of the others (NaN left out).
+      ceiling: ``p_ceil``, or "max": the largest contribution of the other clients (NaN ignored).
 
     Returns:
       ``[...]``, one number for each entry of the leading axes of ``contribution``.
 
     Raises:
-      ValueError: if ``ceiling`` is another name, if there is nobody else to take the largest of, or if there is only
-        one client, whose induced rate is always 1.
+      ValueError: if ``ceiling`` is another string, if ``ceiling`` is "max" and all clients are free riders, or if there
+        is only one client, whose induced rate is always 1.
 
     Source: IAFL, Equation (1), sections 5.1 and 6.2.
     """
@@ -136,18 +138,18 @@ def contribution_at(
 def measure(
     chosen: str | Mapping[str, Any] | Sequence[float], facts: Mapping[str, Any]
 ) -> Float[np.ndarray, "seeds N"]:
-    """The contributions that a config asks for, of all seeds.
+    """The contributions that a config selects, for all seeds.
 
     Args:
-      chosen: a name in ``CONTRIBUTIONS`` or ``"module:function"``; N numbers by id; or a table with ``name`` (by
-        default "standalone_accuracy") and ``free_riders`` (ids), which contribute ``level`` (by default 0) or, with
-        ``induced_rate``, what ``contribution_at`` says (with ``kappa`` and ``ceiling``). What else stands in the table
-        goes to the measure.
-      facts: everything that a measure may ask for; its arrays are ``[seeds, N]``. Without ``standalone_accuracy`` where
-        the task has no score.
+      chosen: a name in ``CONTRIBUTIONS`` or ``"module:function"``; N numbers by id; or a table with ``name`` (default:
+        "standalone_accuracy") and ``free_riders`` (ids). Free riders contribute ``level`` (default: 0), or the result
+        of ``contribution_at`` if ``induced_rate`` is given (with ``kappa`` and ``ceiling``). Other keys of the table
+        are passed to the measure.
+      facts: all inputs that a measure may request; arrays are ``[seeds, N]``. ``standalone_accuracy`` is absent if the
+        task has no score.
 
     Raises:
-      ValueError: if there is no such measure, if it asks for a fact that is not known, or if it returns another shape.
+      ValueError: if the measure is unknown, requests an unknown fact, or returns an array of another shape.
     """
     seeds, population = np.shape(facts["size"])
     table: dict[str, Any] = dict(chosen) if isinstance(chosen, Mapping) else {}

@@ -1,7 +1,7 @@
-"""Shapley values of clients over coalitions: exact, or from random permutations; what a coalition is worth is given.
+"""Shapley values of clients, exact or from random permutations, for a given value function of coalitions.
 
-``phi_i = sum_{S not containing i} |S|! (N - |S| - 1)! / N! (v(S + i) - v(S))``: the mean, over all orders in which N
-clients may arrive, of what client i adds to those before it.
+``phi_i = sum_{S not containing i} |S|! (N - |S| - 1)! / N! (v(S + i) - v(S))``: the mean marginal contribution of
+client i to the clients before it, over all orders of the N clients.
 
 Sources: Shapley, "A value for n-person games" (1953); Ghorbani and Zou, "Data Shapley" (ICML 2019), Equation 1 and
 Algorithm 1 (without its truncation, which is biased); Castro et al., "Polynomial calculation of the Shapley value based
@@ -23,7 +23,7 @@ from fljax import trees
 
 Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
 
-# With more clients the values of all coalitions are too many to compute.
+# More clients would have too many coalitions to evaluate.
 LARGEST = 16
 
 
@@ -31,15 +31,15 @@ def exact_shapley(value: Value, clients: int, *, batch_size: int | None = 256) -
     """Shapley values ``[N]`` from the values of all ``2^N`` coalitions; works under jit.
 
     Args:
-      value: ``[N]`` bools (who is in the coalition) to a number; it is mapped over coalitions.
-      clients: N, an int of at most 16. Beyond about 12 it is a matter of what ``value`` costs.
-      batch_size: coalitions that are valued side by side; None: all. What ``value`` holds is held as often.
+      value: maps ``[N]`` bools (True for members of the coalition) to a number; mapped over coalitions.
+      clients: N, an int of at most 16. Above about 12, the cost of ``value`` decides whether this is practical.
+      batch_size: number of coalitions evaluated side by side; None: all. Memory use grows in proportion.
 
     Returns:
-      ``[N]`` in the dtype of ``value`` if that is floating; their sum is ``v(everybody) - v(nobody)``.
+      ``[N]`` in the dtype of ``value`` if that is floating. The sum is ``v(all clients) - v(empty)``.
 
     Raises:
-      ValueError: if there are more than 16 clients, or ``value`` gives no single number.
+      ValueError: if ``clients`` is not in 1..16, or ``value`` does not return a single number.
     """
     if not 1 <= clients <= LARGEST:
         raise ValueError(
@@ -66,28 +66,29 @@ def monte_carlo_shapley(
     antithetic: bool = False,
     batch_size: int = 256,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """Shapley values estimated from random orders, without bias, and the standard errors of the estimates.
+    """Unbiased estimates of Shapley values from random orders, and their standard errors.
 
-    In every order each client has one marginal, ``v(those before it and itself) - v(those before it)``; the estimate is
-    their mean, and its error falls with the root of the number of orders. ``N - 1`` coalitions are valued for each.
+    In every order each client has one marginal contribution, ``v(clients before it and itself) - v(clients before
+    it)``. The estimate is the mean of the marginals; its error falls with the square root of the number of orders. Each
+    order evaluates ``N - 1`` coalitions.
 
     Args:
-      key: order j depends on the key and j alone, so that more orders repeat the first ones.
+      key: order j depends only on the key and j, so a larger number of orders repeats the first ones.
       value: as for ``exact_shapley``.
       clients: N, an int.
       permutations: number of orders, an int.
-      antithetic: every second order is the one before it reversed, which makes the error smaller wherever what a client
-        adds falls (or grows) with the number of those before it. ``permutations`` is even then.
-      batch_size: coalitions that are valued side by side, about.
+      antithetic: reverse the preceding order for every second order. This lowers the error if a client's marginal falls
+        (or grows) with the number of clients before it. ``permutations`` must be even.
+      batch_size: approximate number of coalitions evaluated side by side.
 
     Returns:
-      The estimate ``[N]``, whose sum is ``v(everybody) - v(nobody)`` as the true values' is, and its standard error
-      ``[N]``: the deviation of the marginals (of the means of pairs) over the root of their number; NaN where there is
-      only one.
+      The estimate ``[N]``, whose sum is ``v(all clients) - v(empty)`` for any key, and its standard error ``[N]``: the
+      standard deviation of the marginals (with ``antithetic``, of the means of pairs) over the square root of their
+      number; NaN if there is only one.
 
     Raises:
-      ValueError: if a number is not positive, ``permutations`` is odd with ``antithetic``, or ``value`` gives no single
-        number.
+      ValueError: if a number is not positive, ``permutations`` is odd with ``antithetic``, or ``value`` does not return
+        a single number.
     """
     if clients < 1 or permutations < 1 or batch_size < 1:
         got = f"{clients} clients, {permutations} permutations, batch_size {batch_size}"
@@ -97,14 +98,14 @@ def monte_carlo_shapley(
     ends = _values(value, jnp.asarray([[False], [True]]) & jnp.ones((2, clients), bool), None)
 
     def marginals(place: Array) -> Array:
-        """``[N]`` by client, of the places at which they arrive."""
+        """Marginals ``[N]`` by client, for the order in which client i arrives at ``place[i]``."""
         inside = place[None, :] < jnp.arange(1, clients)[:, None]
         between = _values(value, inside, batch_size)
         along = jnp.concatenate([ends[:1], between, ends[1:]])
         return jnp.diff(along)[place]
 
     def sample(j: Array) -> Array:
-        # Where numbers that are drawn stand in their order is a uniform permutation; one short sort compiles quickly.
+        # The sorting order of random numbers is a uniform permutation; one short sort compiles quickly.
         place = jnp.argsort(jax.random.bits(jax.random.fold_in(key, j), (clients,)))
         return (marginals(place) + marginals(clients - 1 - place)) / 2 if antithetic else marginals(place)
 
@@ -125,25 +126,25 @@ def coalition_value(
 ) -> Value:
     """The game of one round: ``v(S) = -loss(model + sum_{k in S} a_k updates_k / sum_{k in S} a_k)``.
 
-    The empty coalition is worth what the unchanged model is, so the Shapley values add up to what the mean update of
-    all takes off the loss. Any other judgement serves as well: ``loss = lambda params: -accuracy(params)``.
+    The empty coalition has the value of the unchanged model. So the Shapley values sum to the decrease in loss from the
+    weighted mean of all updates. ``loss`` may be any other measure: ``loss = lambda params: -accuracy(params)``.
 
     Args:
       updates: a pytree whose leaves are ``[N, ...]``, each new minus old, by id.
-      model: the pytree that the updates were made from.
+      model: the model before the updates, a pytree.
       loss: ``params -> number``, e.g. on the server's validation rows.
       weights: ``[N]``, ``a_k``, not negative, e.g. sizes; None: all 1. Updates of weight 0 are never read.
 
     Returns:
       ``value``, for ``exact_shapley`` and ``monte_carlo_shapley``.
 
-    Source: Wang et al., "A principled approach to data valuation for federated learning" (2020), which plays this game
+    Source: Wang et al., "A principled approach to data valuation for federated learning" (2020), which uses this game
     in every round.
     """
     leaves = jax.tree.leaves(updates)
     count = leaves[0].shape[0]
     a = jnp.ones(count, jnp.result_type(float)) if weights is None else jnp.asarray(weights)
-    # Once, out here: with masks inside of ``value`` every coalition would need a copy of all updates.
+    # Mask once here: masks inside ``value`` would copy all updates for every coalition.
     read = trees.where_rows(a > 0, updates, trees.zeros_like(updates))
 
     def value(members: Array) -> Array:

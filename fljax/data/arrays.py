@@ -1,4 +1,4 @@
-"""From a user's arrays to those that fljax stores: features, labels and owners are checked before they are cast."""
+"""Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from jaxtyping import Int
 
 _LARGEST = float(np.finfo(np.float32).max)
-# Clients that a sentence names.
+# The number of clients that an error message names.
 _NAMED = 3
 
 
 def check_finite(name: str, values: Any, owner: Any = None) -> None:
-    """Raises a ValueError where floats hold NaN, infinity, or numbers that float32 cannot hold.
+    """Raises a ValueError if floats include NaN, infinity, or numbers beyond the range of float32.
 
     Args:
-      name: what the values are, for the sentence.
-      values: ``[n, ...]``, on the host or on a device; whole numbers are not looked at.
-      owner: whom each row belongs to, ``[n]`` numbers or names; None: not known.
+      name: name of the values in the error message.
+      values: ``[n, ...]``, on the host or on a device; whole numbers are not checked.
+      owner: owner of each row, ``[n]`` numbers or names; None: unknown.
     """
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
-    # The extremes find all of these without a copy of the array: NaN is the extreme wherever it stands.
+    # Minimum and maximum suffice, without a copy of the array: any NaN makes both NaN.
     low, high = float(values.min()), float(values.max())
     if low >= -_LARGEST and high <= _LARGEST:
         return
@@ -50,10 +50,10 @@ def _count(rows: int) -> str:
 
 
 def stored_features(x: np.ndarray) -> np.ndarray:
-    """Features as fljax stores them: uint8 as it is, other whole numbers as int32, floats and bools as float32.
+    """Casts features for storage: uint8 stays, other whole numbers become int32, floats and bools become float32.
 
     Raises:
-      ValueError: they are no numbers, or do not fit.
+      ValueError: if features are not numbers, or do not fit.
     """
     if np.issubdtype(x.dtype, np.integer):
         return x if x.dtype == np.uint8 else whole_numbers("features", x)
@@ -69,10 +69,10 @@ def check_numbers(name: str, values: Any) -> None:
 
 
 def stored_labels(y: np.ndarray) -> np.ndarray:
-    """Labels as fljax stores them, in their own shape: whole numbers and bools as int32, floats as float32.
+    """Casts labels of any shape for storage: whole numbers and bools become int32, floats become float32.
 
     Raises:
-      ValueError: they are no numbers, or do not fit.
+      ValueError: if labels are not numbers, or do not fit.
     """
     if y.dtype == bool or np.issubdtype(y.dtype, np.integer):
         return whole_numbers("labels", y)
@@ -85,10 +85,10 @@ def stored_labels(y: np.ndarray) -> np.ndarray:
 
 
 def whole_numbers(name: str, values: np.ndarray) -> Int[np.ndarray, " ..."]:
-    """``values`` as int32.
+    """Returns ``values`` as int32.
 
     Raises:
-      ValueError: they are no whole numbers, or do not fit 32 bits.
+      ValueError: if values are not whole numbers, or do not fit 32 bits.
     """
     if values.dtype != bool and not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"expected {name} to be whole numbers, got an array of {values.dtype}")
@@ -104,12 +104,13 @@ def fits(values: np.ndarray) -> bool:
 
 
 def check_classes(y: Any, classes: int | None) -> int | None:
-    """The number of classes of stored labels: that given, or the largest label plus one; None where labels are floats.
+    """The number of classes of stored labels: ``classes``, or the largest label plus one; None for float labels.
 
-    Labels of several numbers for each row have no classes unless their number is given.
+    Labels with several numbers for each row have no classes unless ``classes`` is given.
 
     Raises:
-      ValueError: labels are out of range, none is 0 and ``classes`` is not given, or floats are to be classes.
+      ValueError: if labels are out of range, if ``classes`` is None and no label is 0, or if ``classes`` is given for
+        float labels.
     """
     if not jnp.issubdtype(y.dtype, jnp.integer):
         if classes is not None:
@@ -130,15 +131,15 @@ def check_classes(y: Any, classes: int | None) -> int | None:
 
 
 def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Numbers owners from 0 in their sorted order, as int32; those of negative number become -1, for nobody.
+    """Numbers owners from 0 in sorted order, as int32; negative owners become -1, which means no owner.
 
     Args:
       owners: ``[n]`` numbers of any width, or anything that can be sorted.
 
     Raises:
-      ValueError: they cannot be sorted, or some are missing (NaN).
+      ValueError: if owners cannot be sorted, or some are missing (NaN).
     """
-    if owners.dtype == object:  # as a table's nullable whole numbers come
+    if owners.dtype == object:  # e.g. nullable whole numbers from a data frame
         plain = np.asarray(owners.tolist())
         owners = plain if plain.dtype.kind in "iuf" and plain.shape == owners.shape else owners
     if jnp.issubdtype(owners.dtype, jnp.floating) and np.isnan(owners).any():
@@ -158,7 +159,7 @@ def number_owners(owners: np.ndarray) -> Int[np.ndarray, " n"]:
 
 
 def check_wide(name: str, values: Any) -> None:
-    """Raises a ValueError where whole numbers in an array of the host would lose bits on the device."""
+    """Raises a ValueError if whole numbers in a host array would lose bits on the device."""
     narrow = jax.dtypes.canonicalize_dtype(values.dtype).itemsize < values.dtype.itemsize
     if narrow and np.issubdtype(values.dtype, np.integer) and not fits(np.asarray(values)):
         raise ValueError(f"expected {name} that fit 32 bits, got numbers in {values.min()}..{values.max()}")

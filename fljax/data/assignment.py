@@ -1,4 +1,4 @@
-"""Partition: which rows each client gets; and the steps that partitioners are made of."""
+"""The type Partition, which assigns rows to clients, and helpers for partitioners."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Row = Int[np.ndarray, " rows"]
 
 
 class Partition(NamedTuple):
-    """What a partitioner returns: rows by client, the seen clients first and then the unseen ones.
+    """The result of a partitioner: rows by client, first the seen clients and then the unseen clients.
 
-    No row stands twice. Rows count from 0 within the labels that the partitioner was given; row ``n + j`` is
-    the copy of row ``rotated[j]``, turned by 90 degrees, whose original then stands nowhere.
+    Each row is used at most once. Rows are numbered from 0 in the order of the partitioner's labels. Row ``n + j`` is
+    the copy of row ``rotated[j]``, rotated by 90 degrees; the original is then not used.
 
     Attributes:
-      rows: the rows of each client; training rows only where ``test`` is given.
-      test: the test rows of each client, where the recipe fixes them; None: they are split off ``rows``.
+      rows: the rows of each client; training rows only if ``test`` is given.
+      test: the test rows of each client, if the partitioner chooses them; None: test rows are split off ``rows``.
       noise: standard deviation of the noise on each client's standardised training features; None: no noise.
-      group: the group (cluster, source distribution) that each client belongs to; None where there are none.
-      rotated: rows whose turned copies are used in place of the originals.
+      group: the group (cluster, source distribution) of each client; None: no groups.
+      rotated: rows that are replaced by rotated copies.
       held: rows that stay with the server, by name.
     """
 
@@ -39,11 +39,10 @@ class Partition(NamedTuple):
 def begin(
     labels: np.ndarray, clients: int, unseen: int, seed: int, minimum: int = 1
 ) -> tuple[np.ndarray, int, np.random.Generator]:
-    """Checks what all partitioners take; returns the labels as an array, the number of all clients, a
-    generator.
+    """Checks the common arguments of partitioners; returns the label array, the number of all clients, and a generator.
 
     Raises:
-      ValueError: a count is out of range, or there are too few samples for ``minimum`` each.
+      ValueError: if a count is out of range, or there are fewer than ``minimum`` samples per client.
     """
     labels = np.asarray(labels)
     everybody = check_count("clients", clients) + check_count("unseen", unseen, 0)
@@ -57,10 +56,10 @@ def begin(
 
 
 def count_classes(labels: np.ndarray, classes: int | None) -> int:
-    """Returns ``classes``, or the largest label plus one where it is None.
+    """Returns ``classes``, or the largest label plus one if ``classes`` is None.
 
     Raises:
-      ValueError: labels are no classes.
+      ValueError: if labels are not classes.
     """
     check_class_labels(labels)
     return int(labels.max()) + 1 if classes is None else check_count("classes", classes)
@@ -76,9 +75,9 @@ def check_class_labels(labels: np.ndarray) -> None:
 
 
 def relative_order(clients: int, unseen: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each client's position among its own kind, and how many there are of that kind.
+    """Returns each client's position among the seen or the unseen clients, and the size of its population.
 
-    Recipes that go by the client's number treat unseen clients as a population of their own, made alike.
+    Partitioners that depend on a client's number apply the same rule to the unseen clients as a separate population.
     """
     position = np.concatenate([np.arange(clients), np.arange(unseen)])
     return position, np.repeat([clients, unseen], [clients, unseen])
@@ -86,7 +85,7 @@ def relative_order(clients: int, unseen: int) -> tuple[np.ndarray, np.ndarray]:
 
 def cut(fractions: np.ndarray, total: int) -> np.ndarray:
     """Returns whole counts that sum to ``total``: the differences of ``floor(cumsum(fractions) * total)``."""
-    # The small number undoes rounding in the sum, which would otherwise lose a sample to the next client.
+    # The small number corrects rounding errors of the sum, which would move a sample to the next client.
     edges = np.floor(np.cumsum(fractions) * total + 1e-9).astype(int)
     edges[-1] = total
     return np.diff(np.minimum(edges, total), prepend=0)
@@ -98,10 +97,10 @@ def take(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 
 
 def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
-    """Moves rows from the largest client to each that is short of ``minimum``; needs enough rows in all.
+    """Moves rows from the largest clients to clients with fewer than ``minimum`` rows; needs enough rows in all.
 
-    Each move fills a short client or brings the largest down to ``minimum``, so there are at most 2 moves per
-    client.
+    Each move fills a client up to ``minimum`` or reduces the largest client to ``minimum``. So there are at most 2
+    moves per client.
     """
     rows = list(rows)
     sizes = np.array([len(each) for each in rows])
@@ -117,7 +116,7 @@ def repair(rows: Sequence[np.ndarray], minimum: int) -> list[np.ndarray]:
 
 
 def require(rows: Sequence[np.ndarray], minimum: int, remedy: str) -> None:
-    """Raises a ValueError where a client has fewer than ``minimum`` rows."""
+    """Raises a ValueError if a client has fewer than ``minimum`` rows."""
     least = min(len(each) for each in rows)
     if least < minimum:
         raise ValueError(f"expected at least {minimum} samples for each client, got one with {least}; {remedy}")

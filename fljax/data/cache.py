@@ -1,9 +1,9 @@
-"""A folder of .npz files, each with its SHA-256 beside it: a data set is parsed once and then read in one go.
+"""A cache of parsed data sets: a folder of .npz files, each with a file that holds its SHA-256.
 
-Where one archive serves many purposes, the archive itself is kept instead.
+If one archive serves several data sets or options, the archive itself is cached instead.
 
-Nothing here can stop a run: what cannot be read or written is warned of, and the caller goes on without the
-cache.
+Cache errors do not stop a run: a file that cannot be read or written gives a warning, and the caller continues without
+the cache.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import IO, Any
 
 import numpy as np
 
-# Typed loosely, since NumPy's stub takes every keyword for its own option.
+# Typed loosely, since NumPy's stub treats every keyword as an option of savez.
 _save: Callable[..., None] = np.savez
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
-    """Returns ``folder`` if given, else ``$FLJAX_CACHE``, else fljax's place in the user's cache folder."""
+    """Returns ``folder`` if given, else ``$FLJAX_CACHE``, else ``fljax/data`` in the user's cache folder."""
     if folder is not None:
         return Path(folder).expanduser()
     if os.environ.get("FLJAX_CACHE"):
@@ -41,7 +41,7 @@ def cache_folder(folder: str | Path | None = None) -> Path:
 
 
 def read_cached(name: str, folder: Path) -> dict[str, np.ndarray] | None:
-    """Returns the arrays stored as ``name``; None where there are none or, with a warning, damaged ones."""
+    """Returns the arrays stored as ``name``; None if there are none, or, with a warning, if the file is damaged."""
     path = folder / f"{name}.npz"
     try:
         if not path.exists():
@@ -58,7 +58,7 @@ def read_cached(name: str, folder: Path) -> dict[str, np.ndarray] | None:
 
 
 def write_cached(name: str, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Stores ``arrays`` as ``name``; warns where the folder cannot be written."""
+    """Stores ``arrays`` as ``name``; warns if the folder cannot be written."""
     path = folder / f"{name}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def write_cached(name: str, folder: Path, arrays: Mapping[str, np.ndarray]) -> N
 
 
 def keep(source: Path, path: Path) -> None:
-    """Copies a file to ``path``, which never holds half of it; warns where that cannot be written."""
+    """Copies a file to ``path`` atomically; warns if ``path`` cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as whole:
@@ -83,7 +83,7 @@ def _digest_file(path: Path) -> Path:
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> str:
-    """Writes a temporary file in the same folder and renames it, so that no reader ever sees half a file."""
+    """Writes a temporary file in the same folder and renames it, so that no reader sees an incomplete file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w+b") as file:

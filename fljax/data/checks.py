@@ -1,4 +1,4 @@
-"""Checks that several files of fljax.data share, and the sentences that they raise."""
+"""Checks of arguments that several modules of fljax.data share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
     """Returns ``registry[name]``.
 
     Raises:
-      ValueError: there is no such name; the sentence lists the valid ones and the nearest.
+      ValueError: if ``name`` is unknown; the message lists the valid names and the nearest one.
     """
     if isinstance(name, str) and name in registry:
         return registry[name]
@@ -31,7 +31,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     """Returns ``value`` as an int of at least ``least``.
 
     Raises:
-      ValueError: it is not a whole number, or too small.
+      ValueError: if ``value`` is not a whole number, or too small.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
         raise ValueError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
@@ -46,7 +46,7 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_fraction(name: str, value: Any, *, zero: bool = True) -> float:
-    """Returns ``value`` as a float in [0, 1), or in (0, 1) without ``zero``, or raises a ValueError."""
+    """Returns ``value`` as a float in [0, 1), or in the open interval if ``zero`` is False, or raises a ValueError."""
     low = "[0, 1)" if zero else "(0, 1)"
     fits = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1
     if not fits or (value == 0 and not zero):

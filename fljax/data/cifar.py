@@ -1,8 +1,7 @@
-"""CIFAR-10 and CIFAR-100, from either of upstream's archives: the binary one, or the one of Python 2's pickles.
+"""CIFAR-10 and CIFAR-100, from upstream's binary archive or upstream's archive of Python 2 pickles.
 
-In all of them, an image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the formats:
-upstream's page of the data sets. Exercised on files that the tests write in these formats, not yet on
-upstream's own.
+In both formats an image is 3072 bytes: 1024 of red, then green, then blue, each row by row. Source of the formats:
+upstream's page of the data sets. Tested on files that the tests write in these formats, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PIXELS = 3 * 32 * 32
 
 
 class _Kind(NamedTuple):
-    """One of an archive's two formats: file, folder it unpacks to, end of a batch's name."""
+    """One of the two formats of an archive: its file, the folder inside it, and the suffix of a batch's name."""
 
     archive: str
     folder: str
@@ -33,13 +32,13 @@ class _Kind(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """What differs between the two data sets. The last of a record's label bytes is the label."""
+    """The properties of one of the two data sets. The last label byte of a record is the label."""
 
     name: str
     title: str
     classes: int
     kinds: tuple[_Kind, ...]  # the plain format first
-    files: tuple[str, ...]  # of the training part, and last that of the test part
+    files: tuple[str, ...]  # the training files, then the test file
     label_bytes: int
     labels: bytes
 
@@ -80,17 +79,17 @@ _CIFAR100 = _Family(
 def cifar10(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
     """CIFAR-10: 50000 training and 10000 test images, uint8 ``[n, 32, 32, 3]``, 10 classes.
 
-    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+    Read only from ``folder`` if given; otherwise from the cache, or else downloaded.
 
     Args:
-      folder: a folder with one of upstream's archives, or with what it unpacks to; what is read there is not
-        cached. Pickles are read without running anything that they ask for.
+      folder: a folder with one of upstream's archives, or with its unpacked files; data read from it are not cached.
+        Pickles are read without executing their functions.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged.
     """
     return _load(_CIFAR10, folder, cache)
 
@@ -98,7 +97,7 @@ def cifar10(*, folder: str | Path | None = None, cache: str | Path | None = None
 def cifar100(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
     """CIFAR-100: 50000 training and 10000 test images, uint8 ``[n, 32, 32, 3]``, 100 classes (the fine labels).
 
-    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+    Read only from ``folder`` if given; otherwise from the cache, or else downloaded.
 
     Args:
       folder: as for ``cifar10``.
@@ -107,13 +106,13 @@ def cifar100(*, folder: str | Path | None = None, cache: str | Path | None = Non
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged.
     """
     return _load(_CIFAR100, folder, cache)
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where each would be read from, or how to get it; uses no network."""
+    """Returns, for CIFAR-10 and CIFAR-100, the place of the data or how to get them; uses no network."""
     found = {}
     for family in (_CIFAR10, _CIFAR100):
         stored = cache_folder(cache) / f"{family.name}.npz"
@@ -154,7 +153,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _unpacked(path: Path, names: list[str]) -> dict[str, bytes]:
-    """The named files of a tar archive, by the last part of their names; nothing is written anywhere."""
+    """The named files of a tar archive, by the last part of their names; writes no file."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -176,20 +175,20 @@ def _join(family: _Family, files: Mapping[str, bytes], place: Path, end: str) ->
     parts = [read(family, content, f"{place}/{name}") for name, content in files.items()]
     images, labels = zip(*parts, strict=True)
     sizes = [len(each) for each in labels]
-    # A file that was cut between two records shows nowhere else.
+    # Only this check detects a file that was cut between two records.
     if len(set(sizes[:-1])) > 1:
         raise ValueError(f"expected training batches of one length, got lengths {sizes[:-1]} in {place}")
     for name, each in zip(files, labels, strict=True):
         if each.max() >= family.classes:
             raise ValueError(f"expected labels in 0..{family.classes - 1}, got {each.max()} in {place}/{name}")
     x = np.concatenate(images).reshape(-1, 3, 32, 32)
-    # By channel in the files; a pixel's channels stand together in fljax.
+    # The files are channels-first; fljax stores images channels-last.
     upright = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     return dataset(upright, np.concatenate(labels), classes=family.classes, train_size=sum(sizes[:-1]))
 
 
 def _binary(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Records of one or two bytes of labels and 3072 of image."""
+    """Images and labels from records of one or two label bytes and 3072 image bytes."""
     size = _PIXELS + family.label_bytes
     if len(content) == 0 or len(content) % size:
         raise ValueError(f"expected records of {size} bytes, got {len(content)} bytes in {name}")
@@ -198,7 +197,7 @@ def _binary(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np.
 
 
 def _pickled(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A dictionary with ``data``, uint8 ``[n, 3072]``, and a list of n whole numbers."""
+    """Images and labels from a pickled dictionary: ``data``, uint8 ``[n, 3072]``, and a list of n whole numbers."""
     try:
         found = _Reader(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a garbled pickle can raise anything
@@ -217,7 +216,7 @@ def _pickled(family: _Family, content: bytes, name: str) -> tuple[np.ndarray, np
 
 
 class _Type:
-    """Stands for NumPy's dtype in a pickle."""
+    """Replaces NumPy's dtype in a pickle."""
 
     def __init__(self, name: Any, *rest: Any) -> None:
         self.name = name
@@ -227,7 +226,7 @@ class _Type:
 
 
 class _Array:
-    """Stands for a NumPy array in a pickle: only the bytes of a whole uint8 array in C order are taken over."""
+    """Replaces a NumPy array in a pickle; accepts only the bytes of a complete uint8 array in C order."""
 
     shape: Any = None
     content: Any = b""
@@ -243,7 +242,7 @@ class _Array:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that knows NumPy's arrays alone and builds none: a pickle can name any function to be called."""
+    """An unpickler that accepts only NumPy arrays, and replaces them; a pickle could otherwise call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
@@ -252,6 +251,6 @@ class _Reader(pickle.Unpickler):
             return _Array
         if (module, name) == ("numpy", "dtype"):
             return _Type
-        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
+        if (module, name) == ("_codecs", "encode"):  # Python 3 writes bytes for Python 2 in this way
             return lambda text, code: text.encode("latin-1")
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")

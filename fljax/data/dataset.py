@@ -1,4 +1,4 @@
-"""Dataset: examples with their labels, before they are given to clients."""
+"""Dataset: examples with their labels, before they are assigned to clients."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fljax.data.arrays import (
 
 
 class Dataset(NamedTuple):
-    """Examples and what is known of them. Arrays are NumPy's: nothing is on a device yet.
+    """Examples with labels and metadata. Arrays are NumPy arrays on the host.
 
     Attributes:
       x: uint8 images ``[n, height, width, channels]``, float32 features ``[n, d]``, or int32 tokens ``[n, length]``.
-      y: labels ``[n]`` in 0..classes-1, or what else a task learns, ``[n, ...]`` of any type.
-      classes: number of labels; None where labels are no classes.
-      train_size: the first ``train_size`` rows are upstream's training part and the rest its test part; n
-        where upstream has no test part.
-      mean: mean of the training part's features, for standardising; of images after division by 255.
-      std: their standard deviation.
-      owner: whom each row belongs to by nature, -1 for nobody; None where the data know no owners.
-      vocabulary: of tokens: how many there are, padding included; None where features are no tokens.
+      y: labels ``[n]`` in 0..classes-1, or other targets of a task, ``[n, ...]`` of any dtype.
+      classes: number of classes; None if labels are not classes.
+      train_size: the first ``train_size`` rows are upstream's training part, and the other rows its test part; n if
+        upstream has no test part.
+      mean: mean of the training part's features, for standardisation; for images after division by 255.
+      std: standard deviation of the same features.
+      owner: natural owner of each row, -1 for none; None if the data set has no owners.
+      vocabulary: number of different tokens, including padding; None if features are not tokens.
     """
 
     x: np.ndarray
@@ -52,24 +52,24 @@ def dataset(
     train_size: int | None = None,
     vocabulary: int | None = None,
 ) -> Dataset:
-    """Makes a Dataset from arrays: checks them and casts them to the types that fljax stores.
+    """Makes a Dataset from arrays: checks the arrays and casts them to the dtypes that fljax stores.
 
-    uint8 stays uint8 (``mean`` and ``std`` are then measured), other whole numbers become int32, and floats float32.
-    Features that are no images are taken to be on a good scale already (mean 0, std 1).
+    uint8 features stay uint8, and ``mean`` and ``std`` are computed from them. Other whole numbers become int32, and
+    floats become float32; these features are assumed to be on a suitable scale (mean 0, std 1).
 
     Args:
       x: features, ``[n, ...]``.
       y: labels. Whole numbers ``[n]`` are classes, counted from 0. Floats, and several numbers for each row
-        ``[n, ...]``, are what a task of one's own makes of them: regression, several labels, next tokens.
-      owner: whom each row belongs to, ``[n]`` whole numbers. Where one does not fit 32 bits, owners are numbered in
-        their order.
+        ``[n, ...]``, are for custom tasks: regression, several labels, next tokens.
+      owner: owner of each row, ``[n]`` whole numbers. If a number does not fit 32 bits, owners are renumbered in sorted
+        order.
       classes: number of classes; the largest label plus one if not given.
       train_size: length of upstream's training part; all n rows if not given.
-      vocabulary: number of different tokens; ``x`` is then ``[n, length]`` whole numbers in 0..vocabulary-1, where 0
-        fills up texts at their end.
+      vocabulary: number of different tokens; ``x`` is then ``[n, length]`` whole numbers in 0..vocabulary-1, with 0 as
+        padding at the end.
 
     Raises:
-      ValueError: lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
+      ValueError: if lengths differ, there are no rows, labels or tokens are out of range, or floats are not finite.
     """
     x, y = np.asarray(x), np.asarray(y)
     check_rows(x, y)
@@ -102,7 +102,7 @@ def dataset(
 
 
 def check_rows(x: Any, y: Any) -> None:
-    """Raises a ValueError unless there are as many features as labels, and at least one."""
+    """Raises a ValueError unless features and labels have the same number of rows, at least one."""
     if np.ndim(y) < 1 or np.ndim(x) < 1 or np.size(y) == 0 or np.size(x) == 0 or len(x) != len(y):
         raise ValueError(
             "expected features [n, ...] and labels [n] or [n, ...] of at least 1 row, got shapes "
@@ -111,8 +111,8 @@ def check_rows(x: Any, y: Any) -> None:
 
 
 def _moments(images: np.ndarray) -> tuple[float, float]:
-    # From the histogram of the 256 values: exact, and without a copy of the images in floating point.
-    # In parts, since bincount makes 8 bytes of each pixel.
+    # The histogram of the 256 values gives exact moments without a copy of the images in floating point.
+    # It is computed in parts, since bincount uses 8 bytes for each pixel.
     step = max(2**24 // max(images[0].size, 1), 1)
     parts = (images[start : start + step].reshape(-1) for start in range(0, len(images), step))
     counts = sum(np.bincount(part, minlength=256) for part in parts) / images.size

@@ -1,6 +1,6 @@
-"""Upstream's files over the network, by the addresses and checksums that TensorFlow Datasets (TFDS) keeps.
+"""Downloads upstream's files with the addresses and checksums of TensorFlow Datasets (TFDS).
 
-TFDS's own builders would need TensorFlow to read most of these files; its download manager does not.
+TFDS's builders need TensorFlow to read most of these files; its download manager does not.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 def fetch_files(
     name: str, advice: str, builder: str | None = None, only: Collection[str] | None = None
 ) -> Iterator[Path]:
-    """Downloads the files of a data set, checked by their SHA-256, and lends the folder that holds them.
+    """Downloads the files of a data set into a temporary folder, and checks their SHA-256.
 
     Args:
-      name: of the data set, as in fljax.
-      advice: what to do where there is no network; ends the sentence of an error.
-      builder: its name in TFDS, if another.
-      only: upstream's names of the files that are needed; None: all.
+      name: name of the data set in fljax.
+      advice: advice for users without a network; the end of an error message.
+      builder: name of the data set in TFDS, if different.
+      only: upstream's names of the needed files; None: all.
 
     Yields:
-      A folder with the files under upstream's names, which is deleted afterwards.
+      A folder with the files under upstream's names. The folder is deleted afterwards.
 
     Raises:
-      ValueError: there is no network (within seconds), or the files cannot be had or differ from upstream's.
+      ValueError: if there is no network (checked within seconds), a download fails, or a checksum differs.
     """
     try:
         with warnings.catch_warnings():
@@ -53,9 +53,9 @@ def fetch_files(
         )
         try:
             files: Any = manager.download(urls)
-        except Exception as error:  # requests' and TFDS's own; all mean the same to the user
+        except Exception as error:  # errors of requests and TFDS, all handled alike
             raise ValueError(f"expected to fetch {name}, got {error!r}; {advice}") from error
-        # Stored names carry a hash of the address: give each file its upstream name.
+        # Downloaded files have a hash of the address in their names: restore upstream's names.
         renamed = Path(folder) / "upstream"
         renamed.mkdir()
         for file, path in files.items():
@@ -64,7 +64,7 @@ def fetch_files(
 
 
 def _reachable(url: str, seconds: float = 4.0) -> bool:
-    """Asks for the head of one file; any answer counts, even a refusal."""
+    """Whether a HEAD request for one file gets any answer, even a refusal."""
     answered = threading.Event()
 
     def ask() -> None:
@@ -77,7 +77,7 @@ def _reachable(url: str, seconds: float = 4.0) -> bool:
         except (OSError, ValueError):
             return
 
-    # A thread, since looking up a name has no time limit of its own.
+    # Use a thread, since a DNS lookup has no time limit.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)

@@ -1,6 +1,6 @@
 """EMNIST: handwritten digits and letters, from upstream's zip of gzipped IDX files.
 
-Exercised on files that the tests write in this format, not yet on upstream's own.
+Tested on files that the tests write in this format, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fljax.data.idx import check_pair, parse_idx
 
 Split = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist", "cases"]
 
-# The labels in the files; those of the letters count from 1.
+# The labels in the files; those of "letters" start at 1.
 _LABELS = {
     "byclass": range(62),
     "bymerge": range(47),
@@ -30,7 +30,7 @@ _LABELS = {
     "digits": range(10),
     "mnist": range(10),
 }
-# A part of one of upstream's splits: its name there, and the labels that are kept.
+# Parts of upstream's splits: the upstream split, and the labels to keep.
 _PARTS: dict[str, tuple[Split, range]] = {"cases": ("byclass", range(10, 62))}
 _ARCHIVE = "gzip.zip"
 _KEPT = "emnist-gzip.zip"
@@ -43,23 +43,21 @@ _ADVICE = (
 def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
     """EMNIST: handwritten digits and letters, uint8 ``[n, 28, 28, 1]``, upright; 62 classes in "byclass".
 
-    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network. The
-    archive holds all splits, so that it is the archive which is cached; a split is read out of it without
-    unpacking the rest.
+    Read only from ``folder`` if given; otherwise from the cache, or else downloaded. The cache keeps the whole archive,
+    since it contains all splits. Reading one split does not unpack the others.
 
     Args:
-      split: "byclass" (697932 + 116323 images; 10 digits, then 26 capital and 26 small letters), "bymerge"
-        (the same images, letters that look alike in both cases merged: 47 classes), "balanced" (112800 +
-        18800, 47 classes), "letters" (124800 + 20800, 26 classes), "digits" (240000 + 40000) or "mnist"
-        (60000 + 10000); or "cases", the letters of "byclass" alone: 52 classes, 26 capital and 26 small
-        letters (IP-FL's).
+      split: "byclass" (697932 + 116323 images; 10 digits, then 26 capital and 26 small letters), "bymerge" (the same
+        images, 47 classes: letters that look alike in both cases are merged), "balanced" (112800 + 18800, 47 classes),
+        "letters" (124800 + 20800, 26 classes), "digits" (240000 + 40000) or "mnist" (60000 + 10000); or "cases",
+        IP-FL's split: only the letters of "byclass", 52 classes, 26 capital and 26 small letters.
       folder: a folder with upstream's ``gzip.zip``, or with the four IDX files of the split, plain or .gz.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017.
 
     Raises:
-      ValueError: there is no such split, or the files are nowhere to be had, or damaged.
+      ValueError: if ``split`` is unknown, or the files cannot be found or fetched, or are damaged.
     """
     choose("split", split, {**_LABELS, **_PARTS})
     if split in _PARTS:
@@ -77,7 +75,7 @@ def emnist(*, split: Split = "byclass", folder: str | Path | None = None, cache:
 
 
 def _only(whole: Dataset, labels: range) -> Dataset:
-    """The rows of some labels, which count from 0 then."""
+    """The rows with the given labels, renumbered from 0."""
     y = np.asarray(whole.y)
     rows = np.flatnonzero((y >= labels.start) & (y < labels.stop))
     train = int(np.sum(rows < whole.train_size))
@@ -85,7 +83,7 @@ def _only(whole: Dataset, labels: range) -> Dataset:
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where EMNIST would be read from, or how to get it; uses no network."""
+    """Returns the place of EMNIST's files or how to get them; uses no network."""
     kept = cache_folder(cache) / _KEPT
     return {"emnist": f"cached in {kept}" if kept.is_file() else f"not here: {_ADVICE}"}
 
@@ -121,7 +119,7 @@ def _from_archive(path: Path, split: str) -> Dataset:
 
 
 def _parse(read: Callable[[str], tuple[bytes, str]], split: str) -> Dataset:
-    """Joins the training and the test part; ``read`` gives a file's bytes and what to call it."""
+    """Joins the training and the test part; ``read`` returns a file's bytes and its name for errors."""
     labels, parts = _LABELS[split], []
     for part in ("train", "test"):
         content, image_file = read(f"emnist-{split}-{part}-images-idx3-ubyte")
@@ -135,7 +133,7 @@ def _parse(read: Callable[[str], tuple[bytes, str]], split: str) -> Dataset:
     sizes = [len(y) for _, y in parts]
     joined = np.empty((sum(sizes), *parts[0][0].shape[1:], 1), np.uint8)
     for (x, _), place in zip(parts, (joined[: sizes[0]], joined[sizes[0] :]), strict=True):
-        # The files hold every image transposed.
+        # Images are transposed in the files.
         place[..., 0] = x.transpose(0, 2, 1)
     y = np.concatenate([y for _, y in parts]).astype(np.int32) - labels.start
     return dataset(joined, y, classes=len(labels), train_size=sizes[0])

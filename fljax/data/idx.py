@@ -1,8 +1,7 @@
-"""The IDX file format of MNIST and its relatives, plain or compressed by gzip.
+"""The IDX file format of MNIST and similar data sets, plain or compressed with gzip.
 
-A file is two zero bytes, one byte for the type, one for the number of axes, a big-endian uint32 for the
-length of each axis, and the values in C order. Source: the description of the format on the page of the MNIST
-database.
+A file has two zero bytes, one byte for the type, one for the number of axes, a big-endian uint32 for the length of each
+axis, and the values in C order. Source: the description of the format on the page of the MNIST database.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ def read_idx(path: str | Path) -> np.ndarray:
     """Returns the array in one IDX file; gzip is recognised by its first bytes, not by the file's name.
 
     Raises:
-      ValueError: the file is cut short, damaged or no IDX file.
+      ValueError: if the file is truncated, damaged or not an IDX file.
     """
     return parse_idx(Path(path).read_bytes(), path)
 
 
 def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
-    """Returns the array in the bytes of one IDX file, plain or gzip; ``path`` is what an error calls it.
+    """Returns the array in the bytes of one IDX file, plain or gzip; ``path`` is its name in errors.
 
     The array may be read-only.
 
     Raises:
-      ValueError: the file is cut short, damaged or no IDX file.
+      ValueError: if the file is truncated, damaged or not an IDX file.
     """
     if content[:2] == b"\x1f\x8b":
         try:
@@ -54,7 +53,7 @@ def parse_idx(content: bytes, path: str | Path) -> np.ndarray:
 
 
 def check_pair(x: np.ndarray, y: np.ndarray, image_file: str | Path, label_file: str | Path, labels: range) -> None:
-    """Raises a ValueError unless ``x`` are uint8 images and ``y`` a label among ``labels`` for each of them."""
+    """Raises a ValueError unless ``x`` has uint8 images and ``y`` has one uint8 label in ``labels`` for each image."""
     if x.ndim != 3 or x.dtype != np.uint8 or x.size == 0:
         raise ValueError(f"expected uint8 images [n, height, width], got {x.dtype} {x.shape} in {image_file}")
     if y.shape != (len(x),) or y.dtype != np.uint8:

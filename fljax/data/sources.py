@@ -1,4 +1,4 @@
-"""Where data sets come from: the registry of sources by name, and ``load``."""
+"""The registry of data sources by name, and ``load``."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def load(
     Args:
       name: a name in SOURCES, or a function that returns a Dataset.
       folder: folder with the upstream files, for sources that read files.
-      cache: folder of fljax's own copies, for sources that keep some; others ignore it.
+      cache: folder of fljax's own copies, for sources that use the cache; other sources ignore ``cache``.
       **options: keywords of the source itself, e.g. ``alpha`` of ``synthetic``.
 
     Raises:
-      ValueError: no such source, a keyword that it does not take, or data that cannot be had.
+      ValueError: if the source or a keyword is unknown, or the data cannot be found or fetched.
     """
     source = name if callable(name) else choose("dataset", name, SOURCES)
     label = name if isinstance(name, str) else getattr(name, "__name__", "given")
@@ -63,7 +63,7 @@ def load(
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says for each name in SOURCES where it would come from, or how to get it; uses no network.
+    """Returns, for each name in SOURCES, the place of the data or how to get them; uses no network.
 
     Args:
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.

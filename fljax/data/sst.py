@@ -1,6 +1,6 @@
 """SST-5: the Stanford Sentiment Treebank's sentences with five degrees of sentiment, from upstream's parsed trees.
 
-Exercised on files that the tests write in this format, not yet on upstream's own.
+Tested on files that the tests write in this format, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _ROOT = re.compile(r"\(([0-4]) ")
 def sst5(*, folder: str | Path | None = None, cache: str | Path | None = None, length: int | None = None) -> Dataset:
     """SST-5: 8544 training and 2210 test sentences as tokens, int32 ``[n, length]``, 5 classes.
 
-    A sentence's label is that of its whole tree (0 very negative to 4 very positive); labels of phrases are not read.
-    Tokens are the words of the treebank in lower case. Those of training, validation (1101 sentences, which serve for
-    nothing else) and test part make up the vocabulary: the most frequent word is 1, words that are equally frequent
-    are in the order of the alphabet, and 0 fills up short sentences.
+    A sentence's label is the label of the whole tree (0 very negative to 4 very positive); labels of phrases are not
+    used. Tokens are the words of the treebank in lower case. The vocabulary has the words of the training, validation
+    and test parts. (The validation part, 1101 sentences, is used only for the vocabulary.) The most frequent word is 1,
+    equally frequent words are in alphabetical order, and 0 pads short sentences.
 
-    Read in ``folder`` if given, else in the cache. What is read in a folder is cached.
+    Read from ``folder`` if given, else from the cache. Data read from a folder are cached.
 
     Args:
       folder: a folder with upstream's archive ``trainDevTestTrees_PTB.zip``, or with its files ``train.txt``,
         ``dev.txt`` and ``test.txt`` (also inside a folder ``trees``).
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
-      length: sentences are cut after so many words; None: as long as the longest one.
+      length: the number of words after which sentences are cut; None: the length of the longest sentence.
 
     Source: Socher et al., "Recursive Deep Models for Semantic Compositionality Over a Sentiment Treebank", EMNLP 2013;
     the vocabulary as in IAFL.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged, or ``length`` is below 1.
+      ValueError: if the files cannot be found, or are damaged, or ``length`` is below 1.
     """
     if length is not None:
         check_count("length", length)
@@ -65,7 +65,7 @@ def sst5(*, folder: str | Path | None = None, cache: str | Path | None = None, l
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where SST-5 would be read from, or how to get it; uses no network."""
+    """Returns the place of SST-5's files or how to get them; uses no network."""
     stored = cache_folder(cache) / "sst5.npz"
     return {"sst5": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
 
@@ -91,7 +91,7 @@ def _parse(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _texts(folder: Path) -> dict[str, tuple[str, str]]:
-    """The content of each file, and what to call it."""
+    """The content of each file, and its name for errors."""
     for place in (folder, folder / "trees"):
         if (place / _FILES[0]).is_file():
             for name in _FILES:
@@ -123,7 +123,7 @@ def _decoded(content: bytes, name: str | Path) -> str:
 def _read(text: str, name: str) -> tuple[list[int], list[list[str]]]:
     """Labels and words of the trees, one on each line: ``(3 (2 It) (4 (2 's) (4 good)))``."""
     labels, sentences = [], []
-    # Not splitlines: words can hold what Python takes for line ends.
+    # Not splitlines: words can contain characters that Python treats as line ends.
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
         if not line:
@@ -139,7 +139,7 @@ def _read(text: str, name: str) -> tuple[list[int], list[list[str]]]:
 
 
 def _closed(line: str) -> bool:
-    """Whether the line is one whole tree of two branches at each knot: leaves first, then what is left of them."""
+    """Whether the line is one complete binary tree; replaces leaves, then pairs of replaced nodes, by ``*``."""
     line, count = _LEAF.subn("*", line)
     while count and line != "*":
         line, count = re.subn(r"\([0-4] \* ?\*\)", "*", line)

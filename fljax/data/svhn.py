@@ -1,6 +1,6 @@
 """SVHN: house numbers cropped to single digits, from upstream's MATLAB files.
 
-Exercised on files that the tests write in this format, not yet on upstream's own.
+Tested on files that the tests write in this format, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _ADVICE = f"give folder=, the folder that holds {' and '.join(_FILES)}, or try a
 def svhn(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:
     """SVHN, cropped digits: 73257 training and 26032 test images, uint8 ``[n, 32, 32, 3]``, 10 classes.
 
-    Label k is the digit k; upstream calls the digit 0 a 10. The 531131 further images are neither read nor fetched.
-    Looked for in ``folder`` if given, and nowhere else; else in the cache, and last over the network.
+    Label k is the digit k; upstream labels the digit 0 as 10. The 531131 extra images are neither read nor fetched.
+    Read only from ``folder`` if given; otherwise from the cache, or else downloaded.
 
     Args:
-      folder: a folder with upstream's ``train_32x32.mat`` and ``test_32x32.mat``; what is read there is not cached.
+      folder: a folder with upstream's ``train_32x32.mat`` and ``test_32x32.mat``; data read from it are not cached.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged.
+      ValueError: if the files cannot be found or fetched, or are damaged.
     """
     if folder is not None:
         return _parse(Path(folder).expanduser())
@@ -45,7 +45,7 @@ def svhn(*, folder: str | Path | None = None, cache: str | Path | None = None) -
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where SVHN would be read from, or how to get it; uses no network."""
+    """Returns the place of SVHN's files or how to get them; uses no network."""
     stored = cache_folder(cache) / "svhn.npz"
     return {"svhn": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
 
@@ -57,7 +57,7 @@ def _parse(folder: Path) -> Dataset:
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """``X`` uint8 ``[32, 32, 3, n]`` and ``y`` ``[n, 1]`` in 1..10, as images ``[n, 32, 32, 3]`` and digits."""
+    """Images ``[n, 32, 32, 3]`` and digits, from ``X`` uint8 ``[32, 32, 3, n]`` and ``y`` ``[n, 1]`` in 1..10."""
     from scipy.io import loadmat
 
     if not path.is_file():

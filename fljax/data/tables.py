@@ -1,4 +1,4 @@
-"""Index tables: making, padding and stacking them, and counting what they hold."""
+"""Index tables: construction, padding, stacking, and counts of rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fljax.types import Census, ClientData, Examples, Federation, Rows
 
 
 def row_table(lists: Sequence[np.ndarray], n_max: int | None = None) -> Rows:
-    """Packs index lists into one table ``[len(lists), n_max]`` padded with 0; by default the longest."""
+    """Packs index lists into one table ``[len(lists), n_max]``, padded with 0; None: the longest length."""
     size = np.array([len(each) for each in lists], np.int32)
-    # No table is empty along the second axis: reading row 0 of an empty table would be an error.
+    # The second axis has at least one entry, as reading row 0 of an empty table would be an error.
     index = np.zeros((len(lists), max(int(size.max()), 1) if n_max is None else n_max), np.int32)
     for row, each in zip(index, lists, strict=True):
         row[: len(each)] = each
@@ -35,13 +35,12 @@ def client_table(
 
 
 def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
-    """Lengthens every index table to ``n_max`` and lets all padding point to example ``fill``; nothing real
-    changes.
+    """Lengthens every index table to ``n_max`` and sets all padding to example ``fill``; real rows do not change.
 
     Args:
       federation: one federation, or several stacked.
-      n_max: new length of the tables; those that are longer already keep their length.
-      fill: the example that padding points to.
+      n_max: new length of the tables; longer tables keep their length.
+      fill: the index of an example, used as padding.
     """
 
     def lengthen(rows: Rows) -> Rows:
@@ -51,17 +50,16 @@ def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
 
 
 def stack(federations: Sequence[Federation]) -> Federation:
-    """Stacks federations, one per seed: every leaf but the examples gets a leading axis ``[seeds]``.
+    """Stacks federations, one per seed: every leaf except the examples gets a leading axis ``[seeds]``.
 
-    Index tables are padded with 0 to one shape. Examples that are the same object, or equal, are kept once;
-    different ones are laid end to end and the indices moved accordingly.
+    Index tables are padded with 0 to one shape. Equal examples are stored once; different examples are concatenated,
+    and the indices are shifted accordingly.
 
     Args:
-      federations: at least one; all with as many clients, as many unseen clients and the same names in
-        ``held``.
+      federations: at least one; all with the same numbers of seen and unseen clients and the same names in ``held``.
 
     Raises:
-      ValueError: there is none, or they differ in more than their rows.
+      ValueError: if there is no federation, or federations differ in more than their rows.
     """
     federations = list(federations)
     if not federations:
@@ -90,7 +88,7 @@ def census(federation: Federation) -> Census:
     """Counts each client's training and validation rows, by client id and not by the order of storage.
 
     Args:
-      federation: one federation; map over stacked ones.
+      federation: one federation; use ``jax.vmap`` for stacked federations.
     """
     clients = federation.clients
 
@@ -129,7 +127,7 @@ def _describe(federation: Federation) -> str:
 
 
 def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:
-    """Returns all different examples end to end, and where those of each part begin."""
+    """Concatenates all different examples; also returns the offset of each part's examples."""
     unique: list[Examples] = []
     which = []
     for part in parts:
@@ -162,7 +160,7 @@ def _move(federation: Federation, offset: int) -> Federation:
 
 
 def _with_noise(federation: Federation, others: list[Federation]) -> Federation:
-    """Noise-free clients get zeros where other federations have noise: stacked, all need the same leaves."""
+    """Sets absent noise to zeros if another federation has noise, since stacking needs the same leaves."""
     if all(each.clients.noise is None for each in others):
         return federation
 

@@ -1,6 +1,6 @@
-"""Tiny ImageNet: 200 classes of 64 x 64 images, from the folder that upstream's archive unpacks to.
+"""Tiny ImageNet: 200 classes of 64 x 64 images, from the unpacked folder of upstream's archive.
 
-Exercised on files that the tests write in this layout, not yet on upstream's own.
+Tested on files that the tests write in this layout, not yet on upstream's files.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def tiny_imagenet(*, folder: str | Path | None = None, cache: str | Path | None 
     """Tiny ImageNet: 100000 training and 10000 test images, uint8 ``[n, 64, 64, 3]``, 200 classes.
 
     The test part is upstream's validation part, since the labels of upstream's test part are not public. Classes are
-    numbered in the order of ``wnids.txt``. Images in grey are read as three equal channels.
+    numbered in the order of ``wnids.txt``. Grey images are read as three equal channels.
 
-    Read in ``folder`` if given, else in the cache. What is read in a folder is cached (1.4 GB).
+    Read from ``folder`` if given, else from the cache. Data read from a folder are cached (1.4 GB).
 
     Args:
-      folder: upstream's folder ``tiny-imagenet-200``, or the folder that holds it.
+      folder: upstream's folder ``tiny-imagenet-200``, or its parent folder.
       cache: folder of fljax's own copies; ``$FLJAX_CACHE`` or the user's cache folder if not given.
 
     Source: Stanford's course CS231n; images of Deng et al., "ImageNet: A Large-Scale Hierarchical Image Database",
     CVPR 2009.
 
     Raises:
-      ValueError: the files are nowhere to be had, or damaged, or Pillow is not installed.
+      ValueError: if the files cannot be found, or are damaged, or Pillow is not installed.
     """
     store = cache_folder(cache)
     if folder is None:
@@ -51,7 +51,7 @@ def tiny_imagenet(*, folder: str | Path | None = None, cache: str | Path | None 
 
 
 def status(cache: str | Path | None = None) -> dict[str, str]:
-    """Says where Tiny ImageNet would be read from, or how to get it; uses no network."""
+    """Returns the place of Tiny ImageNet's files or how to get them; uses no network."""
     stored = cache_folder(cache) / "tiny_imagenet.npz"
     return {"tiny_imagenet": f"cached in {stored}" if stored.exists() else f"not here: {_ADVICE}"}
 
@@ -78,7 +78,7 @@ def _parse(folder: Path) -> dict[str, np.ndarray]:
         files.append((folder / "val" / "images" / file, number[name]))
     if len(files) == size:
         raise ValueError(f"expected images of the validation part, got an empty table {table}")
-    # Filled in place: all images together are more than a gigabyte.
+    # Filled in place, as all images together take more than a gigabyte.
     x = np.empty((len(files), _SIZE, _SIZE, 3), np.uint8)
     for row, (path, _) in enumerate(files):
         x[row] = _image(path)

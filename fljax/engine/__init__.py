@@ -1,4 +1,4 @@
-"""One round, loops of rounds, evaluation, and how clients map to the device. Knows the protocol, no algorithm."""
+"""One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
 from fljax.engine.callbacks import log_to as log_to
 from fljax.engine.callbacks import print_progress as print_progress

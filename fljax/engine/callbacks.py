@@ -11,7 +11,7 @@ import numpy as np
 
 from fljax.engine.simulate import Block, Callback
 
-# What progress shows of a block, where it has it.
+# The metrics of a block that progress shows, if present.
 SHOWN = {
     "incentivised_participation_rate": "IPR",
     "unseen_incentivised_participation_rate": "IPR unseen",
@@ -20,9 +20,9 @@ SHOWN = {
 
 
 def print_progress(write: Callable[[str], object] = print) -> Callback:
-    """Writes one line per block: rounds done, means over seeds of the metrics that matter, rounds per second.
+    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second.
 
-    With ``reference=`` the first of these is the incentivised participation rate.
+    With ``reference=`` the first metric is the incentivised participation rate.
     """
 
     def callback(block: Block) -> None:
@@ -33,7 +33,7 @@ def print_progress(write: Callable[[str], object] = print) -> Callback:
 
 
 def progress_of(block: Block) -> str:
-    """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``, with the loss where there is no accuracy."""
+    """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``; the loss if there is no accuracy."""
     means = {word: _mean(block.metrics[name]) for name, word in SHOWN.items() if name in block.metrics}
     if "average_accuracy" not in block.metrics:
         name = "average_loss" if "average_loss" in block.metrics else "test_loss"
@@ -42,7 +42,7 @@ def progress_of(block: Block) -> str:
 
 
 def log_to(path: str | pathlib.Path) -> Callback:
-    """Appends one JSON line per block: round, seconds, and every metric of every seed, those of clients as means."""
+    """Appends one JSON line per block: round, seconds, and every metric of every seed (means over clients)."""
 
     def callback(block: Block) -> None:
         line = {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
@@ -62,7 +62,7 @@ def stop_when(reached: Callable[[Block], bool]) -> Callback:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """Over values that are not NaN; None where there are none, or where one is infinite: JSON has no infinity."""
+    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan
     return mean if math.isfinite(mean) else None

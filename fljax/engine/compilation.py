@@ -1,4 +1,4 @@
-"""Compiling the programs of a run side by side, and timing strategies against each other."""
+"""Parallel compilation of a run's programs, and timing of execution strategies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def compile_all(
     seeds: Array,
     traced: Callable[[list[Any]], Any] = lambda programs: None,
 ) -> None:
-    """Compiles start, rounds and evaluation at the same time; later calls with such arguments find them ready.
+    """Compiles start, rounds and evaluation in parallel; later calls with the same shapes reuse them.
 
-    ``traced`` is told of the three as soon as they are traced.
+    ``traced`` is called with the three programs as soon as all are traced.
     """
     programs, jobs = [], []
     with ThreadPoolExecutor(3) as pool:
-        # Each compiles while the next is traced. Only compiling leaves this thread: what traces reads settings of the
-        # thread, such as a context with double precision.
+        # Each program compiles while the next one is traced. Tracing stays in this thread, since it reads settings of
+        # the thread, such as a context with double precision.
         for each in program.trace_all(spec, lanes, capacity, inputs, seeds):
             programs.append(each)
             jobs.append(pool.submit(each.lower().compile))
@@ -41,9 +41,9 @@ def compile_all(
 
 
 def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, seeds: Array) -> Lanes:
-    """Which of ``tried`` runs a round soonest: the better of two timed rounds each, after compiling.
+    """The fastest of ``tried``: each runs two timed rounds after compilation, and the faster round counts.
 
-    One that runs out of memory is left out, unless it is one client at a time.
+    Strategies that run out of memory are skipped; with one client at a time the error is raised.
     """
     seconds: dict[Lanes, float] = {}
     for lanes in tried:
@@ -56,7 +56,7 @@ def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, s
                 state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(place), jnp.int32(1))
                 jax.block_until_ready(state)
                 seconds[lanes] = min(time.perf_counter() - began, seconds.get(lanes, float("inf")))
-        except jax.errors.JaxRuntimeError:  # more side by side than memory holds: the others remain
+        except jax.errors.JaxRuntimeError:  # too many clients side by side for the memory
             if lanes.clients == 1:
                 raise
     return min(seconds, key=lambda lanes: seconds[lanes])

@@ -1,4 +1,4 @@
-"""The cores of a CPU as devices, over which clients are spread."""
+"""The cores of a CPU as JAX devices, to spread clients over them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 
 import jax
 
-# XLA ends the process when one device waits for another longer than a minute, as it may where one device's clients
-# are much larger. From this version on the time can be changed; earlier ones do not know the flags and would not start.
+# XLA ends the process when one device waits for another for more than a minute, which can happen if one device's
+# clients are much larger. From jaxlib 0.10 on flags change this time; earlier versions do not start with these flags.
 PATIENT = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) >= (0, 10)
 _WAITING = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 3600,
@@ -25,8 +25,8 @@ def use_cores(count: int | None = None) -> int:
     """Makes the CPU appear as ``count`` devices to JAX, so that ``simulate`` spreads clients over the cores.
 
     Call it once, at the top of a script or notebook, before anything is computed with JAX: the number of devices is
-    fixed when JAX starts. ``fljax run`` does it by itself. Accelerators are not affected. Flags are added to XLA_FLAGS
-    so that devices may wait for each other; before jaxlib 0.10 a wait of more than a minute may end the process.
+    fixed when JAX starts. ``fljax run`` calls it. Accelerators are not affected. It adds flags to XLA_FLAGS so that
+    devices may wait for each other; before jaxlib 0.10 a wait of more than a minute may end the process.
 
     Args:
       count: number of devices; None: one for each core that this process may run on.
@@ -36,7 +36,7 @@ def use_cores(count: int | None = None) -> int:
 
     Raises:
       ValueError: if ``count`` is not positive.
-      RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS ask for one.
+      RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS set another number.
     """
     count = available_cores() if count is None else count
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:

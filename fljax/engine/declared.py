@@ -1,4 +1,4 @@
-"""What makes equal plans share a program: numbers have the type that is declared, equal partials are one function."""
+"""Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a builder, with whole numbers as floats where its parameters are annotated as floats.
 
-    A float is traced and an int is static, so that ``threshold=1`` and ``threshold=1.0`` would be two programs. Lists
-    of numbers become arrays where the annotation names one: their entries are traced as well.
-    Fields of NamedTuples among the arguments, such as ``Local``, follow their own annotations.
+    A float is traced and an int is static, so ``threshold=1`` and ``threshold=1.0`` would be two programs. Lists of
+    numbers become arrays, whose entries are traced, if the annotation allows an array. Fields of NamedTuples among the
+    arguments, such as ``Local``, follow their own annotations.
     """
     try:
         parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # not every callable tells its parameters
+    except (TypeError, ValueError):  # not every callable has a signature
         parameters = {}
     annotations = {name: each.annotation for name, each in parameters.items()}
     return {name: _converted(value, annotations.get(name)) for name, value in arguments.items()}
@@ -49,7 +49,7 @@ def _converted(value: Any, annotation: Any) -> Any:
         array = _as_array(value)
         if array is not None:
             return array.astype(float) if array.dtype.kind in "iu" and _is_float(annotation) else array
-        annotation = "float" if _is_float(annotation) else None  # what is in it is no array of its own
+        annotation = "float" if _is_float(annotation) else None  # its entries are not arrays themselves
     if isinstance(value, tuple | list):
         return type(value)(_converted(each, annotation) for each in value)
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -57,12 +57,12 @@ def _converted(value: Any, annotation: Any) -> Any:
 
 
 def _annotations(kind: type) -> dict[str, Any]:
-    """Of the constructor of a NamedTuple, whatever else is written on its class."""
+    """The annotations of a NamedTuple's constructor."""
     return {name: each.annotation for name, each in inspect.signature(kind).parameters.items()}
 
 
 def _is_float(annotation: Any) -> bool:
-    """Whether a float is among what an annotation allows, and no whole number."""
+    """Whether an annotation allows a float but not a whole number."""
     text = _text(annotation)
     return bool(_FLOAT.search(text)) and not _INTEGER.search(text)
 
@@ -72,7 +72,7 @@ def _text(annotation: Any) -> str:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """A list of numbers, of equally long lists of numbers and so on as an array; None of anything else."""
+    """A (nested, regular) list of numbers as an array; None for anything else."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
@@ -81,9 +81,9 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def share_partials(tree: Any) -> Any:
-    """``tree`` with each ``functools.partial`` replaced by the first that was equal to it, also inside tasks.
+    """``tree`` with each ``functools.partial`` replaced by the first equal partial so far, also inside tasks.
 
-    Python compares partials by identity, and so do compiled programs.
+    Python and JAX compare partials by identity, so equal partials would be separate programs.
     """
     if isinstance(tree, Task):
         return Task(*map(_first, tree))
@@ -100,7 +100,7 @@ def _first(function: Any) -> Any:
     keywords = tuple(sorted(function.keywords.items()))
     try:
         return _PARTIALS.setdefault(_typed((_first(function.func), function.args, keywords)), function)
-    except TypeError:  # an argument that cannot be hashed, such as an array, is only equal to itself
+    except TypeError:  # a partial with an unhashable argument, such as an array, is not shared
         return function
 
 

@@ -1,4 +1,4 @@
-"""What a run holds in memory, and what is wrong with it, before it runs: nothing is compiled or computed."""
+"""Memory estimates and error checks before a run; nothing is compiled or computed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fljax.types import Algorithm, Federation
 
 
 class Memory(NamedTuple):
-    """An estimate, in bytes; of each device where there are several.
+    """A run's estimated memory in bytes, on each device.
 
     Attributes:
-      peak: the most that a program of the run (start, rounds, evaluation) holds at once, all of the following included.
-        None where there is no estimate, because this release of JAX writes its programs in an unknown form.
+      peak: the largest memory of a program of the run (start, rounds, evaluation), including all of the following; None
+        without an estimate, because this release of JAX writes its programs in an unknown form.
       data: examples and index tables.
-      server: what the server holds between rounds, of all runs.
-      clients: what clients keep between rounds, with their last ballots, of all runs.
-      model: one model, as the task makes it.
-      runs: how many are side by side: seeds, in a sweep times cells.
-      devices: how many hold as much each.
+      server: the server's state between rounds, of all runs.
+      clients: the clients' states between rounds and their last ballots, of all runs.
+      model: one initial model of the task.
+      runs: number of runs: seeds, in a sweep times cells.
+      devices: number of devices; each device holds these amounts.
     """
 
     peak: int | None
@@ -53,15 +53,15 @@ def estimate(
     evaluate_every: int | None = None,
     execution: Execution | None = None,
 ) -> Memory:
-    """What ``simulate`` would hold with these arguments: it is traced, not compiled, and nothing is computed.
+    """The memory of ``simulate`` with these arguments; programs are traced, but not compiled or run.
 
     Args:
-      algorithm_or_plan: as for ``simulate``, like all others. Where execution is "trial", what "auto" takes counts.
+      algorithm_or_plan: as for ``simulate``.
       federation: as for ``simulate``.
       rounds: as for ``simulate``.
       seeds: as for ``simulate``.
       evaluate_every: as for ``simulate``.
-      execution: as for ``simulate``.
+      execution: as for ``simulate``; "trial" is estimated as "auto".
 
     Raises:
       ValueError: as for ``simulate``.
@@ -78,12 +78,12 @@ def estimate(
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
-    """Traces the state before round 0 and a round of a plan's first run, so that what is wrong with it is raised.
+    """Traces the initial state and one round of a plan's first run, so that the algorithm's errors appear early.
 
     Nothing is compiled or computed.
 
     Raises:
-      ValueError: what the algorithm says.
+      ValueError: if the algorithm raises it.
     """
     spec, inputs = program.partition_plan(plan, federation)
 
@@ -96,7 +96,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
 
 
 def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lanes: Lanes) -> Memory:
-    """Of the three programs of a run, as ``trace_all`` gives them."""
+    """The estimate for the three programs of a run, in the order of ``trace_all``."""
     state: State = traced[0].out_info
     peak = attempt(_peak, traced, len(jax.tree.leaves(state)))
     server = trees.bytes_of(state.server)
@@ -105,9 +105,9 @@ def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lan
 
 
 def _peak(traced: Sequence[Any], state: int) -> int:
-    """Of the program that holds most; the state of a run has ``state`` leaves."""
+    """The peak of the program with the largest peak; the state of a run has ``state`` leaves."""
     start, rounds, evaluation = (each.jaxpr.jaxpr for each in traced)
-    # The state is the only argument that may be used again, and the last but the numbers of rounds.
+    # The state is the only donated argument; only the two numbers of rounds follow it.
     after = len(rounds.invars) - 2
     donated = frozenset(range(after - state, after))
     return max(peak_bytes(start), peak_bytes(rounds, donated), peak_bytes(evaluation))
@@ -124,7 +124,7 @@ def size(count: float | None) -> str:
 
 
 def in_words(memory: Memory) -> str:
-    """One line: what is held at once, and of which; or that there is no estimate."""
+    """One line with the peak (or that there is no estimate) and its parts."""
     each = memory.server // memory.runs // max(memory.model, 1)
     runs = f"{memory.runs} x " if memory.runs > 1 else ""
     models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
@@ -137,9 +137,9 @@ def in_words(memory: Memory) -> str:
 
 
 def shortage(memory: Memory) -> str | None:
-    """A sentence where a run needs more than there is: of a CPU the machine's memory, else what the devices have free.
+    """A sentence if a run needs more memory than the machine has (CPU) or the devices have free (accelerators).
 
-    None where there is enough, or where nobody tells, or where there is no estimate.
+    None if there is enough memory, if the available memory is unknown, or if there is no estimate.
     """
     if memory.peak is None:
         return None
@@ -152,7 +152,7 @@ def shortage(memory: Memory) -> str | None:
         told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]
         if not all("bytes_limit" in each for each in told):
             return None
-        # The data lie there already.
+        # The data are on the device already.
         needed, whose = memory.peak - memory.data, "the device has free"
         there = min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in told)
     if needed <= there:
@@ -164,6 +164,6 @@ def shortage(memory: Memory) -> str | None:
 
 
 def sentences(memory: Memory) -> list[str]:
-    """What a log says before a run: ``in_words``, and ``shortage`` where there is one."""
+    """The lines of a log before a run: ``in_words``, and ``shortage`` if there is one."""
     missing = shortage(memory)
     return [in_words(memory), *([] if missing is None else [missing])]

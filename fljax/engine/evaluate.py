@@ -1,4 +1,4 @@
-"""Evaluation of ALL clients, seen and unseen: what each of them would use, on its own test rows; and of the server."""
+"""Evaluation of ALL clients, seen and unseen, on their own test rows, and of the server's models."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from fljax.engine.lanes import map_lanes
 from fljax.engine.round import State, first_down, held_data, local_data
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
-Scores = tuple[Array, Array | None]  # losses, and accuracies where the task has a score
+Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
 
 
 class Judgement(NamedTuple):
-    """What is judged on which rows.
+    """A model and the rows that judge it.
 
     Attributes:
-      model: "own": what each client would use; "common": what all have in common before any of them changes it.
-      rows: of the client.
+      model: "own": the model that each client would use; "common": the global model, before personalisation.
+      rows: the client's rows.
     """
 
     model: Literal["own", "common"]
     rows: Literal["test", "valid"]
 
     def name(self) -> str:
-        """In front of ``_loss`` and ``_accuracy``."""
+        """The metric's name before ``_loss`` and ``_accuracy``."""
         return f"global_{self.rows}" if self.model == "common" else self.rows
 
 
@@ -42,14 +42,14 @@ _OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), J
 def deploy_seen(
     algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData, kept: PyTree
 ) -> tuple[PyTree, PyTree | None]:
-    """(Deployed, common model or None) of one seen client; None also where Deployed is the common model."""
+    """(Deployed, common model) of one seen client; None for no common model, or if Deployed is the common model."""
     return _deploy(algorithm, federation, state, round, client, Purpose.DEPLOY, lambda seat, down, key: kept)
 
 
 def deploy_unseen(
     algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData
 ) -> tuple[PyTree, PyTree | None]:
-    """As ``deploy_seen``, of one unseen client, which starts from a fresh Client."""
+    """Like ``deploy_seen``, for one unseen client, with a fresh Client."""
     data = local_data(federation, client)
     init_key = client_key(round_key(state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
     return _deploy(
@@ -100,26 +100,25 @@ def evaluate(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id.
-      lanes: how many run side by side.
-      state: whose models are judged.
+      lanes: how many clients run side by side.
+      state: the state whose models are judged.
       round: equals ``state.round``, as in ``one_round``.
-      valid: whether seen clients are judged on their validation rows as well.
-      common: whether all clients with test rows, seen and unseen, have the same ones (``same_tests``): then the model
-        that all share is judged once, for everybody.
+      valid: whether seen clients are also judged on their validation rows.
+      common: whether all clients with test rows, seen and unseen, have the same test rows (``same_tests``). The global
+        model is then judged once for all clients.
 
     Returns:
-      Info: ``test_loss`` and ``test_accuracy`` [N] of what each seen client would use, by id; the same with the prefix
-      ``global_`` of the model that all have in common (where the algorithm has one); and all of them with the prefix
+      Info: ``test_loss`` and ``test_accuracy`` [N] of the model that each seen client would use, by id; the same with
+      the prefix ``global_`` for the global model (if the algorithm has one); and all of these with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
-      of what seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's own model on
-      ``held["test"]``, where there are both. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
-      algorithm's cluster models on ``held["distribution_0"]``, ..., where there are both. NaN for clients without
-      training rows or without such rows, and for those whom the algorithm does not count; a loss that is not a number
-      counts as infinite.
+      of the models that seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
+      own model on ``held["test"]``, if both exist. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
+      algorithm's cluster models on ``held["distribution_0"]``, ..., if both exist. NaN for clients without training
+      rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
     """
     round = state.round if round is None else round
 
-    same = algorithm.personal is None  # everybody uses the common model
+    same = algorithm.personal is None  # all clients use the common model
     once = common and algorithm.common is not None
 
     def counts(client: ClientData, rows: str, known: bool) -> Array:
@@ -156,7 +155,7 @@ def evaluate(
     if federation.unseen is not None and not (once and same):
         unseen = map_lanes(judge_unseen, federation.unseen, lanes.evaluation, lanes.devices)
     if once:
-        # Whoever has test rows speaks for all.
+        # The first client with test rows gives the scores of all clients.
         judged = jnp.argmax(federation.clients.test.size > 0)
         client, kept = trees.take((federation.clients, state.clients), judged)
         own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
@@ -180,7 +179,7 @@ def evaluate(
 
 
 def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged) -> tuple[Array, Array | None] | None:
-    """Loss and accuracy of models of the server on its rows, ``[]`` or ``[C, distributions]``; None without rows."""
+    """Loss and accuracy of server models on the server's rows, ``[]`` or ``[C, distributions]``; None without rows."""
     held = held_data(federation)
     if judged.several:
         each = [
@@ -209,12 +208,12 @@ def numbered(federation: Federation, rows: str) -> list[str]:
 
 
 def same_tests(federation: Federation) -> bool:
-    """Whether all clients that have test rows, seen and unseen, have the same ones in the same order.
+    """Whether all clients with test rows, seen and unseen, have the same test rows in the same order.
 
-    Of several stacked federations: in each of them. False where no seen client has any.
+    For stacked federations: whether this holds in each of them. False if no seen client has test rows.
     """
     tables = [clients.test for clients in (federation.clients, federation.unseen) if clients is not None]
-    # [federations, clients, n_max] and [federations, clients], of one federation as well
+    # [federations, clients, n_max] and [federations, clients], also for a single federation
     rows = [(np.asarray(table.index), np.asarray(table.size)) for table in tables]
     rows = [(index.reshape(-1, *index.shape[-2:]), size.reshape(-1, size.shape[-1])) for index, size in rows]
     return all(_same([(index[i], size[i]) for index, size in rows]) for i in range(len(rows[0][1])))
@@ -225,7 +224,7 @@ def _same(tables: list[tuple[np.ndarray, np.ndarray]]) -> bool:
     if not first.size:
         return False
     count = tables[0][1][first[0]]
-    real = tables[0][0][first[0], :count]  # beyond it padding, which means nothing
+    real = tables[0][0][first[0], :count]  # without padding
     for index, size in tables:
         there = size > 0
         if np.any(size[there] != count) or np.any(index[there, :count] != real[None, :]):
@@ -236,7 +235,7 @@ def _same(tables: list[tuple[np.ndarray, np.ndarray]]) -> bool:
 def deployed(
     algorithm: Algorithm, federation: Federation, state: State, position: Int[Array, ""], known: bool
 ) -> PyTree:
-    """What one client would use: seen client ``position`` by id, or unseen client ``position`` in its order."""
+    """The model of one client: seen client with id ``position``, or unseen client number ``position``."""
     if known:
         client, kept = trees.take((federation.clients, state.clients), position)
         return deploy_seen(algorithm, federation, state, state.round, client, kept)[0]

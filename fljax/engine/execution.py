@@ -1,4 +1,4 @@
-"""How clients and seeds map to devices: a strategy, never part of an algorithm."""
+"""How clients and seeds map to devices; algorithms do not depend on it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan"] | int
 Devices = Literal["all"] | int
 
-# What ``auto`` decides by, from timings on 2 cores (2026-11-21). On a CPU a client's model with its gradient and update
-# should stay in the first caches. An MLP of 52,000 parameters made 9,900 client-steps a second one client at a time and
-# 9,300 five at a time (but 6 % more all at once in one run of benchmarks/results); a logistic regression of 610
-# parameters made 110,000 alone, 194,000 in tens and 199,000 in fifties; of clients of very different size four or five
-# were best.
+# Constants of ``auto``, from timings on 2 cores (2026-11-21). On a CPU a client's model, gradient and update should fit
+# the first caches. An MLP of 52,000 parameters made 9,900 client-steps per second with one client at a time and 9,300
+# with five (but 6 % more with all at once in one run of benchmarks/results). A logistic regression of 610 parameters
+# made 110,000 with one, 194,000 with ten and 199,000 with fifty. For clients of very different sizes, four or five at a
+# time were best.
 CACHE = 256 * 2**10
-# Share of an accelerator's free memory that clients side by side may fill, and what is taken where it does not tell.
+# Share of an accelerator's free memory for clients side by side, and the memory assumed if the device reports none.
 FILLED = 0.5
 ACCELERATOR = 8 * 2**30
-# Prepared examples that are evaluated at a time: LeNet on 50 clients x 2,000 images took 2.0 s in fives, 3.2 s in 25s.
+# Bytes of prepared examples evaluated at a time. LeNet on 50 clients x 2,000 images took 2.0 s with 5 clients at a
+# time and 3.2 s with 25.
 EVALUATION = {"cpu": 4 * 2**20, "accelerator": 1024 * 2**20}
-# Runs for each device from which on devices take whole runs: they then wait for each other once a block, not in every
-# round, and runs that do not divide by devices waste little.
+# From this many runs per device on, devices take whole runs: they then wait for each other once per block, not in every
+# round, and an uneven division of runs wastes little.
 APART = 4
-# A client alone costs 1 + this times its share of many side by side.
+# Relative cost of k clients side by side, per client: 1 + ALONE / k.
 ALONE = {"cpu": 1.0, "accelerator": 100.0}
 
 
 class Execution(NamedTuple):
-    """How many clients, and runs, are side by side. Results do not depend on it, up to rounding.
+    """How many clients, and how many runs, are computed side by side. Results do not depend on it, up to rounding.
 
     Attributes:
       clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
         "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``) or "trial" (``auto`` and its
-        neighbours are compiled, timed for a round, and the fastest is taken).
-      seeds: "auto", "vmap", "scan" or a number, for the runs of one call: seeds, in a sweep those of all cells.
+        neighbours are compiled and timed, and the fastest is used).
+      seeds: "auto", "vmap", "scan" or a number, for the runs of one call: all seeds, in a sweep of all cells.
       evaluation: likewise for clients while they are polled or evaluated.
-      devices: over how many devices clients are spread, or whole runs (seeds, cells of a sweep) where there are four
-        or more for each device; "all" or a number. A CPU is one device unless
-        ``fljax.use_cores`` made its cores devices before JAX started.
+      devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
+        there are four or more runs per device. A CPU is one device unless ``fljax.use_cores`` made its cores devices
+        before JAX started.
     """
 
     clients: Clients = "auto"
@@ -51,36 +52,36 @@ class Execution(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """A resolved Execution: how many run side by side, on each of how many devices."""
+    """A resolved Execution: how many clients and runs are side by side on each device, and the number of devices."""
 
     clients: int
     seeds: int  # runs
     evaluation: int
     devices: int = 1
-    runs_apart: bool = False  # whether devices take runs (of a sweep, or seeds) whole, rather than a run's clients
+    runs_apart: bool = False  # whether devices share whole runs (seeds, cells of a sweep), not a run's clients
 
 
 class Sizes(NamedTuple):
-    """What ``auto`` decides from; all in bytes but the counts."""
+    """The inputs of ``auto``: counts, and sizes in bytes."""
 
-    rows: int  # of the cohort
+    rows: int  # rows of the cohort
     population: int  # clients that are evaluated
     seeds: int  # runs: seeds, times cells in a sweep
-    model: int  # what one client receives, or the model that it trains, whichever is more
-    evaluated: int  # prepared examples of one client's evaluation
-    lane: int = 0  # what training one client holds at once
-    samples: tuple[int, ...] | None = None  # of all clients, most first, where steps depend on them
+    model: int  # bytes of one client's Down or of its model, whichever is larger
+    evaluated: int  # bytes of the prepared examples in one client's evaluation
+    lane: int = 0  # peak bytes of one client's training
+    samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 
 def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Lanes:
-    """Replaces names by numbers: a fixed rule of shapes, backend, memory and devices, so that a run can be repeated.
+    """Replaces names by numbers, by a fixed rule of shapes, backend, memory and devices, so that runs are repeatable.
 
-    "auto" for clients: on a CPU as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
-    on an accelerator as many as fill half of its free memory, rounded down to a power of two, so that what a program
-    holds besides seldom changes it. Where steps differ between clients, chunks take the steps of their longest client,
-    and the number is lowered to where chunks of like clients waste least. Runs (seeds, and cells of a sweep)
-    are batched only if all their clients fit as well. Where there are four runs or more for each device, devices take
-    whole runs; else each trains a part of every cohort.
+    "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
+    on an accelerator, as many as fill half of its free memory, rounded down to a power of two, so that small changes of
+    the free memory seldom change the number. If steps differ between clients, a chunk takes the steps of its longest
+    client, and the number is lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if all
+    their clients fit. With four or more runs per device, devices take whole runs; else each device trains a part of
+    every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
@@ -108,7 +109,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
 
 
 def neighbours(lanes: Lanes, sizes: Sizes) -> list[Lanes]:
-    """What a trial tries: the number that ``auto`` takes, a quarter and four times of it, one, and all."""
+    """The candidates of a trial: the number of ``auto``, a quarter and four times of it, one, and all."""
     rows = -(-sizes.rows // lanes.devices)
     tried = {1, lanes.clients, lanes.clients // 4, lanes.clients * 4, rows}
     return [lanes._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
@@ -136,12 +137,12 @@ def _memory() -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest power of two that is no larger, 0 for 0."""
+    """The largest power of two up to ``number``; 0 for 0."""
     return 1 << (number.bit_length() - 1) if number > 0 else 0
 
 
 def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:
-    """The number of lanes at which chunks of like clients, each as long as its longest, cost least."""
+    """The number of lanes, up to ``most``, with the least cost; a chunk of sorted clients costs as its longest one."""
     ordered = np.maximum(np.asarray(samples, float), 1)
 
     def cost(lanes: int) -> float:
@@ -164,7 +165,7 @@ def _lanes(name: str, strategy: Clients, count: int, automatic: int, names: str 
 
 
 def _even(count: int, lanes: int) -> int:
-    """At most ``lanes``, dividing ``count`` if that costs less than half of them, so that no chunk is padded."""
+    """The largest divisor of ``count`` up to ``lanes``, to avoid padding; ``lanes`` if that is below half of it."""
     lanes = max(1, min(lanes, count))
     divisor = next(k for k in range(lanes, 0, -1) if count % k == 0)
     return divisor if 2 * divisor >= lanes else lanes

@@ -1,4 +1,4 @@
-"""The compiled programs of a process: how they are compiled on one device and on several, and how many are kept."""
+"""The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from fljax.engine.execution import Lanes
 
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-# Products that XLA fuses into YNNPACK's kernels leave helper tasks in queues of threads that lead devices: the heap
-# grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the kernels
-# small networks are 11 to 20 % slower (benchmarks/pairs.py), so that short programs keep them.
+# Matrix products that XLA fuses into YNNPACK's kernels leave helper tasks in the queues of threads that lead devices:
+# the heap grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the
+# kernels small networks are 11 to 20 % slower (benchmarks/pairs.py), so short programs keep the kernels.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
-# How many programs a process keeps; a run has three. Each takes about 100 of the 65,530 memory maps that Linux grants
-# a process, and large networks take several times as many.
+# The number of programs that a process keeps; a run has three. Each uses about 100 of the 65,530 memory maps that Linux
+# allows per process; large networks use several times as many.
 PROGRAMS = 64
-# From so many rounds on a program is long.
+# Programs of this many rounds or more are long.
 LONG = 32
 
 
 class Store:
-    """The programs that were used last, at most ``limit`` of them.
+    """The last used programs, at most ``limit``.
 
-    When there are too many, the quarter that was not used for longest is dropped. JAX's own caches refer to a jitted
-    function weakly, so that they forget what was traced and compiled for it. Programs of other code are not touched.
+    Above the limit, the least recently used quarter is dropped. JAX's own caches refer to jitted functions weakly, so
+    they drop the traced and compiled code too. Programs of other code are not affected.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._kept: dict[Hashable, Any] = {}  # the one used last comes last
+        self._kept: dict[Hashable, Any] = {}  # in order of use, the last used at the end
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def find(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The program of this key, made at its first use."""
+        """The program of this key; ``make`` creates it if it is not in the store."""
         dropped: list[Any] = []
         with self._lock:
             found = self._kept.pop(key, None)
@@ -54,7 +54,7 @@ class Store:
                 dropped = [self._kept.pop(each) for each in oldest]
         if dropped:
             dropped.clear()
-            gc.collect()  # what JAX traced refers to itself, so that counting references does not free it
+            gc.collect()  # traced code has reference cycles
         return found
 
 
@@ -62,23 +62,23 @@ STORE = Store(PROGRAMS)
 
 
 class Program:
-    """A function under ``jax.jit``, compiled for the devices that its argument ``lanes`` names (one without it).
+    """A function under ``jax.jit``, compiled for ``lanes.devices`` devices (one without an argument ``lanes``).
 
-    Every set of static arguments and shapes is a jitted function of its own, kept in a ``Store``.
+    Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
-    Where the cores of a CPU are devices, XLA must not split the loops of one device over all threads as well. It
-    queues a piece for every thread, and while each thread leads a device nobody takes the pieces out: after some
-    thousand loops the queues are full, and from then on jaxlib 0.10 gets large matrix products wrong. (A ResNet18 on
-    two devices was right for six local steps.) With a device to every core nothing is lost by not splitting; with
-    fewer devices than cores, loops use as many cores as there are devices. YNNPACK's kernels share their work in the
-    same way; there a long program leaves them out as well, where XLA can do without them.
+    If the cores of a CPU are devices, XLA must not also split the loops of one device over all threads. It queues a
+    piece for every thread, but each thread leads a device and does not take the pieces. After some thousand loops the
+    queues are full, and jaxlib 0.10 then computes wrong large matrix products. (A ResNet18 on two devices was right for
+    six local steps.) With one device per core nothing is lost by not splitting; with fewer devices than cores, loops
+    use as many cores as there are devices. YNNPACK's kernels share their work in the same way, so long programs on
+    several devices also disable the kernels, if XLA has the option.
 
     Args:
-      function: what is compiled.
-      static_argnames: as for ``jax.jit``, like the next one.
-      donate_argnames: see there.
-      compiler_options: of XLA, on any number of devices.
-      is_long: from the static arguments by name, whether a program runs for long; None: none does.
+      function: the function to compile.
+      static_argnames: as for ``jax.jit``.
+      donate_argnames: as for ``jax.jit``.
+      compiler_options: XLA's options for any number of devices.
+      is_long: ``{static name: value} -> bool``, whether the program runs for long; None: never.
       store: keeps the programs.
     """
 
@@ -102,7 +102,7 @@ class Program:
         self._store = store
 
     def jitted(self, *arguments: Any, **named: Any) -> Any:
-        """The jitted function for arguments like these."""
+        """The jitted function for these static arguments and shapes."""
         given = self._signature.bind(*arguments, **named).arguments
         static = tuple((name, given.pop(name, None)) for name in self._static)
         leaves, structure = jax.tree.flatten(given)
@@ -111,7 +111,7 @@ class Program:
         return self._store.find(key, lambda: self._fresh(options))
 
     def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the compiler for these static arguments, of which ``lanes`` tells the number of devices."""
+        """The compiler options for these static arguments; ``lanes`` gives the number of devices."""
         lanes: Lanes | None = static.get("lanes")
         apart = lanes is not None and lanes.devices > 1 and jax.default_backend() == "cpu"
         if not apart:
@@ -121,18 +121,18 @@ class Program:
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)
-        def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps what it compiles as long as this function lives
+        def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
             return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
         return jax.jit(function, **chosen, compiler_options=options)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs it, compiled at the first call with such arguments."""
+        """Runs the function; the first call with these static arguments and shapes compiles it."""
         return self.jitted(*arguments, **named)(*arguments, **named)
 
     def trace(self, *arguments: Any, **named: Any) -> Any:
-        """What can be lowered and compiled ahead of the first call."""
+        """The traced function, which can be lowered and compiled ahead of the first call."""
         return self.jitted(*arguments, **named).trace(*arguments, **named)
 
 
@@ -143,7 +143,7 @@ def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
 
 @functools.cache
 def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether the installed XLA knows these compiler options: it is asked to compile something small with them."""
+    """Whether the installed XLA knows these compiler options; found by compiling a small function with them."""
     try:
         jax.jit(lambda x: x + 1, compiler_options=dict(options)).lower(np.float32(0)).compile()
     except Exception:
@@ -152,7 +152,7 @@ def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
 
 
 def check_enabled() -> None:
-    """Raises a ValueError where JAX is told to run operations one by one: a run is a loop that only a compiler runs."""
+    """Raises a ValueError if ``jax_disable_jit`` is on: runs are compiled loops."""
     if getattr(jax.config, "jax_disable_jit", False):
         raise ValueError(
             "expected jax_disable_jit to be off, got on: runs are compiled programs; jax.debug.print and "

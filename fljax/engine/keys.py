@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 
 
 class Purpose(enum.IntEnum):
-    """What a key is for. Values are part of every run's identity: append, never renumber."""
+    """The purpose of a key. Values are part of every run's identity: append, never renumber."""
 
     INIT_SERVER = 0
     INIT_CLIENT = 1
@@ -30,10 +30,10 @@ class Purpose(enum.IntEnum):
 
 
 def seeds_of(seeds: Sequence[int] | int) -> list[int]:
-    """The list of seeds: those given, or for a number n the seeds 0 to n - 1.
+    """The list of seeds: the given seeds, or the seeds 0 to n - 1 for a number n.
 
     Raises:
-      ValueError: unless it is a positive number, or distinct integers from 0 to 2**32 - 1.
+      ValueError: unless ``seeds`` is a positive number, or distinct integers from 0 to 2**32 - 1.
     """
 
     count = _whole(seeds)
@@ -66,15 +66,15 @@ def _whole(value: Any) -> int | None:
 def round_key(
     seed: Int[Array, ""], purpose: Purpose | Int[Array, ""], round: Int[Array, ""] | int = 0
 ) -> Key[Array, ""]:
-    """The key of a purpose in a round, shared by all clients (and used as it is by the server).
+    """The key of a purpose in a round. The server uses it directly; ``client_key`` derives the clients' keys.
 
-    Rounds are below 2**27. Two numbers share one ``fold_in``: hashing is most of what random keys cost to compile.
+    Rounds are below 2**27. One ``fold_in`` takes both numbers, since each hash adds compile time.
     """
     both = jnp.asarray(round, jnp.uint32) * 32 + jnp.asarray(purpose, jnp.uint32)
     return jax.random.fold_in(jax.random.key(seed), both)
 
 
 def client_key(key: Key[Array, ""], id: Int[Array, ""], slot: Int[Array, ""] | int = 0) -> Key[Array, ""]:
-    """The key of one client and slot, from the round's key; ids are below 2**24, slots below 2**8."""
+    """The key of one client and slot, from the round's key. Ids are below 2**24, slots below 2**8."""
     both = jnp.asarray(slot, jnp.uint32) * 2**24 + jnp.asarray(id, jnp.uint32)
     return jax.random.fold_in(key, both)

@@ -1,4 +1,4 @@
-"""Labels of a federation against the classes of a task, before anything is computed."""
+"""Checks a federation's labels against the classes of a task, before anything is computed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fljax.types import Federation, Task
 
 
 def check_labels(task: Task, federation: Federation) -> None:
-    """Raises a ValueError unless the task has a class for every label that a client or the server owns.
+    """Raises a ValueError unless the task has a class for every label of a client or of the server.
 
-    Labels of rows that nobody owns are not looked at, nor those of a task that does not know its number of classes.
+    Labels of rows without an owner are not checked. A task without ``classes`` is not checked.
 
     Args:
       task: gives ``classes``.
@@ -55,7 +55,7 @@ def check_labels(task: Task, federation: Federation) -> None:
 
 
 def task_of(spec: Spec, inputs: Inputs) -> Task:
-    """The task of a plan's algorithm; what it computes with may be tracers, but its classes are known."""
+    """The task of a plan's algorithm. Its functions may hold tracers; read only static fields such as ``classes``."""
     found: list[Task] = []
 
     def build(traced: list[Any], by_seed: Any) -> None:
@@ -70,7 +70,7 @@ def _ids(clients: Any) -> np.ndarray:
 
 
 def _owned(rows: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
-    """(Place of the owner, row) of the first wrong row of a table; nothing if none is owned."""
+    """(Position of the owner, row) of the first wrong row in a table; empty if the table has none."""
     index = np.asarray(rows.index).reshape(-1, np.shape(rows.index)[-1])
     real = np.arange(index.shape[1]) < np.asarray(rows.size).reshape(-1, 1)
     bad = np.argwhere(wrong[np.where(real, index, 0)] & real)
@@ -78,7 +78,7 @@ def _owned(rows: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _check_width(y: Any) -> None:
-    """64-bit labels on the host would lose bits on the device."""
+    """Raises a ValueError if 64-bit labels on the host would lose bits on the device."""
     narrow = jax.dtypes.canonicalize_dtype(y.dtype)
     if not np.issubdtype(y.dtype, np.integer) or narrow == y.dtype:
         return

@@ -1,4 +1,4 @@
-"""Mapping a function written for one client over many: lanes side by side, chunks one after another, devices apart."""
+"""Maps a function of one client over many: lanes side by side, chunks one after another, over several devices."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def mesh(devices: int) -> Mesh:
 
 
 def on_devices(function: Callable[..., PyTree], devices: int) -> Callable[..., PyTree]:
-    """Runs ``function`` on every device with the same arguments; ``map_lanes`` inside it parts the clients.
+    """Runs ``function`` on every device with the same arguments; ``map_lanes`` inside it divides the clients.
 
-    What is not mapped over clients (selection, what becomes of a sum) every device computes for itself, from the same
-    values, so that all of them hold the same state. A result depends on their number up to rounding, as sums do.
+    Every device repeats the computations that are not mapped over clients (selection, the server's step) from the same
+    values, so all devices hold the same state. Results depend on the number of devices up to rounding of sums.
     """
     if devices == 1:
         return function
     everywhere = PartitionSpec()
-    # Trip counts differ between devices on purpose, which the check of varying axes would refuse.
+    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
     return jax.shard_map(function, mesh=mesh(devices), in_specs=everywhere, out_specs=everywhere, check_vma=False)
 
 
 def sharding(devices: int) -> NamedSharding | None:
-    """Of what every device holds whole; None where there is one device."""
+    """The sharding of arrays that are replicated on every device; None for one device."""
     return None if devices == 1 else NamedSharding(mesh(devices), PartitionSpec())
 
 
 def replicate(tree: PyTree, devices: int) -> PyTree:
-    """The arrays of ``tree`` on every device, where there are several."""
+    """The arrays of ``tree``, replicated on every device if there are several."""
     return tree if devices == 1 else jax.device_put(tree, sharding(devices))
 
 
@@ -58,17 +58,17 @@ def map_lanes(
     """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device.
 
     Args:
-      function: of one row.
+      function: function of one row.
       xs: ``[count, ...]``.
-      lanes: 1 is a scan, all of them one ``vmap``; in between: chunks.
-      devices: over how many the rows are spread; above 1 only inside ``on_devices``.
-      cost: ``[count]``, what each row costs (its samples, say). Rows of like cost then share a chunk and devices get
-        like sums, since a chunk takes as many steps as its longest row. None: all alike.
-      skip: whether chunks in which all rows cost nothing are left out, their results being zeros. Under ``vmap`` such
-        a loop would copy all results in every turn, so that there it is better False.
+      lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
+      devices: the number of devices that share the rows; above 1 only inside ``on_devices``.
+      cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
+        similar cost share a chunk, and devices get similar total costs. None: equal costs.
+      skip: whether chunks of rows with cost 0 are skipped, with results of zero. Under ``vmap`` set it to False: the
+        loop would copy all results in every iteration.
 
     Returns:
-      Results in the order of ``xs``; where the rows do not divide into chunks, padding costs nothing.
+      Results in the order of ``xs``. Padding rows of an incomplete chunk have cost 0.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
     if count == 0 or (devices == 1 and cost is None):
@@ -90,21 +90,21 @@ def fold_lanes(
     skip: bool = True,
     rematerialise: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """As ``map_lanes``, with one of two results added up on the way, so that it is held for one chunk only.
+    """Like ``map_lanes``, for a function of two results: the first is added up, so memory holds it for one chunk only.
 
     Args:
-      function: of one row: what is added up, and what is kept.
-      add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; where ``real`` is False the row is padding, whose
-        summand repeats another's.
+      function: of one row, gives the summand and the kept result.
+      add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; ``real`` is False for padding, which repeats the
+        summand of another row.
       xs: ``[count, ...]``, at least one row.
-      lanes: as for ``map_lanes``, like all others.
-      devices: over which the sums go as well.
-      cost: see there.
-      skip: see there.
-      rematerialise: whether reverse mode computes each chunk again in place of keeping what it computed.
+      lanes: as for ``map_lanes``.
+      devices: as for ``map_lanes``; sums are over all devices.
+      cost: as for ``map_lanes``.
+      skip: as for ``map_lanes``.
+      rematerialise: whether reverse mode recomputes each chunk instead of storing its intermediate results.
 
     Returns:
-      The sums over all rows, and ``[count, ...]`` of what is kept, in the order of ``xs``.
+      The sums over all rows, and the kept results ``[count, ...]`` in the order of ``xs``.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
     lanes = max(1, min(lanes, -(-count // devices)))
@@ -113,7 +113,7 @@ def fold_lanes(
         return add_up(summands, jnp.ones(count, bool)), kept
     chunks = -(-count // (lanes * devices))
     order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
-    padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: nobody
+    padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: padding
     row = padded.reshape(-1, lanes)
     turns: Any = chunks
     if cost is not None:
@@ -141,9 +141,9 @@ def _in_turn(
     turns: int | Array,
     rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
-    """The first ``turns`` chunks one after another: ``row [chunks, lanes]`` of ``xs`` go to ``place`` of ``size``.
+    """Computes the first ``turns`` chunks in a loop. Rows ``row [chunks, lanes]`` of ``xs`` give results at ``place``.
 
-    Rows beyond the end repeat the last one; what is computed for them is neither added up nor written where it is read.
+    The kept results have ``size`` rows. Padding rows recompute the last row; their results are discarded.
     """
     lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
 
@@ -154,7 +154,7 @@ def _in_turn(
         index = jnp.minimum(row[turn], count - 1)
         return trees.take(xs, index[0] if lanes == 1 else index)
 
-    whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # so that it is traced once for shapes and loop
+    whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # one trace serves for the shapes and the loop
 
     def chunk(turn: Array) -> tuple[PyTree, PyTree]:
         summands, kept = whole(read(turn))
@@ -175,9 +175,9 @@ def _in_turn(
 
 
 def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:
-    """Which chunks each device takes, in turn: the next dearest goes to the device with the least to do so far.
+    """The chunks of each device: in order of falling cost, each chunk goes to the device with the least total cost.
 
-    All get the same number of chunks, so that a device with a very long one gets the cheap ones of the end.
+    All devices get the same number of chunks, so a device with a very long chunk also gets cheap chunks.
     """
     share = cost.shape[0] // devices
 

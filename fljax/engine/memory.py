@@ -1,12 +1,12 @@
-"""What a traced program will hold in memory, from its jaxpr: before anything is compiled.
+"""An estimate of a traced program's memory, from its jaxpr, before compilation.
 
-The count follows lifetimes: an array lives from the operation that makes it to the last that reads it. What XLA does
-without writing it down is not counted: operations on single entries that others read (it fuses them, and where they are
-cheap and read one large array it computes them anew for each reader), and loops and updates of a buffer whose old value
-nobody reads again (it writes in place). Nor is what nobody reads.
+The estimate follows lifetimes: an array lives from the operation that makes it to the last operation that reads it.
+Arrays that XLA does not store are not counted: elementwise results that XLA fuses into their readers (cheap ones that
+read one large array are recomputed for each reader), results of loops and updates written in place over a buffer that
+no later operation reads, and unused results.
 
-How a jaxpr is written down is private to JAX and changes between releases. Numbers of operands are therefore derived
-from shapes, and who asks for an estimate does so through ``attempt``: without an estimate a run goes on.
+The form of a jaxpr is private to JAX and changes between releases. So numbers of operands are derived from shapes, and
+callers request an estimate through ``attempt``: a run continues without an estimate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 T = TypeVar("T")
 
-# Operations that XLA computes inside the one that reads them. Products, gathers, sorts and loops are not.
+# Operations that XLA fuses into their reader. Products, gathers, sorts and loops are not among them.
 _FUSED_NAMES = (
     "abs add add_any and broadcast_in_dim ceil clamp concatenate convert_element_type copy cos div dynamic_slice "
     "eq erf exp exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min "
@@ -28,13 +28,13 @@ _FUSED_NAMES = (
     "sqrt square squeeze stop_gradient sub tan tanh transpose xor "
 )
 _FUSED = frozenset(_FUSED_NAMES.split())
-# Those that XLA computes again for each of several readers, where they read at most one array of their size.
+# Fused operations that XLA recomputes for each of several readers, if they read at most one array of their size.
 _CHEAP_NAMES = (
     "abs add add_any and broadcast_in_dim ceil clamp convert_element_type copy eq expand_dims floor ge gt iota le lt "
     "max min mul ne neg not or reshape round select_n sign slice squeeze sub transpose xor"
 )
 _CHEAP = frozenset(_CHEAP_NAMES.split())
-# Whoever reads them reads the original.
+# Operations whose result shares the memory of their operand.
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze", "transpose"})
 _LOOPS = frozenset({"while", "scan"})
 _IN_PLACE = _LOOPS | {"dynamic_update_slice", "scatter", "scatter-add", "optimization_barrier"}
@@ -44,9 +44,9 @@ _CALLS = frozenset(
 
 
 def attempt(read: Callable[..., T], *arguments: Any) -> T | None:
-    """What ``read(*arguments)`` finds in a jaxpr; None where this release of JAX writes jaxprs in an unknown form.
+    """``read(*arguments)`` on a jaxpr; None if this release of JAX writes jaxprs in an unknown form.
 
-    Whatever goes wrong is caught: an estimate must never stop a run.
+    All exceptions are caught: an estimate must never stop a run.
     """
     try:
         return read(*arguments)
@@ -55,11 +55,11 @@ def attempt(read: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def peak_bytes(jaxpr: Any, donated: frozenset[int] = frozenset()) -> int:
-    """The most bytes that a program holds at once, its arguments included.
+    """The peak memory of a program in bytes, including its arguments.
 
     Args:
-      jaxpr: of the program, e.g. ``jax.make_jaxpr(f)(x).jaxpr`` or ``jax.jit(f).trace(x).jaxpr.jaxpr``.
-      donated: positions of arguments whose memory the program may use again.
+      jaxpr: the program's jaxpr, e.g. ``jax.make_jaxpr(f)(x).jaxpr`` or ``jax.jit(f).trace(x).jaxpr.jaxpr``.
+      donated: positions of arguments whose memory the program may reuse.
     """
     kept = sum(_bytes(v) for i, v in enumerate(jaxpr.invars) if i not in donated)
     given = {v for i, v in enumerate(jaxpr.invars) if i in donated}
@@ -67,17 +67,17 @@ def peak_bytes(jaxpr: Any, donated: frozenset[int] = frozenset()) -> int:
 
 
 def made_bytes(jaxpr: Any) -> int:
-    """The most bytes that a program holds at once of what it makes itself, beside its arguments."""
+    """The peak memory of a program in bytes, without its arguments."""
     return _peak(jaxpr, set())
 
 
 def steps_differ(jaxpr: Any) -> bool:
-    """Whether some loop takes a number of steps that the program computes, so that rows may differ in it."""
+    """Whether a loop's number of steps is computed by the program, so that it may differ between rows."""
     return any(eqn.primitive.name == "while" or any(map(steps_differ, _inner(eqn))) for eqn in jaxpr.eqns)
 
 
 def _peak(jaxpr: Any, own: set[Any]) -> int:
-    """As ``peak_bytes``, of what the program makes itself and of its arguments in ``own``."""
+    """Like ``peak_bytes``, counting the arrays that the program makes and its arguments in ``own``."""
     names: dict[Any, Any] = {}
     equations = list(_flat(jaxpr, names))
     results = {names.get(v, v) for v in map(_plain, jaxpr.outvars) if v is not None} - {None}
@@ -86,7 +86,7 @@ def _peak(jaxpr: Any, own: set[Any]) -> int:
     for eqn, read, _ in equations:
         for v in filter(None, read):
             readers.setdefault(v, []).append(eqn.primitive.name)
-    roots: dict[Any, set[Any]] = {}  # arrays that are really read where a fused value is
+    roots: dict[Any, set[Any]] = {}  # the stored arrays that a reader of a fused value reads
     never: set[Any] = set()  # values that are fused into all of their readers
 
     def read_by(name: str, read: list[Any]) -> set[Any]:
@@ -109,7 +109,7 @@ def _peak(jaxpr: Any, own: set[Any]) -> int:
                 never.add(v)
                 roots[v] = sources
             elif again:
-                roots[v] = sources  # for those readers into which it is fused; the others read the array
+                roots[v] = sources  # for readers that it is fused into; other readers read the array
         for v in sources:
             last[v] = place
     end = len(equations)
@@ -131,7 +131,7 @@ def _peak(jaxpr: Any, own: set[Any]) -> int:
 
 
 def _needed(equations: list[Any], results: set[Any]) -> list[Any]:
-    """Those that lead to a result; JAX traces what nobody reads, and XLA drops it."""
+    """The equations that a result depends on; XLA drops the others."""
     wanted, kept = set(results), []
     for each in reversed(equations):
         eqn, read, made = each
@@ -142,15 +142,15 @@ def _needed(equations: list[Any], results: set[Any]) -> list[Any]:
 
 
 def _reads_at_most_one(made: Any, sources: set[Any]) -> bool:
-    """Whether what a value is computed from holds one array of its size, or none, and none larger."""
+    """Whether ``sources`` have at most one array of about the size of ``made``, and no larger array."""
     size = _bytes(made)
     return sum(2 * _bytes(v) > size for v in sources) <= 1 and all(_bytes(v) <= size for v in sources)
 
 
 def _reused(eqn: Any, read: list[Any], dying: list[Any], fresh: list[Any]) -> int:
-    """Bytes of what an operation reads last that its results may take."""
+    """Bytes of operands with their last read here whose memory the operation's results may reuse."""
     name, made = eqn.primitive.name, sum(map(_bytes, fresh))
-    if name in _LOOPS:  # what every turn reads is there until the last one; what is carried stays in place
+    if name in _LOOPS:  # constants of the loop stay until its end; carried arrays stay in place
         first, count = _carried(eqn)
         turns = {*read[:first], *read[first + count :]}
         dying, made = [v for v in dying if v not in turns], sum(map(_bytes, eqn.outvars[:count]))
@@ -159,9 +159,9 @@ def _reused(eqn: Any, read: list[Any], dying: list[Any], fresh: list[Any]) -> in
 
 
 def _carried(eqn: Any) -> tuple[int, int]:
-    """Of the arguments of a loop: where what it carries begins, and how many these are.
+    """The position of the first carried argument of a loop, and the number of carried arguments.
 
-    Found from shapes: what a scan reads or writes one turn after another has an axis more outside than inside.
+    Both are found from shapes: arrays that a scan slices or stacks have one more axis outside the body than inside.
     """
     carried, sliced = len(eqn.outvars), 0
     if eqn.primitive.name == "scan":
@@ -172,27 +172,27 @@ def _carried(eqn: Any) -> tuple[int, int]:
 
 
 def _peak_within(eqn: Any, inner: Any) -> int:
-    """What a turn of a loop, or a branch, holds beside what its operation reads and makes."""
+    """Bytes inside one iteration of a loop, or one branch, beyond the operation's own operands and results."""
     name, condition = eqn.primitive.name, eqn.params.get("cond_jaxpr")
     if name not in _LOOPS or inner is getattr(condition, "jaxpr", condition):
         return _peak(inner, set())
     first, carried = _carried(eqn)
-    if name == "while":  # what only its condition reads is no argument of its body
+    if name == "while":  # constants of the condition are not arguments of the body
         first = len(inner.invars) - carried
-    own = inner.invars[first:]  # with slices of what is read one after another, which every turn makes anew
-    # What is carried counts outside already; it may be overwritten by what becomes of it.
+    own = inner.invars[first:]  # carried arrays, and slices made in every iteration
+    # Carried arrays are counted outside already, and may be overwritten by their new values.
     return _peak(inner, set(own)) - sum(map(_bytes, own[:carried]))
 
 
 class _Array:
-    """One array that a program makes; the same only as itself."""
+    """One array that a program makes, compared by identity."""
 
     def __init__(self, aval: Any) -> None:
         self.aval = aval
 
 
 def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """(equation, what it reads, None for a number, what it makes), with plain calls opened."""
+    """(equation, operands, results) of each equation; literals are None; plain calls are expanded."""
 
     def look(atom: Any) -> Any:
         v = _plain(atom)
@@ -200,7 +200,7 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
 
     for eqn in jaxpr.eqns:
         inner = list(_inner(eqn))
-        # One turn of a loop is no loop: what it reads and makes are views of what the loop does.
+        # A scan of one iteration counts as a plain call.
         once = eqn.primitive.name == "scan" and eqn.params.get("length") == 1
         if (once or eqn.primitive.name in _CALLS) and len(inner) == 1 and len(inner[0].invars) == len(eqn.invars):
             body = inner[0]
@@ -211,7 +211,7 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[tuple[Any, list[Any], l
                 names[v] = None if plain is None else mine.get(plain, plain)
             continue
         read = list(map(look, eqn.invars))
-        # JAX keeps one jaxpr for all calls of a function on like arguments: each call makes arrays of its own.
+        # JAX shares one jaxpr among calls of a function with equal shapes, but each call makes its own arrays.
         names |= {v: _Array(v.aval) for v in eqn.outvars}
         yield eqn, read, [names[v] for v in eqn.outvars]
 

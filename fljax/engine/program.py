@@ -1,4 +1,4 @@
-"""The compiled programs of a run: what is static, what is traced, and how runs (seeds, or cells x seeds) are mapped."""
+"""The compiled programs of a run: static and traced parts of a plan, and the mapping over runs (cells x seeds)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Plan(NamedTuple):
     Attributes:
       build: ``build(**arguments, **by_seed) -> Algorithm``.
       arguments: floats and arrays among their leaves are arguments of the program (traced); ints, strings, bools and
-        functions shape it (static). A whole number counts as a float where the builder's parameter is annotated as
-        one. ``Task`` and ``Local`` may stand here as they are.
-      by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed sees its own row.
+        functions are part of the program (static). A whole number becomes a float if the builder's parameter is
+        annotated as a float. ``Task`` and ``Local`` values are allowed.
+      by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed uses its own row.
     """
 
     build: Callable[..., Any]
@@ -37,14 +37,14 @@ class Plan(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The static half of a plan; hashable, so that equal plans share their compiled programs."""
+    """The static part of a plan; hashable, so that equal plans share their compiled programs."""
 
     build: Callable[..., Any]
     structure: Any
-    static: tuple[Any, ...]  # leaves, with _TRACED where a traced leaf goes
-    varied: tuple[int, ...] = ()  # which of the traced leaves have a leading axis of runs, because plans differ in them
+    static: tuple[Any, ...]  # leaves, with _TRACED in place of each traced leaf
+    varied: tuple[int, ...] = ()  # positions of traced leaves in which plans differ; these have a leading axis of runs
     valid: bool = False  # whether some client has validation rows, so that models are judged on them
-    common: bool = False  # whether all clients have the same test rows, so that a model of all is judged once
+    common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
     everybody: bool = False  # whether all clients have training rows
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
@@ -55,7 +55,7 @@ class Spec(NamedTuple):
 
 
 class _Traced:
-    """The mark of a traced leaf in a Spec. There is one: pickle finds it by its name."""
+    """The mark of a traced leaf in a Spec. There is one instance, which pickle finds by name."""
 
     def __reduce__(self) -> str:
         return "_TRACED"
@@ -65,7 +65,7 @@ _TRACED = _Traced()
 
 
 class _Fixed:
-    """A builder that returns one given algorithm; hashed by identity of that algorithm's functions."""
+    """A builder that returns a given algorithm; hashed by the identity of the algorithm's functions."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
@@ -81,13 +81,13 @@ class _Fixed:
 
 
 class Inputs(NamedTuple):
-    """The traced half of a plan, or of several that are run together, with the data.
+    """The traced part of a plan, or of several plans that run together, with the data.
 
-    A run is one plan with one seed: those of the first plan come first. Where federations are stacked, run r uses that
-    of seed ``r % seeds``.
+    A run is one plan with one seed; runs of the first plan come first. With stacked federations, run r uses the
+    federation of seed ``r % seeds``.
     """
 
-    traced: list[Any]  # leaves; those that vary are [runs, ...]
+    traced: list[Any]  # leaves; leaves in which plans differ are [runs, ...]
     by_seed: dict[str, Any]  # [runs, ...]
     federation: Federation
 
@@ -98,17 +98,17 @@ def is_stacked(federation: Federation) -> bool:
 
 
 def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
-    """Raises a ValueError unless a stacked federation holds one for each seed."""
+    """Raises a ValueError if a stacked federation has not one partition for each seed."""
     if is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
         stacked = federation.clients.id.shape[0]
         raise ValueError(f"expected one federation per seed ({len(seeds)}), got {stacked} stacked federations")
 
 
 def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
-    """Parts a plan into what is static and what is traced; the federation is stored by id from here on.
+    """Splits a plan into its static and traced parts; the federation in the result is stored by id.
 
     Raises:
-      ValueError: if ``plan`` is neither an Algorithm nor a Plan, or JAX is told not to compile.
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan, or ``jax_disable_jit`` is on.
     """
     jit.check_enabled()
     spec, traced, by_seed = _parted(plan)
@@ -131,7 +131,7 @@ def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
 
 
 def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
-    """Positions of plans that differ in the values of floats and arrays only, group by group, in order."""
+    """Groups of plans that differ only in the values of floats and arrays, as lists of positions in order."""
     found: dict[Any, list[int]] = {}
     for place, plan in enumerate(plans):
         spec, traced, by_seed = _parted(plan)
@@ -145,7 +145,7 @@ def _describe(leaf: Any) -> tuple[Any, Any]:
 
 
 def stack_plans(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
-    """Several plans as one: leaves in which they differ get a leading axis of runs, the others stay shared.
+    """Joins several plans: leaves in which they differ get a leading axis of runs, other leaves are shared.
 
     Raises:
       ValueError: if the plans differ in more than the values of floats and arrays.
@@ -161,7 +161,7 @@ def stack_plans(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec,
     )
     traced: list[Any] = list(first.traced)
     for place in varied:
-        # Stacked one by one, so that Python's numbers stay as weakly typed as they are in a run of their own.
+        # Converted one by one, so that Python numbers stay weakly typed, as in a separate run.
         traced[place] = jnp.repeat(jnp.stack([jnp.asarray(leaf) for leaf in columns[place]]), seeds, axis=0)
     by_seed = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(inputs.by_seed for _, inputs in parts))
     return spec._replace(varied=varied), Inputs(traced, by_seed, first.federation)
@@ -183,13 +183,15 @@ def _check_alike(place: int, spec: Spec, other: Spec, first: Any, numbers: Any) 
 
 def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether the traced leaves of two plans with the same Spec are equal."""
-    pairs = zip(some, others, strict=True)  # compared in the precision in which they are computed with
+    pairs = zip(some, others, strict=True)  # compared in the precision of the computation
     return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
 
 
 def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
-    """Maps ``function(algorithm, federation, lanes, own)`` over runs; data are shared unless seeds have federations of
-    their own, whose tables are then read where they are: there is no copy of them for every run."""
+    """Maps ``function(algorithm, federation, lanes, own)`` over runs. Runs share the data.
+
+    With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
+    """
     federation, runs = inputs.federation, jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = federation._replace(examples=None)
@@ -202,7 +204,7 @@ def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Ca
             traced[position] = value
         mine = federation
         if seeds:
-            # With one federation for each run it is a row; one for all of them is not batched at all.
+            # With one federation per run, the row is mapped. A single federation for all runs is not batched.
             found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
             mine = found._replace(examples=federation.examples)
         return function(spec.algorithm(traced, by_seed), mine, inner, own_values)
@@ -212,7 +214,7 @@ def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Ca
     return map_lanes(one, (varied, inputs.by_seed, place, own), lanes.seeds, lanes.devices if lanes.runs_apart else 1)
 
 
-# Runs once and is mostly random numbers, whose code is slow to optimise: four times faster to compile like this.
+# Runs once and is mostly random numbers, whose code is slow to optimise: level 1 compiles four times faster.
 @jit.program(static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
     """States of all runs before round 0; ``seeds`` is ``[runs]``."""
@@ -222,7 +224,7 @@ def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
 
     def run(inputs: Inputs, seeds: Array) -> State:
         states = map_runs(spec, lanes, inputs, seeds, begin)
-        # What stems from Python's numbers is given its dtype for good, as every later state has it.
+        # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
         return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
 
     return on_devices(run, lanes.devices)(inputs, seeds)
@@ -238,13 +240,13 @@ def run_rounds(
 ) -> tuple[State, Info]:
     """``count`` rounds from round ``first`` for all runs, in one program without a host round trip.
 
-    ``count`` is traced: blocks of any length up to ``capacity`` share one compilation. Records are
-    ``[runs, capacity, ...]``, of which the first ``count`` are filled.
+    ``count`` is traced, so blocks of any length up to ``capacity`` share one compilation. Records are
+    ``[runs, capacity, ...]``; the first ``count`` rounds are filled.
     """
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
         def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> tuple[State, Info]:
-            # Under jit, so that it is traced once for its shapes and for the loop.
+            # Under jit, so that one trace serves for the shapes and for the loop.
             step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round, None, spec.everybody))
             shapes = jax.eval_shape(step, state, first)[1]
             records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
@@ -288,7 +290,7 @@ def capacity_of(rounds: int, evaluate_every: int | None) -> int:
 
 
 def trace_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
-    """Start, rounds and evaluation, traced one after another: each can be lowered and compiled."""
+    """The traced programs start, rounds and evaluation, one after another, ready to be lowered and compiled."""
     everywhere = sharding(lanes.devices)
     place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
     zero = jnp.int32(0)
@@ -309,7 +311,7 @@ def deployed(
     known: bool,
     x: Array | None = None,
 ) -> PyTree:
-    """What one client of one seed would use; with raw examples ``x [b, ...]``, the logits that it gives them."""
+    """The model that one client of one seed would use, or its logits if raw examples ``x [b, ...]`` are given."""
     mine = inputs.federation
     if is_stacked(mine):
         tables = trees.take(mine._replace(examples=None), seed)

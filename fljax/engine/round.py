@@ -32,15 +32,15 @@ from fljax.types import (
 
 
 class State(NamedTuple):
-    """Everything that the next round needs; taken out and put back in, a run goes on as if never interrupted.
+    """Everything that the next round needs. A run that continues from a saved state equals an uninterrupted run.
 
     Attributes:
-      seed: of the run.
+      seed: seed of the run.
       round: number of rounds done.
       server: the algorithm's Server.
       clients: the algorithm's Client, stacked by client id ``[N, ...]``.
       ballots: the last ballots by client id, or ``()``.
-      diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 while it is sound.
+      diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 if there was none.
     """
 
     seed: Int[Array, ""]
@@ -52,14 +52,14 @@ class State(NamedTuple):
 
 
 def by_id(federation: Federation) -> Federation:
-    """The federation with its seen clients stored by id, so that the order in which they came does not matter.
+    """The federation with its seen clients sorted by id, so that their original order does not matter.
 
     Takes one federation or several stacked ones.
     """
     try:
         if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
             return federation
-    except jax.errors.TracerArrayConversionError:  # inside a compiled program nobody knows
+    except jax.errors.TracerArrayConversionError:  # ids are unknown while tracing
         pass
     order = jnp.argsort(federation.clients.id, axis=-1)
 
@@ -76,7 +76,7 @@ def census(federation: Federation) -> Census:
 
 
 def local_data(federation: Federation, client: ClientData) -> LocalData:
-    """One client's view: its rows of the shared examples; noise is on its training features only."""
+    """One client's data: its rows of the shared examples; only its training features have noise."""
     subset = lambda rows, noise=None: Subset(federation.examples, rows, noise)  # noqa: E731
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
 
@@ -87,7 +87,7 @@ def held_data(federation: Federation) -> dict[str, Subset]:
 
 
 def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
-    """What a client is shown before its first round."""
+    """The Down of a client before its first round, for ``init_client``."""
     return algorithm.send(seen_from(server, seat), seat._replace(first=True))
 
 
@@ -149,21 +149,21 @@ def one_round(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id (see ``by_id``).
-      lanes: how many run side by side (see ``resolve``).
-      state: before the round.
-      round: equals ``state.round``; given apart where states of several seeds are batched, so that whether to poll is
-        decided once.
-      available: ``[N]`` by id, who could take part; clients without training samples never do. None: all.
-      everybody: whether all clients are known to have training samples, so that nobody needs to look.
-      skip: whether chunks of clients without work are left out. Reverse mode cannot differentiate that. None: where
+      lanes: how many clients run side by side (see ``resolve``).
+      state: the state before the round.
+      round: equals ``state.round``. A separate argument when states of several seeds are batched, so that the decision
+        to poll is not batched.
+      available: ``[N]`` by id, the clients that could take part; clients without training samples never do. None: all.
+      everybody: whether all clients are known to have training samples; the check is then skipped.
+      skip: whether chunks of clients without work are skipped; reverse mode cannot differentiate this. None: True if
         seeds are not batched.
-      rematerialise: whether reverse mode computes each chunk of clients again in place of keeping what it computed.
+      rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
-      ``cohort_present`` [S] and ``polled``, the number of clients that were asked. Where a NaN or infinity appears in
-      the server or in a client's state, the state before the round is kept and ``diverged`` holds the round; what is
-      recorded after it has no meaning.
+      ``cohort_present`` [S] and ``polled``, the number of polled clients. If a NaN or infinity appears in the server or
+      in a client's state, the state before the round is kept and ``diverged`` holds the round; later records are
+      meaningless.
     """
     round = state.round if round is None else round
     population = federation.clients.id.shape[0]
@@ -185,8 +185,8 @@ def one_round(
     select_key = round_key(state.seed, Purpose.SELECT, round)
     server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)
     row = jnp.clip(cohort.id, 0, population - 1)
-    # An empty row trains the smallest client that is present, and the result is dropped. So a NaN of an absent client
-    # that trains nothing reaches no gradient.
+    # An empty row trains the smallest present client, and its result is discarded. So a NaN of an absent client cannot
+    # reach a gradient.
     size = federation.clients.train.size[row]
     trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, size, jnp.iinfo(size.dtype).max))])
     kept = trees.take(state.clients, trains)
@@ -227,9 +227,9 @@ def train(
     skip: bool,
     rematerialise: bool,
 ) -> tuple[Total, PyTree, PyTree]:
-    """What the cohort adds up to, and of each row what is recorded and the Client.
+    """Trains the cohort: the total, and each row's record and new Client.
 
-    Where a row is empty nothing is added, zeros are recorded, and the Client is not to be kept.
+    An empty row adds nothing, its record is zeros, and its Client must be discarded.
     """
     aggregate = as_streamed(algorithm.aggregate)
 
@@ -245,7 +245,7 @@ def train(
         parts, present = summands
         return add_up(parts, present & real)
 
-    # A client's steps follow from its samples; an empty row has none.
+    # The cost of a client is its number of samples; an empty row costs 0.
     cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
     xs = (data, cohort.slot, cohort.present, kept)
     total, (rows, trained) = fold_lanes(
@@ -264,7 +264,7 @@ def train_one(
     slot: Array,
     own: PyTree,
 ) -> tuple[PyTree, PyTree]:
-    """(Up, Client) of one client that trains."""
+    """(Up, Client) after the training of one client."""
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
     down = algorithm.send(seen_from(server, seat), seat)

@@ -1,4 +1,4 @@
-"""Rounds as a pure function, for other people's JAX code."""
+"""Rounds as a pure function, for use inside other JAX code."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def rollout(
     clients: int | None = None,
     rematerialise: bool = False,
 ) -> tuple[State, dict[str, Array]]:
-    """The state after some rounds, and what was recorded: a scan of rounds.
+    """The state after some rounds, and the records: a scan of rounds.
 
-    It may be called under ``jit``, ``vmap`` and ``grad``. Gradients by the floats that the algorithm closes over (a
-    learning rate, INCFL's thresholds) go through all rounds in reverse mode. They are those of the computation itself:
-    what is rounded, ranked or chosen has derivative zero. ``Entry.differentiable`` and ``Entry.flat`` of an algorithm
-    say which is which. Two loops have no static bound, so JAX refuses their gradients: ``mwfed`` in its mode "pooled",
-    and what unseen clients of ``standalone`` deploy.
+    It may be called under ``jit``, ``vmap`` and ``grad``. Reverse-mode gradients with respect to floats of the
+    algorithm (a learning rate, INCFL's thresholds) go through all rounds. They are gradients of the computation itself:
+    rounding, ranks and discrete choices have derivative zero. An algorithm's ``Entry.differentiable`` and
+    ``Entry.flat`` list its parameters of each kind. Two loops have no static bound, so JAX refuses their gradients:
+    ``mwfed`` in its mode "pooled", and the models that unseen clients of ``standalone`` deploy.
 
     Args:
       algorithm: built with concrete or traced hyper-parameters.
-      federation: its clients; of one seed.
-      rounds: how many; 0 gives the state before round 0.
+      federation: a federation of one seed.
+      rounds: number of rounds; 0 gives the state before round 0.
       seed: of the run. The same seed gives the same run as ``simulate``, up to rounding.
-      initial: a state of one run from which the rounds go on; its seed goes on, too. None: the state before round 0.
+      initial: a state of one run, to continue that run with its seed. None: the state before round 0.
       clients: how many clients train side by side; None: all of the cohort.
-      rematerialise: whether reverse mode computes each chunk of clients again in place of keeping what it computed.
-        With ``clients=1`` a gradient then holds one client's training, beside the state of every round.
+      rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
+        With ``clients=1`` a gradient then holds one client's training, and the state of every round.
 
     Returns:
       The state, and the records ``[rounds, ...]`` by name, as in ``Result.records``.

@@ -1,4 +1,4 @@
-"""What is known of a run without computing anything: shapes and bytes, by abstract evaluation."""
+"""Shapes and bytes of a run, by abstract evaluation: nothing is computed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fljax.types import Algorithm, Available, Federation, Seat, seen_from
 
 
 class Shapes(NamedTuple):
-    """What is known of a run without computing anything."""
+    """The facts about a run that abstract evaluation gives."""
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
-    model: int  # bytes of one model, as the task makes it
+    model: int  # bytes of one initial model of the task
     wire: Wire
 
 
 def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
-    """Shapes of what one run sees: traced leaves, what differs between seeds, and its federation."""
+    """Shapes of one run's inputs: traced leaves, its row of ``by_seed``, and its federation."""
     data, take = inputs.federation, lambda tree: jax.eval_shape(lambda tree: trees.take(tree, 0), tree)
     if is_stacked(data):
         data = take(data._replace(examples=None))._replace(examples=data.examples)
@@ -72,7 +72,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         rows=cohort.id.shape[0],
         population=population,
         seeds=runs,
-        # Also where little or nothing is sent to it, a client trains a whole model.
+        # A client trains a whole model, even if Down is smaller.
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         lane=attempt(made_bytes, closed.jaxpr) or 0,
@@ -85,11 +85,11 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:
-    """Bytes of ``rows`` prepared examples, as far as they are evaluated at once."""
+    """Bytes of ``rows`` prepared examples, at most the number that is evaluated at once."""
     return int(np.prod(federation.examples.x.shape[1:])) * 4 * min(rows, AT_ONCE)
 
 
 def samples(federation: Federation) -> tuple[int, ...]:
-    """Training samples of the seen clients, most first; of the first seed where there are several."""
+    """Training samples of the seen clients, largest first; of the first seed in a stacked federation."""
     size = np.asarray(federation.clients.train.size).reshape(-1, federation.clients.id.shape[-1])[0]
     return tuple(sorted(size.tolist(), reverse=True))

@@ -1,4 +1,4 @@
-"""The host's loop: blocks of rounds, evaluations between them, callbacks at their ends."""
+"""The host's loop: blocks of rounds, each followed by an evaluation and the callbacks."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from fljax.types import Algorithm, Federation, Info, Labelled
 
 
 class Block(NamedTuple):
-    """What a callback sees at the end of a block of rounds.
+    """The argument of a callback, after a block of rounds.
 
     Attributes:
-      round: rounds done.
-      rounds: rounds asked for.
-      ran: rounds of this block.
-      metrics: ``{name: [seeds, clients]}`` test losses and accuracies at this point, and ``{name: [seeds]}`` every
-        metric over clients that ``Result.metrics`` has for this evaluation; with ``reference=`` also those that compare
-        with standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of
-        the first plan, then those of the second, and so on.
-      state: of all seeds (or runs); it is donated to the next block, so copy what you keep.
-      seconds: spent in this block, evaluation included.
+      round: number of rounds done.
+      rounds: number of rounds at the end of the run.
+      ran: number of rounds in this block.
+      metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
+        metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
+        standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
+        first plan, then all seeds of the second, and so on.
+      state: of all seeds (or runs). Its memory is donated to the next block, so copy what you keep.
+      seconds: seconds of this block, including evaluation.
       diverged: ``((seed, round), ...)`` so far.
     """
 
@@ -76,29 +76,30 @@ def simulate(
     Args:
       algorithm_or_plan: an ``Algorithm``, or a ``Plan`` whose floats change without recompiling.
       federation: shared by all seeds, or one per seed (``fljax.data.stack``).
-      rounds: how many rounds to run (beyond ``initial``); 0 only evaluates.
+      rounds: number of rounds to run (after ``initial``); 0 only evaluates.
       seeds: integers that key all randomness of a run; 3 means the seeds 0, 1 and 2. Results of a seed do not depend on
-        the others.
-      reference: standalone models (``fljax.standalone``) for the metrics that compare with them. A ``threshold`` among
-        the plan's arguments, or given by seed, is what ``global_model_appeal`` compares with; for an ``Algorithm`` that
-        was built with a threshold of its own pass ``fljax.results.with_threshold(reference, threshold)``.
-      initial: ``Result.state`` of an earlier run, to go on from it.
+        the other seeds.
+      reference: standalone models (``fljax.standalone``) for the metrics that compare with them.
+        ``global_model_appeal`` compares with a ``threshold`` in the plan's arguments or ``by_seed``. For an
+        ``Algorithm`` built with a threshold, pass ``fljax.results.with_threshold(reference, threshold)``.
+      initial: ``Result.state`` of an earlier run, to continue that run.
       evaluate_every: rounds between two evaluations of all clients; None: only before and after. A final evaluation
         always takes place.
-      evaluate_at: further numbers of rounds done after which all clients are evaluated; those that the run does not
-        pass are left out.
-      callbacks: called with a ``Block`` after every evaluation but the first; one that returns True stops the run.
-      execution: how clients and seeds map to the device.
-      on_memory: told before anything is computed what the run will hold at once (``fljax.engine.estimate``).
+      evaluate_at: further numbers of rounds done after which all clients are evaluated; numbers outside the run are
+        ignored.
+      callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
+        the run.
+      execution: how clients and seeds map to devices.
+      on_memory: called with the run's estimated memory (``fljax.engine.estimate``) before anything is computed.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
-      last sound state and reported in ``diverged``; the other seeds go on.
+      last finite state and reported in ``diverged``; the other seeds continue.
 
     Raises:
-      ValueError: if counts are out of range, if the task has no class for a label, if a scenario was given tables of
-        fewer rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial``
-        does not fit the algorithm and the seeds.
+      ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
+        rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
+        fit the algorithm and the seeds.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -130,7 +131,7 @@ def run_plans(
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
 ) -> list[Result]:
-    """What ``simulate`` does, for one plan or several that share their programs; ``initial`` is of one plan."""
+    """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
     if initial is not None and not isinstance(initial, State):
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
@@ -187,7 +188,7 @@ def run_plans(
         if callbacks:
             judged = results.metrics_of_runs(seeds, evaluations[-1][1], references)
             report = Block(done, end, count, judged, state, seconds, _diverged(runs, state))
-            answers = [callback(report) for callback in callbacks]  # all of them are told, also if one says stop
+            answers = [callback(report) for callback in callbacks]  # all are called, even if one stops the run
             clock.skip()
             if any(answers):
                 break
@@ -202,7 +203,7 @@ def run_plans(
 
 
 class _Run(NamedTuple):
-    """One plan, as it was run."""
+    """One plan and the settings of its run."""
 
     spec: Spec
     inputs: Inputs
@@ -213,7 +214,7 @@ class _Run(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """What came of one plan, or of several that ran together: arrays ``[runs, ...]``."""
+    """The results of one plan, or of several that ran together: arrays ``[runs, ...]``."""
 
     first: int  # round
     evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
@@ -223,14 +224,14 @@ class _Course(NamedTuple):
     memory: int | None  # estimated bytes of each device
 
     def of(self, own: slice) -> _Course:
-        """That of some of the runs."""
+        """The results of some of the runs."""
         take = functools.partial(jax.tree.map, lambda leaf: leaf[own])
         evaluations = [(done, take(scores)) for done, scores in self.evaluations]
         return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state))
 
 
 def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
-    """The reference with the ``threshold`` that the plan gives its builder, unless it has been told of one before."""
+    """The reference with the ``threshold`` of the plan's arguments, unless the reference already has a threshold."""
     if not isinstance(plan, Plan) or reference is None or reference.required is not None:
         return reference
     return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
@@ -244,7 +245,7 @@ class _Clock:
         self._last = time.perf_counter()
 
     def skip(self) -> None:
-        """What lies between two laps and belongs to none."""
+        """Leaves the time since the last lap out of all purposes."""
         self._last = time.perf_counter()
 
     def lap(self, purpose: str) -> None:
@@ -254,7 +255,7 @@ class _Clock:
 
 
 def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
-    """What is given by seed must have a row for each, before anything is computed."""
+    """Raises a ValueError unless ``by_seed`` and ``reference`` have a row for each seed."""
     for name, tree in inputs.by_seed.items():
         for leaf in jax.tree.leaves(tree):
             if np.ndim(leaf) == 0 or np.shape(leaf)[0] != len(seeds):
@@ -267,14 +268,14 @@ def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -
 
 
 def _check_rounds(algorithm: Algorithm, end: int) -> None:
-    """The tables that scenarios were given must last until the run's end."""
+    """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
     for name, rounds in algorithm.scenarios:
         if rounds is not None and end > rounds:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 
 
 def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
-    """A copy of ``initial`` (the program donates what it is given), if it has the shapes of a fresh state."""
+    """A copy of ``initial`` (the program donates its argument); raises a ValueError if its shapes do not fit."""
     found, expected = jax.tree.structure(initial), jax.tree.structure(fresh)
     if found != expected:
         raise ValueError(f"expected initial to be a state of this algorithm, {expected}, got {found}")
@@ -289,7 +290,7 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     rounds = np.unique(np.asarray(initial.round))
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
-    # Through the host, since it may lie on other devices than this run uses.
+    # Through the host, since ``initial`` may be on other devices than those of this run.
     return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
 
 

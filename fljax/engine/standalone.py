@@ -1,4 +1,4 @@
-"""Standalone models: every client trains alone, once; thresholds, contributions and every IPR metric come from here."""
+"""Standalone models: every client trains alone, once; the source of thresholds, contributions and IPR metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fljax.types import ClientData, Federation, Task
 
 
 class _Solo(NamedTuple):
-    """What ``standalone`` needs of a plan's arguments."""
+    """The arguments of a plan that ``standalone`` needs."""
 
     task: Task
     local: Local
@@ -52,7 +52,7 @@ def standalone(
 ) -> Reference:
     """Trains every client, seen and unseen, on its own training rows only, and judges the result.
 
-    All clients of a seed start from the model that algorithms start from, so only their data differ.
+    All clients of a seed start from the initial model of the algorithms, so only their data differ.
 
     Args:
       task: model and loss.
@@ -60,11 +60,11 @@ def standalone(
       local: INCFL: ``steps=100`` with the batch size and learning rate of the run; IAFL: ``epochs`` = rounds.
       seeds: as for ``simulate``.
       keep_models: also return the models, ``[seeds, N, ...]``.
-      execution: how clients and seeds map to the device.
+      execution: how clients and seeds map to devices.
 
     Returns:
-      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss, all rows), test losses and accuracies (None
-      where the task has no score).
+      ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss of the standalone model ``what_k``, all rows),
+      test losses and accuracies (None if the task has no score).
 
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
@@ -85,12 +85,12 @@ def standalone_sweep(
     keep_models: bool = False,
     execution: Execution | None = None,
 ) -> list[Reference]:
-    """``standalone`` for several ways to train: those that differ in floats only are runs of one program.
+    """``standalone`` for several local settings; settings that differ only in floats are runs of one program.
 
     Args:
       task: model and loss.
       federation: one, or one per seed.
-      locals: at least one; equal ones are computed once.
+      locals: at least one; equal settings are computed once.
       seeds: as for ``standalone``.
       keep_models: as for ``standalone``.
       execution: as for ``standalone``.
@@ -126,7 +126,7 @@ def _references(
     keep_models: bool,
     execution: Execution | None,
 ) -> list[Reference]:
-    """Of ways to train that share a program; ``local`` is one of them."""
+    """The references of local settings that share a program; ``local`` is one of the settings."""
     spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
@@ -134,10 +134,10 @@ def _references(
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
-    # Only epochs make clients of different size take different numbers of steps.
+    # With epochs, the number of steps depends on the client's size; with steps, it does not.
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
-    # What training one client holds decides on accelerators only; finding it takes a trace.
+    # The memory of one client's training matters on accelerators only, and its estimate needs a trace.
     lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
@@ -148,7 +148,7 @@ def _references(
 
 
 def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
-    """Bytes that training and judging one client holds at once, by abstract evaluation."""
+    """Peak bytes of training and judging one client, by abstract evaluation."""
 
     def one(traced: list[Any], by_seed: Any, data: Federation, client: ClientData) -> Any:
         solo: Any = spec.algorithm(traced, by_seed)
@@ -167,7 +167,7 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))
-        if data.unseen is not None:  # one program for both: joined in one table
+        if data.unseen is not None:  # one program for both populations: joined into one table
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen)
@@ -183,7 +183,7 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
 
 
 def _joined(a: Array, b: Array) -> Array:
-    """One table after the other along the clients' axis, index lists padded to the longer."""
+    """Two tables concatenated along the axis of clients; index lists are padded to the longer length."""
     if a.ndim == 2:
         width = max(a.shape[1], b.shape[1])
         a, b = (jnp.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in (a, b))
@@ -200,7 +200,7 @@ def _population(
     lanes: Lanes,
     keep_models: bool,
 ) -> tuple[Array, Array, Array | None, PyTree | None]:
-    """Training loss, test loss, test accuracy (or None), models of a population, in its order."""
+    """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order."""
 
     def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
         client, purpose = row

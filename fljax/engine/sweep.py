@@ -1,4 +1,4 @@
-"""Several plans that differ in numbers alone, as further runs of one compiled program."""
+"""Several plans that differ only in numbers, as runs of one compiled program."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def sweep(
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
 ) -> list[Result]:
-    """Runs plans that differ in floats and arrays as one ``simulate`` would: compiled once, every plan with every seed.
+    """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
-    The numbers in which plans differ get an axis of runs, which is mapped like that of seeds
-    (``Execution.seeds``: how many runs are side by side); what is equal in all of them stays shared.
+    Numbers in which plans differ get an axis of runs, mapped like seeds (``Execution.seeds``: how many runs are side by
+    side). Equal numbers are shared.
 
     Args:
       plans: at least one; all with the same builder and the same ints, strings, bools and functions.
-      federation: shared by all, or one per seed (``fljax.data.stack``), which the plans share.
+      federation: shared by all plans and seeds, or one per seed (``fljax.data.stack``).
       rounds: as for ``simulate``.
       seeds: as for ``simulate``, for every plan.
       references: standalone models, one for each plan or one for all of them (``fljax.engine.standalone_sweep``).
       evaluate_every: as for ``simulate``.
-      callbacks: as for ``simulate``, told of all runs at once.
+      callbacks: as for ``simulate``; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
-      on_memory: as for ``simulate``, told of all runs at once.
+      on_memory: as for ``simulate``, for all runs together.
 
     Returns:
-      One ``Result`` per plan, equal up to rounding to what ``simulate`` gives for it. Seconds in ``metrics`` are the
-      plan's equal share of those of the sweep. A run in which a NaN or infinity appears is frozen alone.
+      One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
+      seconds divided by the number of plans. If a NaN or infinity appears in a run, only this run is frozen.
 
     Raises:
       ValueError: if there is no plan, if plans differ in more than the values of floats and arrays, if there is

@@ -1,4 +1,4 @@
-"""The models that a run has trained, as functions of a client; they go through pickle where the plan does."""
+"""A run's trained models as functions of a client; they can be pickled if the plan can."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fljax.types import Algorithm, Federation
 class DeployedModels:
     """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
 
-    The state goes through pickle, and with it the plan and the data, which the next call needs. The plan's functions
-    must be importable (the built-in models' are not: they are made inside functions) or the package cloudpickle must be
-    installed. Otherwise everything else survives and a call says what is missing.
+    Pickle saves the state, the plan and the data, which later calls need. Either the plan's functions must be
+    importable (functions of the built-in models are not: they are defined inside functions), or the package cloudpickle
+    must be installed. Otherwise only the plan and the data are lost, and a call raises a ValueError with the reason.
     """
 
     def __init__(self, plan: tuple[Spec, Inputs] | bytes | str, state: State, seeds: int, devices: int) -> None:
@@ -41,7 +41,7 @@ class DeployedModels:
             raise ValueError(
                 f"expected a client below {count} and a position of a seed below {self._seeds}, got {client}, {seed}"
             )
-        # What was given serves, with one copy of the state, so that no copies of the data on other devices are kept.
+        # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
         return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
@@ -50,11 +50,11 @@ class DeployedModels:
         return DeployedModels, (packed, self._state, self._seeds, 1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
-        return self  # nothing in it changes
+        return self  # it is immutable
 
 
 class Predictions:
-    """``(client, x, *, seed=0, unseen=False) -> logits`` of the model that a client would use, on raw examples."""
+    """``(client, x, *, seed=0, unseen=False) -> logits`` of the client's deployed model, on raw examples."""
 
     def __init__(self, deployed: DeployedModels) -> None:
         self._deployed = deployed
@@ -64,10 +64,10 @@ class Predictions:
 
 
 class Models(NamedTuple):
-    """Trained models without the numbers of their run.
+    """Trained models without the metrics and records of their run.
 
     Attributes:
-      state: of all seeds; ``simulate(..., initial=state)`` goes on from it.
+      state: of all seeds; ``simulate(..., initial=state)`` continues from it.
       deployed: as ``Result.deployed``.
       predict: as ``Result.predict``.
     """
@@ -78,23 +78,23 @@ class Models(NamedTuple):
 
 
 def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of a tree by their paths, as arrays on the host."""
+    """The leaves of a tree by path, as arrays on the host."""
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def restore(
     plan: Algorithm | Plan, federation: Federation, arrays: Mapping[str, np.ndarray], *, seeds: Sequence[int] | int
 ) -> Models:
-    """The models of an earlier run from the arrays of its state.
+    """The models of an earlier run, from the arrays of its state.
 
     Args:
-      plan: that of the run.
-      federation: that of the run.
+      plan: the run's plan.
+      federation: the run's federation.
       arrays: ``arrays_of(result.state)``.
-      seeds: those of the run.
+      seeds: the run's seeds.
 
     Raises:
-      ValueError: if the arrays are not those of a state of this plan, or of other seeds.
+      ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
     """
     seeds = seeds_of(seeds)
     program.check_seeds(seeds, federation)
@@ -124,8 +124,8 @@ def restore(
 
 
 def _packed(spec: Spec, inputs: Inputs) -> bytes | str:
-    """A plan as bytes; a sentence where it cannot be had as such."""
-    # The arguments rather than their structure, which no pickler knows.
+    """A pickled plan, or a sentence with the reason if the plan cannot be pickled."""
+    # The arguments themselves, since their tree structure cannot be pickled.
     value = (spec._replace(structure=None, static=()), jax.tree.unflatten(spec.structure, spec.static), inputs)
     try:
         return pickle.dumps(value)

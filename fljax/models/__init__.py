@@ -1,4 +1,4 @@
-"""Models: flax modules turned into Tasks, and the convolution that is fast when every client has its own kernels."""
+"""Models: Tasks from flax modules, and a convolution that is fast when every client has its own kernels."""
 
 from __future__ import annotations
 

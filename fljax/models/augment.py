@@ -12,26 +12,25 @@ from jaxtyping import Array, Float, Key
 
 from fljax.naming import unknown
 
-# Pixels of frame on every side of an image that is to be cropped.
+# Width of the frame around an image before the crop, in pixels.
 FRAME = 4
 
 
 def crop_flip(
     key: Key[Array, ""], x: Float[Array, "b h w *channels"], black: Float[Array, "*channels"] | float = 0.0
 ) -> Float[Array, "b h w *channels"]:
-    """A random crop and a horizontal flip of each image: what IAFL does to CIFAR's training images.
+    """A random crop and a horizontal flip of each image: IAFL's augmentation of CIFAR's training images.
 
-    Each image gets a frame of 4 pixels on every side; a window of the image's own size is cut out of that, at one of
-    the 9 x 9 places with equal probability, and then mirrored left to right with probability 1/2. Images draw
-    independently.
+    Each image gets a frame of 4 pixels on every side. A window of the original size is cut out at one of the 9 x 9
+    positions with equal probability, and mirrored left to right with probability 1/2. Each image has its own draw.
 
     Args:
-      key: of this batch.
+      key: the key of this batch.
       x: prepared images, ``[b, h, w, channels]`` or ``[b, h, w]``.
-      black: what a black pixel is in prepared units: the colour of the frame.
+      black: value of a black pixel in prepared units, the colour of the frame.
 
     Returns:
-      Images of the same shape and dtype. Noise on features is added before, so that the frame has none.
+      Images of the same shape and dtype. Feature noise is added before augmentation, so the frame has no noise.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
     """
@@ -41,7 +40,7 @@ def crop_flip(
     flipped = jax.random.bernoulli(mirror, 0.5, (b, 1))
     row = offset[:, :1] + jnp.arange(h)[None]
     column = offset[:, 1:] + jnp.where(flipped, jnp.arange(w)[None, ::-1], jnp.arange(w)[None])
-    # One read of each pixel: on a CPU a quarter of the time of a dynamic_slice per image, and no framed copy.
+    # Each pixel is read once: on a CPU this took a quarter of the time of one dynamic_slice per image.
     image = jnp.arange(b)[:, None, None]
     read = x[image, jnp.clip(row, 0, h - 1)[:, :, None], jnp.clip(column, 0, w - 1)[:, None, :]]
     inside = ((row >= 0) & (row < h))[:, :, None] & ((column >= 0) & (column < w))[:, None, :]
@@ -56,13 +55,13 @@ AUGMENTATIONS: dict[str, Callable[..., Array]] = {"crop_flip": crop_flip}
 def named_augmentation(
     augment: str | Callable[..., Array] | None, input_shape: Sequence[int], prepare: Callable[[Array], Array] | None
 ) -> Callable[..., Array] | None:
-    """``Task.augment`` of a name; functions and None are returned as they are.
+    """``Task.augment`` by name; functions and None are returned unchanged.
 
-    The frame of "crop_flip" is black before it is prepared, as it is where raw images are framed: ``prepare`` of a
-    zero (the first pixel's, should pixels be standardised one by one). Equal arguments return the same function.
+    The frame of "crop_flip" is ``prepare`` of a raw zero, as if the raw image had been framed in black. (If ``prepare``
+    depends on the pixel, the value of the first pixel is used.) Equal arguments return the same function.
 
     Raises:
-      ValueError: if there is no such name, or the input is not an image.
+      ValueError: if the name is unknown, or the input is not an image.
     """
     if augment is None or callable(augment):
         return augment

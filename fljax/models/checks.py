@@ -1,4 +1,4 @@
-"""Checks of the numbers that models are built from, before anything is traced."""
+"""Checks of the sizes and rates of models, before anything is traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
     """Returns the widths of layers as a tuple of whole numbers above 0.
 
     Raises:
-      ValueError: one of them is something else.
+      ValueError: if a width is not such a number, or exceeds ``LARGEST_ARRAY``.
     """
     for width in widths:
         if isinstance(width, bool) or not hasattr(width, "__index__") or not 0 < width.__index__() <= LARGEST_ARRAY:
@@ -25,10 +25,10 @@ def check_widths(name: str, widths: Sequence[Any]) -> tuple[int, ...]:
 
 
 def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]:
-    """Returns blocks of layers, each a tuple of widths.
+    """Returns blocks of layers; each block is a tuple of widths.
 
     Raises:
-      ValueError: there is no block, one is empty, or a width is no whole number above 0.
+      ValueError: if there is no block, a block is empty, or a width is not a whole number above 0.
     """
     if not blocks or not all(blocks):
         raise ValueError(f"expected blocks of at least one layer each, got {[list(block) for block in blocks]}")
@@ -36,10 +36,10 @@ def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]
 
 
 def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
-    """Checks the kernel of convolutions on images of this shape, and the groups of their normalisation.
+    """Checks the kernel size for images of this shape, and the number of groups of the normalisation.
 
     Raises:
-      ValueError: one of them is no whole number above 0, or the kernel reaches beyond both edges from everywhere.
+      ValueError: if one of them is not a whole number above 0, or the kernel is above ``2 min(height, width) - 1``.
     """
     check_widths("kernel and groups", (kernel, 1 if groups is None else groups))
     widest = 2 * min(shape[:2]) - 1
@@ -48,10 +48,10 @@ def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> 
 
 
 def check_rate(name: str, rate: float) -> float:
-    """Returns a rate of dropout.
+    """Returns a dropout rate.
 
     Raises:
-      ValueError: it is not at least 0 and below 1.
+      ValueError: if the rate is not in [0, 1).
     """
     if not 0 <= rate < 1:
         raise ValueError(f"expected {name} to be at least 0 and below 1, got {rate!r}")
@@ -59,7 +59,7 @@ def check_rate(name: str, rate: float) -> float:
 
 
 def check_parameters(params: PyTree) -> None:
-    """Raises a ValueError if an array of parameters has more entries than JAX can index; only shapes are read."""
+    """Raises a ValueError if a parameter array has more entries than JAX can index; only shapes are read."""
     for leaf in jax.tree.leaves(params):
         entries = 1
         for length in leaf.shape:

@@ -1,12 +1,12 @@
-"""Convolution and pooling that stay fast when every client has kernels of its own.
+"""Convolution and pooling that are fast when every client has its own kernels.
 
-Under ``vmap`` over clients ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs,
-and its weight gradient is slow inside loops. Here a convolution is patches and one matrix product, which
-``vmap`` turns into a batched matrix product. On CPUs the batch is moved innermost for it (``planes``, and ``lines``
-for large images); elsewhere channels stay last. The built-in models stay in these layouts from layer to layer, on every
-backend.
+Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs. Its
+weight gradient is slow inside loops. Here a convolution extracts patches and computes one matrix product, which
+``vmap`` turns into a batched matrix product. On CPUs the batch becomes the innermost axis (``planes``, and ``lines``
+for large images); on other backends channels stay last. The built-in models keep the layouts of ``planes`` and
+``lines`` between layers, on every backend.
 
-Any flax module can use it: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
+Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
 """
 
@@ -38,10 +38,10 @@ def convolution(
 ) -> Float[Array, "b h2 w2 o"]:
     """``lax.conv_general_dilated`` (same arguments, same values) as patches times a matrix.
 
-    Two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with
-    any stride, padding and kernel dilation are computed as a matrix product; every other call is handed to
-    ``lax.conv_general_dilated``, and so are arguments beyond these that are not None (``out_sharding``, which
-    newer releases of JAX and ``nnx.Conv`` know).
+    Two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with any
+    stride, padding and kernel dilation are computed as a matrix product. All other calls go to
+    ``lax.conv_general_dilated``, also calls with an additional argument that is not None (``out_sharding``, in newer
+    releases of JAX and ``nnx.Conv``).
     """
     numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
     handled = (
@@ -75,7 +75,7 @@ def convolution(
         padding = lax.padtype_to_pads(lhs.shape[1:3], reach, window_strides, padding)
     config = [(0, 0, 0), *((low, high, 0) for low, high in padding), (0, 0, 0)]
     x = lax.pad(lhs, jnp.zeros((), lhs.dtype), config)
-    # Along the columns first: windows of windows need kh + kw slices instead of kh * kw.
+    # Columns first, then rows: windows of windows need kh + kw slices instead of kh * kw.
     for axis in (2, 1):
         x = _windows(x, axis, kernel[axis - 1], window_strides[axis - 1], dilation[axis - 1])
     matrix = rhs.reshape(-1, rhs.shape[-1])
@@ -115,7 +115,7 @@ def _batch_innermost(
 
 
 def _windows(x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
-    """Every window along ``axis``, its entries laid side by side in front of the channels."""
+    """Every window along ``axis``; the entries of a window are concatenated along the channels."""
     count = (x.shape[axis] - (size - 1) * dilation - 1) // stride + 1
     if count < 1:
         raise ValueError(f"expected at least {(size - 1) * dilation + 1} pixels, got {x.shape[axis]}")
@@ -126,10 +126,10 @@ def _windows(x: Array, axis: int, size: int, stride: int, dilation: int) -> Arra
 
 
 def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2 c"]:
-    """The maximum of each ``size`` x ``size`` window, strides equal to ``size``; a remainder at the edge is dropped.
+    """The maximum of each ``size`` x ``size`` window with stride ``size``; a remainder at the edge is dropped.
 
-    A reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow under
-    ``vmap``. Equal maxima share the gradient.
+    Implemented as a reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow
+    under ``vmap``. Equal maxima share the gradient.
     """
     b, h, w, c = x.shape
     x = x[:, : h // size * size, : w // size * size, :]

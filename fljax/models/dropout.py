@@ -1,4 +1,4 @@
-"""Whether a module's dropout is on in training: found by abstract evaluation, before anything is trained."""
+"""Checks by abstract evaluation, before training, that a module's dropout is on in training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import jax
 import numpy as np
 from flax import nnx
 
-# What modules call the keyword of __call__ that says whether they train, and the opposite.
+# Names of a keyword of __call__ that is True in training, and of a keyword that is False in training.
 TRAINING = ("train", "training", "is_training", "is_train", "enable_dropout")
 EVALUATING = ("deterministic", "is_deterministic", "eval", "evaluating", "is_eval", "eval_mode", "inference")
 
 
 def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
-    """How a module is told that it trains: the keywords of its ``__call__`` by name, as a function of the mode.
+    """Returns a function ``training -> keywords`` that sets the module's training keywords of ``__call__``.
 
     Raises:
-      ValueError: if ``__call__`` needs more than examples and such keywords.
+      ValueError: if ``__call__`` requires arguments other than examples and training keywords.
     """
     parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
     for each in parameters:
@@ -38,7 +38,7 @@ def flags(module: Any) -> Callable[[bool], dict[str, Any]]:
 
 
 def refuse(module: str, dropout: str) -> None:
-    """Raises the sentence about dropout that stays off in training."""
+    """Raises the ValueError about dropout that stays off in training."""
     raise ValueError(
         f"expected dropout to be on in training, got {dropout} in {module}, which no keyword switches on; valid names "
         f"of a keyword of __call__ are {_names()}"
@@ -50,15 +50,15 @@ def _names() -> str:
 
 
 def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[Any], Any]) -> Any:
-    """Raises a ValueError if a layer with dropout is called in training, but told to drop nothing.
+    """Raises a ValueError if a dropout layer is deterministic when the module is called in training mode.
 
     Args:
-      module: for its name.
+      module: the module, named in the error.
       begin: initialises the module, abstractly.
-      train: calls it in training mode with what ``begin`` returns, abstractly.
+      train: calls the module in training mode on the result of ``begin``, abstractly.
 
     Returns:
-      What ``begin`` returns.
+      The result of ``begin``.
     """
     begun, layers = _layers(begin)
     _, called = _layers(lambda: train(begun))
@@ -68,13 +68,13 @@ def check_linen(module: nn.Module, begin: Callable[[], Any], train: Callable[[An
 
 
 def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
-    """What a call returns, and the layers with dropout that it comes by, with whether each is off."""
+    """Returns the result of a call, and for each dropout layer that the call runs: its name, and whether it is off."""
     found: list[tuple[str, bool]] = []
 
     def look(run: Any, args: Any, kwargs: Any, context: Any) -> Any:
         layer, method = context.module, context.method_name
         if method == "__call__" and _rate(layer) > 0 and hasattr(layer, "deterministic"):
-            # The method is bound: what is left of its signature is what it is called with.
+            # The method is bound, so its signature has exactly the arguments of this call.
             given = inspect.signature(getattr(layer, method)).bind_partial(*args, **kwargs).arguments
             off = given.get("deterministic")
             found.append((type(layer).__name__, bool(layer.deterministic if off is None else off)))
@@ -85,12 +85,12 @@ def _layers(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, bool]]]:
 
 
 def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable[[], nnx.Module]) -> None:
-    """Raises a ValueError if a layer with dropout changes nothing in training.
+    """Raises a ValueError if a dropout layer has no effect in training.
 
     Args:
-      module: for the layers that have dropout.
+      module: the module whose dropout layers are checked.
       call: ``model -> logits`` in training mode, traced.
-      training: the model in training mode, anew at every call, under a trace.
+      training: creates a new model in training mode at every call, under a trace.
     """
     paths = [path for path, node in nnx.iter_graph(module) if _rate(node) > 0 and hasattr(node, "deterministic")]
 
@@ -102,12 +102,12 @@ def check_nnx(module: nnx.Module, call: Callable[[Any], Any], training: Callable
                     setattr(node, _rate_name(node), 0.0)
             return call(model)
 
-        # Functions inside a program are printed with their addresses, which mean nothing.
+        # Printed programs contain addresses of functions, which differ from trace to trace.
         return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(run)()))
 
     nothing = traced(None) if paths else ""
     for path in paths:
-        # The only layer left with dropout must leave a trace in the program.
+        # With dropout in this layer alone, the program must differ from the program without dropout.
         if traced(path) == nothing:
             refuse(type(module).__name__, ".".join(map(str, path)))
 

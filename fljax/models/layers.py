@@ -1,4 +1,4 @@
-"""Parameters of layers that compute in the layout of ``planes``, under the names that flax gives them."""
+"""Parameters, under flax's names, of layers that compute in the layout of ``planes``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 
 class Convolution(nn.Module):
-    """Kernel ``[size, size, channels, width]`` and bias ``[width]``, named and drawn as those of ``nn.Conv``."""
+    """Kernel ``[size, size, channels, width]`` and bias ``[width]``, named and initialised as in ``nn.Conv``."""
 
     width: int
     size: int
@@ -20,7 +20,7 @@ class Convolution(nn.Module):
 
 
 class GroupNorm(nn.Module):
-    """Scale and bias ``[width]``, named and drawn as those of ``nn.GroupNorm``."""
+    """Scale and bias ``[width]``, named and initialised as in ``nn.GroupNorm``."""
 
     @nn.compact
     def __call__(self, width: int) -> tuple[Array, Array]:

@@ -1,10 +1,10 @@
 """Convolution of large images line by line, on ``[height, channels, width, batch]``.
 
-Where the matrix of patches is far larger than a cache (a ResNet's: 75 MB for 64 channels, 32 x 32 pixels and a batch of
-32), writing and reading it held such a layer to 34 of the 58 GFLOP/s of one core (Xeon at 2.5 GHz). Here one line of
-the images at a time meets the whole kernel: ``[kh o, kw c] x [kw c, w b]`` gives its share of ``kh`` output lines,
-which are summed as they pass. Patches are of ``kw`` pixels instead of ``kh kw``, and of one line instead of all. With
-lines outermost no step needs another layout.
+A matrix of patches can be far larger than a cache: in a ResNet it has 75 MB for 64 channels, 32 x 32 pixels and a batch
+of 32. Writing and reading this matrix limited the layer to 34 of the 58 GFLOP/s of one core (Xeon at 2.5 GHz). This
+module multiplies one line of the images at a time by the whole kernel: ``[kh o, kw c] x [kw c, w b]`` gives the line's
+share of ``kh`` output lines, which a scan sums. A patch has ``kw`` pixels instead of ``kh kw``, and only one line has
+patches at a time. Lines are the outermost axis, so no step changes the layout.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def convolve(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "h2 o w2 b"]:
-    """The values of ``lax.conv_general_dilated``, lines outermost and the batch innermost.
+    """The values of ``lax.conv_general_dilated``, with lines outermost and the batch innermost.
 
-    Line by line where ``worth_lines`` says so, otherwise by ``planes.convolve``, whose arguments and errors it has.
+    The convolution runs line by line if ``worth_lines`` is True, and otherwise calls ``planes.convolve``. Arguments and
+    errors are those of ``planes.convolve``.
     """
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     h, _, w, b = x.shape
@@ -51,12 +52,12 @@ def worth_lines(
     dilation: Sequence[int],
     dtype: jax.typing.DTypeLike,
 ) -> bool:
-    """Whether images of this height and width are convolved faster line by line, on a CPU.
+    """Whether convolving images of this height and width line by line is faster, on a CPU.
 
-    They are where all patches are too many for a cache and a line is long enough for a matrix product (256 numbers per
-    channel): on that core a gradient of ResNet18 took 0.81 of the time of ``planes.convolve`` and half its memory.
-    Strides, dilation and padding beyond the kernel are left to ``planes``, and so is half precision, which sums over
-    lines would round.
+    The answer is True if the patches of all lines do not fit into a cache and a line is long enough for a matrix
+    product (256 numbers per channel). A gradient of ResNet18 then took 0.81 of the time of ``planes.convolve`` and half
+    its memory (one core of a Xeon at 2.5 GHz). ``planes`` handles strides, dilation and padding beyond the kernel, and
+    also half precision, in which sums over lines would lose digits.
     """
     kh, kw, c, _ = kernel
     columns = planes.output_size(size, kernel, strides, padding, dilation)[1] * batch
@@ -80,19 +81,19 @@ def _by_lines(x: Array, kernel: Array, pads: planes.Pairs, options: dict[str, An
     matrix = lax.optimization_barrier(kernel.transpose(0, 3, 1, 2).reshape(kh * o, kw * c))
     turned = lax.optimization_barrier(matrix.T)
 
-    @jax.checkpoint  # patches are made again in the backward pass rather than kept
+    @jax.checkpoint  # the backward pass recomputes patches instead of storing them
     def step(partial: tuple[Array, ...], line: Array) -> tuple[tuple[Array, ...], Array]:
         line = jnp.pad(line, ((0, 0), (left * b, right * b)))
         patches = jnp.concatenate([line[:, j * b : (j + columns) * b] for j in range(kw)])
         shares = _product(matrix, turned, patches, **options).reshape(kh, o, columns * b)
-        # An input line meets the kernel's last row in the output line that it completes, the first where one begins.
+        # An input line completes one output line with the kernel's last row, and begins another with the first row.
         sums = [before + share for before, share in zip(partial, shares[:0:-1], strict=True)]
         return (*sums[1:], shares[0]), sums[0]
 
     kind = jax.eval_shape(lambda: _product(matrix, turned, jnp.zeros((kw * c, 1), x.dtype), **options)).dtype
     partial = (jnp.zeros((o, columns * b), kind),) * (kh - 1)
     partial, y = lax.scan(step, partial, x.reshape(h, c, w * b))
-    # Outputs that begin above the padding are dropped; those that reach into the padding below are still in the sums.
+    # Drop output lines that begin above the padding; append those that end in the bottom padding from ``partial``.
     y = jnp.concatenate([y[kh - 1 - top :], *(line[None] for line in partial[:bottom])])
     return y.reshape(-1, o, columns, b)
 
@@ -105,9 +106,9 @@ def _product(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o n"]:
-    """``matrix x patches``; ``turned``, the same matrix transposed in memory, is what gradients of ``patches`` read.
+    """``matrix x patches``; the gradient for ``patches`` reads ``turned``, the same matrix transposed in memory.
 
-    XLA's fast product on CPUs takes no transposed left side (see ``models.product``).
+    XLA's fast product on CPUs does not accept a transposed left side (see ``models.product``).
     """
 
     def multiply(left: Array, right: Array, contracted: int = 1) -> Array:

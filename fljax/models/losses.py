@@ -1,4 +1,4 @@
-"""Losses and scores of tasks: from what a model says and the labels to one number per sample."""
+"""Losses and scores of tasks: one number per sample, from a model's outputs and the labels."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from jaxtyping import Array, Float, Int
 def cross_entropy(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:
     """Softmax cross-entropy with integer labels, per sample, in nats; the mean over places, e.g. of a text.
 
-    NaN for a label that is none of the classes.
+    A label that is not a class gives NaN.
 
     Raises:
-      ValueError: if labels are no whole numbers, or not one for each vector of logits.
+      ValueError: if labels are not whole numbers, or not one for each vector of logits.
     """
     _check_classes(logits, y)
-    # A negative label would count from the end; one that is too large gives NaN, which is seen.
+    # A negative label would index from the end; too large a label gives a visible NaN.
     y = jnp.where(y < 0, logits.shape[-1], y)
     return _per_sample(optax.softmax_cross_entropy_with_integer_labels(logits, y))
 
 
 def correct(logits: Float[Array, "b *places classes"], y: Int[Array, " b *places"]) -> Float[Array, " b"]:
-    """1 where the largest logit is that of the label, else 0; the mean over places, e.g. of a text.
+    """1 where the label has the largest logit, else 0; the mean over places, e.g. of a text.
 
     Raises:
-      ValueError: if labels are no whole numbers, or not one for each vector of logits.
+      ValueError: if labels are not whole numbers, or not one for each vector of logits.
     """
     _check_classes(logits, y)
     return _per_sample((jnp.argmax(logits, axis=-1) == y).astype(logits.dtype))
 
 
 def squared_error(prediction: Float[Array, "b ..."], y: Array) -> Float[Array, " b"]:
-    """The squared difference, per sample; the mean over several numbers. A last axis of length 1 may be left out of y.
+    """The mean squared difference of each sample; ``y`` may omit a last axis of length 1.
 
     Raises:
-      ValueError: if labels have another shape than predictions.
+      ValueError: if labels and predictions differ in shape.
     """
     if prediction.shape not in (y.shape, (*y.shape, 1)):
         raise ValueError(

@@ -1,6 +1,6 @@
 """The models of the papers, as flax modules and as Tasks: ``MODELS[name](input_shape, classes, **options)``.
 
-None of them has BatchNorm: running statistics are state that clients do not share.
+No model has BatchNorm, since its running statistics are state that clients do not share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fljax.types import Task
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU, dropout after the first one; without hidden layers: logistic regression."""
+    """Dense layers with ReLU and dropout after the first; without hidden layers, logistic regression."""
 
     classes: int
     hidden: tuple[int, ...] = ()
@@ -50,10 +50,10 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Blocks of convolutions, each block closed by a 2 x 2 max-pool; then dense layers; ReLU throughout.
+    """Blocks of convolutions, each with a 2 x 2 max-pool at its end; then dense layers; ReLU throughout.
 
-    ``padding`` is one for all convolutions, or one for each; ``flat_dropout`` stands between the last block and the
-    first dense layer, ``dropout`` behind every dense layer.
+    ``padding`` is one value for all convolutions, or one for each. ``flat_dropout`` is applied between the last block
+    and the first dense layer, ``dropout`` after every hidden dense layer.
     """
 
     classes: int
@@ -80,7 +80,7 @@ class Cnn(nn.Module):
         convs = [conv(channels) for conv, channels in zip(self.conv, widths, strict=False)]
         norms = [norm(width) for norm, width in zip(self.norm, widths[1:], strict=True)] if self.groups else []
 
-        # The first convolution's change of layout happens once, outside the loop over blocks of images.
+        # The layout for the first convolution is made once, outside the loop over blocks of images.
         parted = len(self.blocks[0]) == 1 and not self.groups and planes.worth_squares(convs[0][0].shape)
 
         def enter(x: Array) -> Array:
@@ -94,7 +94,7 @@ class Cnn(nn.Module):
                     if last and not self.groups:
                         known = parted and i == 0
                         x = planes.convolve_parted(x, kernel) if known else planes.convolve_squares(x, kernel, pads[i])
-                        # The maximum first: adding the bias and ReLU do not change which pixel is the largest.
+                        # The maximum comes first, as the bias and ReLU do not change which pixel is the largest.
                         x = planes.largest(x) + bias[:, None, None, None]
                     else:
                         x = planes.convolve(x, kernel, padding=pads[i]) + bias[:, None, None, None]
@@ -142,15 +142,15 @@ def logistic_regression(
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
-    """Multinomial logistic regression on the flattened input: 60 features and 10 classes have 61 x 10 parameters.
+    """Multinomial logistic regression on the flattened input: 61 x 10 parameters for 60 features and 10 classes.
 
     Args:
-      input_shape: of one stored example.
+      input_shape: shape of one stored example.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
     """
     return _task(Mlp(classes), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
@@ -169,14 +169,14 @@ def mlp(
     """A multilayer perceptron: 784-64-30-10 for Fashion-MNIST in INCFL and MaxFL.
 
     Args:
-      input_shape: of one stored example.
+      input_shape: shape of one stored example.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       hidden: widths of the hidden layers.
-      dropout: rate after the first hidden layer. The papers do not state theirs.
+      dropout: dropout rate after the first hidden layer. The papers do not state their rate.
     """
     sizes = check_widths("hidden", hidden), check_rate("dropout", dropout)
     return _task(Mlp(classes, *sizes), input_shape, classes, prepare, augment, dtype, compute_dtype)
@@ -197,24 +197,24 @@ def cnn(
     groups: int | None = None,
     dropout: float = 0.0,
 ) -> Task:
-    """A convolutional network of one's own size.
+    """A convolutional network with configurable sizes.
 
     Args:
       input_shape: ``(height, width, channels)`` or ``(height, width)`` of one stored example.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
-      blocks: channels of the convolutions, block by block; a 2 x 2 max-pool closes each block.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      blocks: channels of the convolutions, block by block; each block ends with a 2 x 2 max-pool.
       dense: widths of the hidden dense layers.
       kernel: height and width of every kernel.
       padding: ``"SAME"`` or ``"VALID"``.
       groups: number of groups of a GroupNorm after every convolution; None: no normalisation.
-      dropout: rate after every hidden dense layer.
+      dropout: dropout rate after every hidden dense layer.
 
     Raises:
-      ValueError: the input is not an image or too small for the blocks, or ``groups`` does not divide a width.
+      ValueError: if the input is not an image or too small for the blocks, or ``groups`` does not divide a width.
     """
     shape, blocks = tuple(input_shape), check_blocks(blocks)
     if len(shape) not in (2, 3):
@@ -247,13 +247,13 @@ def cnn_a(
     Args:
       input_shape: ``(28, 28, 1)`` or ``(28, 28)``.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
-      ValueError: for another input shape; ``cnn`` takes any.
+      ValueError: if the input shape differs; ``cnn`` takes any shape.
     """
     return _lenet("cnn_a", ((28, 28, 1), (28, 28)), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
@@ -272,13 +272,13 @@ def cnn_b(
     Args:
       input_shape: ``(32, 32, 3)``.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
-      ValueError: for another input shape; ``cnn`` takes any.
+      ValueError: if the input shape differs; ``cnn`` takes any shape.
     """
     return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, prepare, augment, dtype, compute_dtype)
 
@@ -294,18 +294,18 @@ def cnn_c(
 ) -> Task:
     """Four 3 x 3 convolutions with dropout in IP-FL (CIFAR, EMNIST): 32, 64, pool, 64, 64, pool, 128-classes.
 
-    Dropout is 0.25 in front of the dense layer and 0.5 behind it.
+    The dropout rate is 0.25 before the hidden dense layer and 0.5 after it.
 
     Args:
-      input_shape: ``(32, 32, 3)``, which leaves 3136 values for the dense layer, or ``(28, 28, 1)``: 2304.
+      input_shape: ``(32, 32, 3)``, with 3136 inputs to the dense layer, or ``(28, 28, 1)``, with 2304.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
-      ValueError: for another input shape; ``cnn`` takes any.
+      ValueError: if the input shape differs; ``cnn`` takes any shape.
     """
     shape = tuple(input_shape)
     if shape not in ((32, 32, 3), (28, 28, 1)):
@@ -327,12 +327,12 @@ def resnet18(
     """ResNet18 with GroupNorm for CIFAR in IAFL: a 3 x 3 stem, widths 64 to 512, 16 channels per group.
 
     Args:
-      input_shape: ``(height, width, channels)`` or ``(height, width)``; 32 x 32 leaves 4 x 4 for the average pool.
+      input_shape: ``(height, width, channels)`` or ``(height, width)``; for 32 x 32 the average pool covers 4 x 4.
       classes: number of classes.
-      prepare: stored examples to what the model reads; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: none.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
+      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
+      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
       ValueError: if the input is not an image.

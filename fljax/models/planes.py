@@ -1,14 +1,14 @@
 """Convolution, GroupNorm and pooling on images whose batch is the innermost axis: ``[channels, height, width, batch]``.
 
-On a CPU the long, contiguous (width x batch) axis keeps patches cheap to write and every product a plain matrix
-product, and a network that stays in this layout has no transposes between its layers. Three rules, chosen on
-``cnn_b`` alone (5 x 5 kernels, batch 50), on a busy machine with AVX-512 and an L2 of 1 MiB:
+On a CPU, the long contiguous (width x batch) axis makes patches cheap to write and every product a plain matrix
+product. A network that stays in this layout has no transposes between its layers. Three rules were chosen on ``cnn_b``
+alone (5 x 5 kernels, batch 50), on a busy machine with AVX-512 and an L2 cache of 1 MiB:
 
-- *Squares.* Few output channels make a thin product. Where a 2 x 2 max-pool follows, the four pixels of a pooling
-  square are computed as four times the channels: [24, 108] x [108, n] in place of [6, 75] x [75, 4n]. This costs 36/25
-  of the arithmetic for 5 x 5 kernels, but writes a third of the patches, and the pool becomes a maximum over an axis.
-- *Blocks.* ``in_blocks`` sends a batch through a network a few images at a time, so that patches stay in the cache.
-- *Patches are made again* in the backward pass rather than kept: they are larger than everything else.
+- *Squares.* Few output channels make a thin product. If a 2 x 2 max-pool follows, the four pixels of a pooling square
+  are computed as four times the channels: [24, 108] x [108, n] instead of [6, 75] x [75, 4n]. This takes 36/25 of the
+  arithmetic for 5 x 5 kernels, but writes a third of the patches, and the pool becomes a maximum over an axis.
+- *Blocks.* ``in_blocks`` applies a network to a few images at a time, so that patches stay in the cache.
+- *Recomputation.* The backward pass recomputes patches instead of storing them, as they are larger than all else.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ def convolve(
     precision: lax.PrecisionLike = None,
     preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "o h2 w2 b"]:
-    """The values of ``lax.conv_general_dilated``, batch innermost.
+    """The values of ``lax.conv_general_dilated``, with the batch innermost.
 
     Args:
       x: images.
-      kernel: as flax keeps it.
+      kernel: a kernel in flax's layout.
       strides: along height and width.
       padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
-      dilation: of the kernel.
-      precision: of the matrix product, as ``lax.dot_general`` takes it.
-      preferred_element_type: dtype of the result, as ``lax.dot_general`` takes it.
+      dilation: dilation of the kernel, along height and width.
+      precision: precision of the matrix product, as for ``lax.dot_general``.
+      preferred_element_type: dtype of the result, as for ``lax.dot_general``.
 
     Raises:
       ValueError: if the padded image is smaller than the kernel.
     """
     x = _padded(x, kernel.shape, strides, padding, dilation)
     options = (tuple(strides), tuple(dilation), precision, preferred_element_type)
-    if kernel.shape[:2] == (1, 1):  # no patches, nothing to make again
+    if kernel.shape[:2] == (1, 1):  # no patches, nothing to recompute
         return _product(x, kernel, *options)
     return jax.checkpoint(_product, static_argnums=(2, 3, 4, 5))(x, kernel, *options)
 
@@ -58,9 +58,9 @@ def convolve(
 def convolve_squares(
     x: Float[Array, "c h w b"], kernel: Float[Array, "kh kw c o"], padding: str | Pairs = "VALID"
 ) -> Float[Array, "4 o h2 w2 b"]:
-    """A convolution of stride 1, its output parted into squares of 2 x 2 pixels, as a 2 x 2 max-pool wants it.
+    """A convolution of stride 1 whose output is arranged in 2 x 2 squares for a max-pool.
 
-    Output pixel ``(2 i + p, 2 j + q)`` stands at ``[2 p + q, :, i, j]``; a remainder at the edge is dropped.
+    Output pixel ``(2 i + p, 2 j + q)`` is at ``[2 p + q, :, i, j]``; a remainder at the edge is dropped.
     """
     if not worth_squares(kernel.shape):
         return squares(convolve(x, kernel, padding=padding))
@@ -68,10 +68,10 @@ def convolve_squares(
 
 
 def part(x: Float[Array, "c h w b"], kernel: Sequence[int], padding: str | Pairs) -> Float[Array, "c4 h2 w2 b"]:
-    """What ``convolve_parted`` reads: the padded images, in squares."""
+    """The padded images arranged in squares, the input of ``convolve_parted``."""
     x = _padded(x, kernel, (1, 1), padding, (1, 1))
     c, h, w, b = x.shape
-    # One square of outputs reads (k + 1) x (k + 1) pixels, in whole squares.
+    # One square of outputs reads (k + 1) x (k + 1) pixels, rounded up to whole squares.
     sizes = [2 * ((n - k + 1) // 2 + k // 2) for n, k in zip((h, w), kernel[:2], strict=True)]
     config = [(0, 0, 0), (0, sizes[0] - h, 0), (0, sizes[1] - w, 0), (0, 0, 0)]
     x = x if sizes == [h, w] else lax.pad(x, jnp.zeros((), x.dtype), config)
@@ -79,7 +79,7 @@ def part(x: Float[Array, "c h w b"], kernel: Sequence[int], padding: str | Pairs
 
 
 def convolve_parted(x: Float[Array, "c4 h2 w2 b"], kernel: Float[Array, "kh kw c o"]) -> Float[Array, "4 o h3 w3 b"]:
-    """The rest of ``convolve_squares``: the kernel, shifted to each pixel of a square, reads and writes squares."""
+    """The second step of ``convolve_squares``: convolves squares with the kernel shifted to each pixel of a square."""
     kh, kw, c, o = kernel.shape
     taps = (kh // 2 + 1, kw // 2 + 1)
     spare = (2 * taps[0] - kh, 2 * taps[1] - kw)
@@ -90,7 +90,7 @@ def convolve_parted(x: Float[Array, "c4 h2 w2 b"], kernel: Float[Array, "kh kw c
 
 
 def squares(x: Float[Array, "c h w b"]) -> Float[Array, "4 c h2 w2 b"]:
-    """The pixels of every 2 x 2 square side by side, as ``convolve_squares`` gives them."""
+    """Arranges images in 2 x 2 squares, in the layout of ``convolve_squares``."""
     c, h, w, b = x.shape
     x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(c, h // 2, 2, w // 2, 2, b)
     return x.transpose(2, 4, 0, 1, 3, 5).reshape(4, c, h // 2, w // 2, b)
@@ -98,9 +98,9 @@ def squares(x: Float[Array, "c h w b"]) -> Float[Array, "4 c h2 w2 b"]:
 
 @jax.custom_jvp
 def largest(x: Float[Array, "4 c h w b"]) -> Float[Array, "c h w b"]:
-    """The maximum of every square: max-pooling. Of equal maxima the first takes the gradient.
+    """The maximum of every square: max-pooling. Of equal maxima, the first receives the gradient.
 
-    The rule is written out because the derivative of ``max`` keeps all of ``x``, this one a byte for every pixel.
+    The derivative is custom because that of ``max`` stores all of ``x``; this one stores one byte for every pixel.
     """
     return x.max(0)
 
@@ -132,7 +132,7 @@ def group_norm(
 ) -> Float[Array, "*c_h w b"]:
     """flax's ``nn.GroupNorm``: mean 0 and variance 1 within each image and group of channels, then scaled and shifted.
 
-    Channels are ``axis`` 0 (``[c, h, w, b]``) or 1 (``[h, c, w, b]``). Statistics are of float32 at least.
+    Channels are ``axis`` 0 (``[c, h, w, b]``) or 1 (``[h, c, w, b]``). Statistics are computed in float32 at least.
     """
     *outer, c = x.shape[: axis + 1]
     grouped = x.reshape(*outer, groups, c // groups, *x.shape[axis + 1 :])
@@ -140,7 +140,7 @@ def group_norm(
     others = tuple(i for i in range(wide.ndim - 1) if i != axis)
     mean = wide.mean(others)
     variance = jnp.maximum((wide * wide).mean(others) - mean * mean, 0)
-    # One factor and one shift per channel and image: the image itself is read twice and written once.
+    # One factor and one shift per channel and image, so the image is read twice and written once.
     rate = lax.rsqrt(variance + epsilon)
     factor = scale.astype(wide.dtype).reshape(groups, -1, 1) * rate[:, None]
     shift = bias.astype(wide.dtype).reshape(groups, -1, 1) - mean[:, None] * factor
@@ -155,16 +155,16 @@ def in_blocks(
     patch: int,
     enter: Callable[[Float[Array, "c h w b"]], Array] = lambda x: x,
 ) -> Float[Array, "b h2 w2 o"]:
-    """``network`` on a batch of images, channels last, a few at a time.
+    """Applies ``network`` to a batch of images, channels last, a few images at a time.
 
-    Exact, in value and gradient, for a network that treats its images independently.
+    Values and gradients are exact if the network treats its images independently.
 
     Args:
-      network: from what ``enter`` gives to images with the batch innermost.
+      network: maps the output of ``enter`` to images with the batch innermost.
       x: images, channels last.
-      patch: numbers in one image's largest matrix of patches; the block follows from it (``block_size``).
-      enter: applied to the images, batch innermost, outside the loop: XLA would otherwise fuse a change of layout into
-        every read of it.
+      patch: number of entries in one image's largest matrix of patches; determines the block size (``block_size``).
+      enter: applied to the images, batch innermost, outside the loop. Inside the loop, XLA would fuse the change of
+        layout into every read of its result.
     """
     batch = x.shape[0]
     size = block_size(batch, patch)
@@ -181,10 +181,10 @@ CACHED = 2**18
 
 
 def block_size(batch: int, patch: int) -> int:
-    """Images per block: as many as keep 256 Ki numbers of patches (1 MiB in float32), but no fewer than 8; else all.
+    """Images per block, such that the patches of a block have at most 256 Ki numbers (1 MiB in float32).
 
-    Only on CPUs: elsewhere a loop would leave most of the device idle. Blocks are of nearly equal size. Networks whose
-    patches do not fit in a cache even so (more than 32 Ki numbers an image) are not cut up.
+    Blocks are of nearly equal size. The whole batch is one block if fewer than 8 images would fit (more than 32 Ki
+    numbers per image), and on backends other than the CPU, where a loop would leave most of the device idle.
     """
     limit = CACHED // max(1, patch)
     if jax.default_backend() != "cpu" or limit < 8 or batch <= limit:
@@ -193,7 +193,7 @@ def block_size(batch: int, patch: int) -> int:
 
 
 def patch_size(kernel: Sequence[int], pixels: int, *, squared: bool) -> int:
-    """Numbers in the matrix of patches of one image with ``pixels`` outputs, by pixel or by square of pixels."""
+    """Number of entries in the matrix of patches of one image with ``pixels`` outputs, by pixel or by square."""
     kh, kw, c, _ = kernel
     return c * (kh // 2 + 1) * (kw // 2 + 1) * pixels if squared else c * kh * kw * pixels
 
@@ -220,7 +220,7 @@ def worth_squares(kernel: Sequence[int]) -> bool:
 def pads(
     size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], padding: str | Pairs, dilation: Sequence[int]
 ) -> Pairs:
-    """``(low, high)`` for height and width, whatever ``padding`` says them by."""
+    """The padding ``(low, high)`` for height and for width, from a name or from pairs."""
     if not isinstance(padding, str):
         return padding
     reach = [(k - 1) * d + 1 for k, d in zip(kernel[:2], dilation, strict=True)]
@@ -240,7 +240,7 @@ def _padded(
 def _product(
     x: Array, kernel: Array, strides: tuple[int, ...], dilation: tuple[int, ...], precision, preferred
 ) -> Array:
-    """Patches and one matrix product; ``x`` is padded already."""
+    """Convolution of an already padded ``x``: extracts patches and computes one matrix product."""
     (kh, kw, c, o), (_, h, w, b) = kernel.shape, x.shape
     rows, columns = (
         (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip((h, w), (kh, kw), dilation, strides, strict=True)
@@ -248,7 +248,7 @@ def _product(
     down = functools.partial(lax.slice_in_dim, axis=1, stride=strides[0])
     across = functools.partial(lax.slice_in_dim, axis=2, stride=strides[1])
     step = 1
-    if strides[1] == 1:  # width and batch as one axis: longer contiguous copies
+    if strides[1] == 1:  # merge width and batch into one axis for longer contiguous copies
         x, step = x.reshape(c, h, w * b), b
     windows = []
     for i in range(kh):
@@ -260,7 +260,7 @@ def _product(
             windows.append(across(lines, left, left + span))
     patches = jnp.concatenate(windows).reshape(kh * kw * c, rows * columns * b)
     matrix = kernel.reshape(kh * kw * c, o)
-    # A transposed left side, which XLA's fast product does not take: on thin matrices (LeNet's) that is no loss.
+    # XLA's fast product does not accept this transposed left side; on thin matrices (LeNet's) that costs nothing.
     y = lax.dot_general(
         matrix, patches, (((0,), (0,)), ((), ())), precision=precision, preferred_element_type=preferred
     )

@@ -1,4 +1,4 @@
-"""From stored examples to what a model reads: ``Task.prepare``."""
+"""``Task.prepare``: functions from stored examples to model inputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jaxtyping import Array
 
 
 def standardise(mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = jnp.float32) -> Callable[[Array], Array]:
-    """``x -> (x - mean) / std``, after dividing by 255 where ``x`` is stored as ``uint8``.
+    """``x -> (x - mean) / std``; ``uint8`` inputs are first divided by 255.
 
     Args:
       mean: a number, or an array over the last axes of one example (e.g. ``[channels]``).
       std: like ``mean``, positive.
-      dtype: of the result.
+      dtype: dtype of the result.
 
     Returns:
-      A function for ``Task.prepare``. Two calls with equal arguments return the same function, so that a
-      program compiled for one serves the other.
+      A function for ``Task.prepare``. Two calls with equal arguments return the same function, so compiled programs are
+      reused.
 
     Raises:
       ValueError: if a ``std`` is not positive, or ``dtype`` is float64 while x64 is off.
@@ -53,7 +53,7 @@ def _standardise(mean_shape: tuple, mean: tuple, std_shape: tuple, std: tuple, d
 
 @functools.lru_cache
 def pixels_to_floats(dtype: Any) -> Callable[[Array], Array]:
-    """What a task does where no ``prepare`` is given: ``uint8`` to [0, 1], floats to ``dtype``, other integers kept."""
+    """The default ``prepare``: maps ``uint8`` to [0, 1], casts floats to ``dtype``, and keeps other integers."""
 
     def prepare(x: Array) -> Array:
         if x.dtype == jnp.uint8:
@@ -64,15 +64,15 @@ def pixels_to_floats(dtype: Any) -> Callable[[Array], Array]:
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
-    """``dtype`` as a floating ``numpy.dtype`` that JAX can hold now.
+    """Returns ``dtype`` as a floating ``numpy.dtype`` that JAX supports in its current configuration.
 
     Raises:
-      ValueError: if it is not floating, or JAX would silently cut it (float64 while x64 is off).
+      ValueError: if ``dtype`` is not floating, or JAX would silently truncate it (float64 while x64 is off).
     """
     try:
         found = jnp.dtype(dtype)
         held = jax.dtypes.canonicalize_dtype(found)
-    except Exception:  # NumPy and JAX raise several kinds
+    except Exception:  # NumPy and JAX raise several types
         raise ValueError(f"expected a floating dtype for a model, such as 'float32', got {dtype!r}") from None
     if not jnp.issubdtype(found, jnp.floating) or found.itemsize > 8:  # JAX has no long doubles
         raise ValueError(f"expected a floating dtype for a model, got {found}")

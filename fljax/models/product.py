@@ -1,6 +1,6 @@
-"""The matrix product of dense layers, whose weight gradient is as fast as its value.
+"""A matrix product for dense layers whose weight gradient is as fast as its value.
 
-Any flax module can use it: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``.
+Any flax module can use this product: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def dot_general(
 ) -> Float[Array, "*b m"]:
     """``lax.dot_general`` (same arguments, same values and derivatives), for the products of dense layers.
 
-    A batch ``[b, k]`` times weights ``[k, m]`` on a CPU gets a weight gradient that first transposes the batch:
-    XLA's fast product does not take a transposed left side, and 784 x 30 times 30 x 64 took 2.5 times as long as the
-    forward product of as many operations. Every other call is handed to ``lax.dot_general`` as it is.
+    On a CPU, the product of a batch ``[b, k]`` and weights ``[k, m]`` has a weight gradient that first transposes the
+    batch in memory, since XLA's fast product does not accept a transposed left side. (With a transposed left side, the
+    gradient, 784 x 30 times 30 x 64, took 2.5 times as long as the forward product of as many operations.) All other
+    calls go to ``lax.dot_general`` unchanged.
     """
     rest = {name: value for name, value in rest.items() if value is not None}
     plain = (((lhs.ndim - 1,), (0,)), ((), ()))
@@ -44,8 +45,8 @@ def _product(precision: Any) -> Any:
     @product.defjvp
     def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
         (x, w), (dx, dw) = primals, tangents
-        # The derivative is stated in terms of the transposed batch; its transpose, the weight gradient
-        # ``x^T dy``, then reads that as an ordinary left side. The barrier keeps XLA from undoing it.
+        # The derivative uses the transposed batch. Its transpose, the weight gradient ``x^T dy``, then has an
+        # ordinary left side. The barrier keeps XLA from undoing the transposition.
         turned = lax.optimization_barrier(x.T)
         change = lax.dot_general(turned, dw, (((0,), (0,)), ((), ())), precision=precision)
         return product(x, w), product(dx, w) + change

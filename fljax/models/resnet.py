@@ -13,7 +13,7 @@ CHANNELS_PER_GROUP = 16
 
 
 class Normalised(nn.Module):
-    """A convolution with bias, padded as PyTorch pads it (``size // 2`` on every side), and a GroupNorm."""
+    """A convolution with bias and PyTorch's padding (``size // 2`` on every side), and a GroupNorm."""
 
     width: int
     size: int = 3
@@ -29,7 +29,7 @@ class Normalised(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, which is a 1 x 1 convolution where shapes differ."""
+    """Two 3 x 3 convolutions and a shortcut, which is a 1 x 1 convolution if shapes differ."""
 
     width: int
     stride: int = 1

@@ -1,4 +1,4 @@
-"""A flax module becomes a ``Task``: pure functions on plain pytrees of parameters."""
+"""Tasks from flax modules: pure functions on plain pytrees of parameters."""
 
 from __future__ import annotations
 
@@ -36,47 +36,45 @@ def task_from_module(
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
-    """Makes a task from one's own flax module: ``task_from_module(Net(), x_train[:1])`` classifies.
+    """Makes a task from a flax module: ``task_from_module(Net(), x_train[:1])`` gives a classification task.
 
-    With a ``loss`` it learns anything else: ``loss=models.squared_error`` makes a regression.
+    A ``loss`` gives any other task: ``loss=models.squared_error`` gives a regression.
 
-    A module with dropout is told whether it trains by a keyword of ``__call__``: ``train``, ``training`` or
-    ``is_training`` (True in training mode), ``deterministic`` or ``inference`` (the opposite), and a few more
-    (``fljax.models.dropout``); nnx modules may instead rely on ``train()`` and ``eval()``. The
-    random key of a training step reaches linen modules as the stream ``"dropout"``, nnx modules as new keys
-    in all of their streams. A module that has a method ``features(x)`` (what its last layer reads) gets
-    ``Task.features``.
+    A module with dropout reads its mode from a keyword of ``__call__``: ``train``, ``training`` or ``is_training``
+    (True in training mode), ``deterministic`` or ``inference`` (the opposite), and a few more
+    (``fljax.models.dropout``). An nnx module may rely on ``train()`` and ``eval()`` instead. In a training step, a
+    linen module gets its random key as the stream ``"dropout"``, and an nnx module gets new keys in all of its streams.
+    A method ``features(x)`` of the module (the input of the last layer) becomes ``Task.features``.
 
     Args:
-      module: a ``flax.linen.Module`` instance, or for ``flax.nnx`` what makes the module from random streams:
-        its class, or ``lambda rngs: Net(32, rngs=rngs)``.
+      module: a ``flax.linen.Module`` instance, or for ``flax.nnx`` a function from random streams to the module: its
+        class, or ``lambda rngs: Net(32, rngs=rngs)``.
       example_x: a batch of stored examples, ``[b, ...]``; only its shape and dtype are read.
-      classes: number of classes, to check the width of the logits; None: not checked. With a ``loss`` it says that the
-        task has classes after all.
-      loss: ``(logits, y) -> [b]``, one number per sample. The module may then return anything ``[b, ...]``, and the
-        task has no accuracy unless a ``score`` is given, and no classes unless ``classes`` are. None: the cross-entropy
-        with integer labels.
-      score: ``(logits, y) -> [b]``, how right each sample is, from 0 to 1; the accuracy is its mean. None: without a
-        ``loss`` whether the largest logit is that of the label, otherwise no accuracy.
-      example_y: a batch of labels, ``[b, ...]``, with which the shapes of loss and score are checked; only its shape
-        and dtype are read. None: they are checked when training starts.
-      prepare: stored examples to what the module reads, e.g. ``standardise(mean, std)``. None: ``uint8``
-        pixels are divided by 255, floats cast to ``dtype``, other integers kept (tokens).
+      classes: number of classes, compared with the width of the logits; None: not checked. With a ``loss``, the task
+        has classes only if ``classes`` is given.
+      loss: ``(logits, y) -> [b]``, one number per sample. The module may then return any array ``[b, ...]``, and the
+        task has no accuracy without a ``score``. None: the cross-entropy with integer labels.
+      score: ``(logits, y) -> [b]``, the correctness of each sample, from 0 to 1; the accuracy is its mean. None: no
+        accuracy with a ``loss``; otherwise 1 if the label has the largest logit, else 0.
+      example_y: a batch of labels, ``[b, ...]``, for checking the shapes of loss and score; only its shape and dtype
+        are read. None: shapes are checked when training starts.
+      prepare: maps stored examples to module inputs, e.g. ``standardise(mean, std)``. None: ``uint8`` pixels are
+        divided by 255, floats are cast to ``dtype``, other integers (tokens) are kept.
       augment: ``(key, x) -> x`` on a prepared training batch.
-      head: says by its path, such as ``"Dense_2/kernel"``, whether a parameter belongs to the last layer;
-        gives ``Task.is_head``.
-      dtype: of the parameters and of prepared floating examples.
-      compute_dtype: inside ``logits`` and ``features`` parameters and examples are cast to it, and the result back to
-        ``dtype``; so ``"bfloat16"`` gives bfloat16 activations and products, while parameters, their gradients and
-        the loss keep ``dtype``. None: ``dtype``.
+      head: maps a parameter's path, such as ``"Dense_2/kernel"``, to whether the parameter belongs to the last layer;
+        defines ``Task.is_head``.
+      dtype: dtype of parameters and of prepared floating examples.
+      compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back to
+        ``dtype``. So ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
+        keep ``dtype``. None: ``dtype``.
 
     Returns:
-      A Task. Equal hashable arguments return the same Task, so that programs compiled for one serve the other.
+      A Task. Equal hashable arguments return the same Task, so compiled programs are reused.
 
     Raises:
       ValueError: if the module keeps state other than parameters (BatchNorm), is not a flax module, has dropout that
-        stays off in training, gives logits of another shape than ``[b, classes]``, or no parameter is in the head; or
-        if loss or score is not one number per sample.
+        stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the head; or if
+        loss or score is not one number per sample.
     """
     arguments = (
         module,
@@ -100,7 +98,7 @@ def task_from_module(
 
 
 class _Functions(NamedTuple):
-    """What the two kinds of module have in common."""
+    """The functions of a linen or nnx module."""
 
     init: Callable[..., Any]
     logits: Callable[..., Any]
@@ -181,7 +179,7 @@ def _build(
 
 
 def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tuple[tuple[int, ...], Any] | None) -> None:
-    """Raises a ValueError unless a batch of two gives two logits, and of known labels two losses and two scores."""
+    """Raises a ValueError unless a batch of two gives two outputs and, with ``labels``, two losses and two scores."""
     if not hasattr(out, "shape") or out.shape[:1] != (2,):
         got = list(out.shape) if hasattr(out, "shape") else type(out).__name__
         raise ValueError(f"expected the module to return an array [b, ...], got {got} for b = 2")
@@ -198,7 +196,7 @@ def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
     mode = flags(module)
 
     def variables(key: Key[Array, ""]) -> dict:
-        # Parameters are drawn in the module's own dtype, and only then cast: here the two may meet.
+        # Parameters are drawn in the module's own dtype and cast later, so dtypes may mix here.
         with jax.numpy_dtype_promotion("standard"):
             drawn = module.init({"params": key}, jnp.zeros(x.shape, x.dtype), **mode(False))
         return dict(nn.meta.unbox(drawn))
@@ -246,7 +244,7 @@ def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> 
     evaluating = nnx.graphdef(model)
 
     def merged(params_: PyTree, key: Key[Array, ""] | None) -> Any:
-        # Reseed: every stream gets a key of its own and starts counting at zero.
+        # Reseed: every stream gets its own key and a count of zero.
         seed = jax.random.key(0) if key is None else key
         fresh = [
             jax.random.fold_in(seed, i)
@@ -261,7 +259,7 @@ def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> 
         )
 
     def init(key: Key[Array, ""]) -> PyTree:
-        # Sorted keys at every level, on both sides, keep the leaves in the order that ``merged`` expects.
+        # Both pytrees have sorted keys at every level, so the leaves are in the order that ``merged`` expects.
         return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), nnx.Param))
 
     def logits(params: PyTree, x: Array, key: Key[Array, ""] | None) -> Any:
@@ -282,13 +280,13 @@ def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> 
 
 
 def _has_features(module: Any) -> bool:
-    """A method, not a number: ``features`` is also the usual name of a layer's width."""
+    """Whether the module has a method ``features``; an attribute of this name is usually a layer's width."""
     return inspect.isfunction(getattr(type(module), "features", None))
 
 
 @contextlib.contextmanager
 def _random_in_training_only(module: Any) -> Iterator[None]:
-    """Says in one sentence that a linen module draws random numbers where it is given none."""
+    """Turns the error of a linen module that draws random numbers without a key into a one-sentence ValueError."""
     try:
         yield
     except errors.InvalidRngError as error:

@@ -1,7 +1,7 @@
-"""Models that read words: ``bilstm`` and ``text_cnn``, on token ids that are padded with 0 at the end.
+"""Models for texts: ``bilstm`` and ``text_cnn``, on token ids padded with 0 at the end.
 
-What is behind a text's last word has no part in what they say of it: the same text padded to another length gives
-the same logits. A text without words counts as one padding token.
+Padding does not affect the logits: the same text padded to another length gives the same logits. A text without words
+counts as one padding token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tokens = Int[Array, "b length"]
 
 
 class Recurrent(nn.Module):
-    """Embedding and a layer of LSTM in both directions: tokens to both last states, ``[b, 2 hidden]``."""
+    """An embedding and an LSTM layer in both directions: maps tokens to both final states, ``[b, 2 hidden]``."""
 
     vocabulary: int
     embedding: int
@@ -34,12 +34,12 @@ class Recurrent(nn.Module):
         embed = nn.Embed(self.vocabulary, self.embedding, name="embedding")
         length = _lengths(tokens)
         last = []
-        # Reversed before the embedding: numbers are turned round, not vectors.
+        # Reverse the token ids before the embedding, rather than the vectors after it.
         for name, each in (("forward", tokens), ("backward", _reversed(tokens, length))):
             x = embed(each)
-            # In the dtype of the embedding: the cell's own start is float32 whatever it computes in.
+            # Start in the dtype of the embedding; the cell's default start is always float32.
             start = (jnp.zeros((x.shape[0], self.hidden), x.dtype),) * 2
-            # As PyTorch draws them; flax's orthogonal kernels take seconds, since each needs a decomposition.
+            # PyTorch's initialisation; flax's orthogonal kernels take seconds, as each needs a decomposition.
             uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
             cell = nn.OptimizedLSTMCell(self.hidden, recurrent_kernel_init=uniform, name=f"{name}_lstm")
             lstm = nn.RNN(cell, return_carry=True, name=name)
@@ -49,7 +49,7 @@ class Recurrent(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Both last states, dropout, dense layers with ReLU."""
+    """Both final states of the LSTM, dropout, dense layers with ReLU, and the output layer."""
 
     classes: int
     vocabulary: int
@@ -75,7 +75,7 @@ class BiLstm(nn.Module):
 
 
 class Windows(nn.Module):
-    """Embedding and convolutions over time: tokens to each kernel's maximum, ``[b, kernels * maps]``."""
+    """An embedding and convolutions over time: maps tokens to each map's maximum, ``[b, kernels * maps]``."""
 
     vocabulary: int
     embedding: int
@@ -88,23 +88,23 @@ class Windows(nn.Module):
         place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         real = place < length[:, None]
         x = jnp.where(real[..., None], nn.Embed(self.vocabulary, self.embedding, name="embedding")(tokens), 0)
-        # Zeros behind the last word, so that a text shorter than the kernel has one window all the same.
+        # Pad with zeros after the last word, so that a text shorter than the kernel still has one window.
         x = jnp.pad(x, ((0, 0), (0, max(self.kernels) - 1), (0, 0)))
         b, steps = tokens.shape
         found = []
         for i, width in enumerate(self.kernels):
-            # A convolution over time is a dense layer on windows: one product, fast with every client's own kernels.
+            # A convolution over time is a dense layer on windows: one product, fast even with kernels per client.
             window = jnp.concatenate([x[:, k : k + steps] for k in range(width)], axis=-1)
             layer = nn.Dense(self.maps, dot_general=dot_general, name=f"conv_{i}")
             y = layer(window.reshape(b * steps, -1)).reshape(b, steps, self.maps)
             begins = place <= jnp.maximum(length - width, 0)[:, None]
-            # ReLU leaves nothing below 0, so that a 0 hides what is no window.
+            # ReLU outputs are at least 0, so a 0 at an invalid window does not change the maximum.
             found.append(jnp.max(jnp.where(begins[..., None], nn.relu(y), 0), axis=1))
         return jnp.concatenate(found, axis=-1)
 
 
 class TextCnn(nn.Module):
-    """The maximum over time of every map, dropout, a dense layer."""
+    """The maximum over time of every map, dropout, and a dense layer."""
 
     classes: int
     vocabulary: int
@@ -140,20 +140,20 @@ def bilstm(
 ) -> Task:
     """A bidirectional LSTM for SST-5 in IAFL: embedding 300, hidden 120, then 240-120-84-classes.
 
-    The dense layers read the forward direction's state after the last word beside the backward direction's after the
-    first word. Parameters lie under ``body``, ``dense_0``, ``dense_1`` and ``head``, which is also their order.
+    The dense layers read the forward state after the last word and the backward state after the first word,
+    concatenated. Parameters are under ``body``, ``dense_0``, ``dense_1`` and ``head``, in this order.
 
     Args:
-      input_shape: ``(length,)`` of a text: whole numbers in 0..vocabulary - 1, 0 being padding at the end.
+      input_shape: ``(length,)``; a text is whole numbers in 0..vocabulary - 1, with 0 as padding at the end.
       classes: number of classes.
-      vocabulary: number of different tokens, padding included; an experiment takes it from the data set.
-      prepare: stored examples to tokens; None: they stay whole numbers.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
-      embedding: width of a word's vector, which is learned from scratch.
+      vocabulary: number of different tokens, including padding; an experiment takes it from the data set.
+      prepare: maps stored examples to tokens; None: a cast to int32.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      embedding: width of word vectors, which are learned from scratch.
       hidden: width of the state in each direction.
       dense: widths of the hidden dense layers.
-      dropout: rate on the concatenated states.
+      dropout: dropout rate of the concatenated states.
 
     Source: Wu et al., "Incentive-Aware Federated Learning with Training-Time Model Rewards" (IAFL), appendix on the
     experiments; the widths are those of its code.
@@ -180,21 +180,21 @@ def text_cnn(
     maps: int = 128,
     dropout: float = 0.5,
 ) -> Task:
-    """A convolutional network for texts: maps over windows of words, ReLU, their maximum over time, a dense layer.
+    """A convolutional network for texts: maps over windows of words, ReLU, the maximum over time, a dense layer.
 
-    Parameters lie under ``body`` (``embedding``, ``conv_0``, ...) and ``head``.
+    Parameters are under ``body`` (``embedding``, ``conv_0``, ...) and ``head``.
 
     Args:
-      input_shape: ``(length,)`` of a text: whole numbers in 0..vocabulary - 1, 0 being padding at the end.
+      input_shape: ``(length,)``; a text is whole numbers in 0..vocabulary - 1, with 0 as padding at the end.
       classes: number of classes.
-      vocabulary: number of different tokens, padding included; an experiment takes it from the data set.
-      prepare: stored examples to tokens; None: they stay whole numbers.
-      dtype: of parameters and activations.
-      compute_dtype: of activations and products, if another (``"bfloat16"``); see ``task_from_module``.
-      embedding: width of a word's vector, which is learned from scratch.
-      kernels: width of each kernel in words; a text shorter than a kernel is filled up with zero vectors.
+      vocabulary: number of different tokens, including padding; an experiment takes it from the data set.
+      prepare: maps stored examples to tokens; None: a cast to int32.
+      dtype: dtype of parameters and activations.
+      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      embedding: width of word vectors, which are learned from scratch.
+      kernels: width of each kernel in words; a text shorter than a kernel is padded with zero vectors.
       maps: number of maps of each kernel.
-      dropout: rate on the maxima.
+      dropout: dropout rate of the maxima.
 
     Source: Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014.
 
@@ -234,7 +234,7 @@ def _task(
 
 
 def _whole_numbers(tokens: Array) -> Tokens:
-    """``Task.prepare``: tokens stay whole numbers, whatever they are stored in."""
+    """``Task.prepare`` for texts: casts tokens of any stored dtype to int32."""
     return tokens.astype(jnp.int32)
 
 
@@ -243,7 +243,7 @@ def _in_head(path: str) -> bool:
 
 
 def _lengths(tokens: Tokens) -> Int[Array, " b"]:
-    """Words of each text, at least 1; padding stands at the end."""
+    """Number of words in each text, at least 1; padding is at the end."""
     return jnp.maximum(jnp.sum(tokens != 0, axis=1, dtype=jnp.int32), 1)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and a page from the results of a run."""
+"""Figures and an HTML page from the results of a run."""
 
 from fljax.report.drawing import figures, picture
 from fljax.report.page import write

@@ -1,8 +1,8 @@
-"""Panels about clusters and incentives: who trains which model, tokens, gains over the baseline, cluster models.
+"""Panels about clusters and incentives: cluster membership, tokens, gains over the baseline, cluster models.
 
-They take from the records ``membership`` [seed, round, client, cluster] (who trained which cluster's model), ``tokens``
-[seed, round, client] and ``pool`` [seed, round, cluster], and from the metrics ``personalised_model_accuracy_gain`` and
-``cluster_accuracy``. Algorithms that have no such numbers are left out.
+The panels use the records ``membership`` [seed, round, client, cluster] (whether a client trained a cluster's model),
+``tokens`` [seed, round, client] and ``pool`` [seed, round, cluster], and the metrics
+``personalised_model_accuracy_gain`` and ``cluster_accuracy``. Algorithms without these numbers are omitted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fljax.matching import align_clusters
 from fljax.metrics import gini_coefficient
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, steps, values_of
 
-# Tol's muted colours: safe for colour-blind readers, and not those of the algorithms.
+# Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")
 SEVERAL = "#999999"
-GROUPS = 20  # of rounds, in which a client's cluster is drawn as one cell: in a single round most clients do not train
-SEPARATE = 4  # so many distributions get a panel each
+GROUPS = 20  # largest number of groups of rounds, one cell per group; in a single round most clients do not train
+SEPARATE = 4  # up to this number, each distribution has its own panel
 
 
 def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str, Style]) -> dict[str, Panel]:
-    """The panels about clusters and tokens that these results have numbers for, by name."""
+    """The panels about clusters and tokens, by name, for which the results have numbers."""
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
         name = f"{prefix}personalised_model_accuracy_gain"
@@ -66,7 +66,7 @@ def cluster_panels(metrics: xr.Dataset, records: xr.Dataset, looks: Mapping[str,
 
 
 def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style]) -> None:
-    """Share of clients, pooled over seeds, whose gain at the last evaluation is at most x."""
+    """Draws the share of clients, pooled over seeds, whose gain at the last evaluation is at most x."""
     dimension = "unseen" if name.startswith("unseen_") else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, name, algorithm, "seed", "evaluated_round", dimension)
@@ -90,7 +90,7 @@ def _cluster_models(
     distribution: int | None,
     looks: Mapping[str, Style],
 ) -> None:
-    """Means over seeds of the cluster models' accuracy on one distribution; None: on their own and on all others."""
+    """Draws mean accuracies of cluster models over seeds on one distribution; None: on their own and on all others."""
     for algorithm, values in accuracy.items():
         own, others = _own_and_others(values, distribution)
         look = looks[algorithm]
@@ -113,7 +113,7 @@ def _cluster_models(
 
 
 def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
-    """Which cluster's model each client trained most often in a group of rounds, for the first seed that has it."""
+    """Draws the cluster that each client trained most often in each group of rounds, for the first seed with values."""
     values = values_of(records, "membership", algorithm, "seed", "round", "client", "cluster")
     seed = int(np.isfinite(values).any(axis=(1, 2, 3)).argmax())
     values = values[seed]
@@ -149,7 +149,7 @@ def _membership(axes: Axes, records: xr.Dataset, algorithm: str) -> None:
 
 
 def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Which share of the tokens the poorest x of the clients hold after the last round; mean over seeds."""
+    """Draws the share of tokens that the poorest share x of clients holds after the last round; mean over seeds."""
     lines = []
     for algorithm, look in looks.items():
         values = values_of(records, "tokens", algorithm, "seed", "round", "client")[:, -1]
@@ -160,7 +160,7 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
         curve = np.mean([_curve(row[np.isfinite(row)], grid) for row in values], axis=0)
         gini = float(np.mean(gini_coefficient(values)))
         (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2)
-        line.set_label(f"_{algorithm}")  # the common legend names algorithms; here they stand with their coefficients
+        line.set_label(f"_{algorithm}")  # hidden from the common legend: this panel's legend has the coefficients
         lines.append((line, printable(f"{algorithm}: Gini coefficient {gini:.4f}", 34)))
     axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
@@ -172,7 +172,7 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
 
 
 def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:
-    """How tokens move, per client: what each has more or less than in the first round; means over seeds."""
+    """Draws clients' tokens relative to the first round (smallest, median, mean, largest); means over seeds."""
     tokens = values_of(records, "tokens", algorithm, "seed", "round", "client")
     rounds = records["round"].values
     finite = np.ma.masked_invalid(tokens - tokens[:, :1])
@@ -199,7 +199,7 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
 
 
 def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Sequence[str]) -> list[str]:
-    """The algorithms that have a finite value of a variable with these dimensions."""
+    """The algorithms that have a finite value of the variable, if it has these dimensions."""
     if not has(dataset, name) or set(dataset[name].dims) != {"algorithm", *dims}:
         return []
     there = [str(each) for each in dataset["algorithm"].values]
@@ -209,14 +209,14 @@ def _having(dataset: xr.Dataset, name: str, algorithms: Iterable[str], dims: Seq
 def _cluster_accuracy(metrics: xr.Dataset, algorithm: str) -> np.ndarray:
     """``[evaluated_round, cluster, distribution]``, numbered by distribution and averaged over seeds."""
     values = values_of(metrics, "cluster_accuracy", algorithm, "seed", "evaluated_round", "cluster", "distribution")
-    # With as many clusters as distributions at least, those that do not exist included, their numbers agree.
+    # With fewer clusters than distributions, alignment would not number clusters by distribution: add NaN clusters.
     missing = max(0, values.shape[3] - values.shape[2])
     values = np.pad(values, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=np.nan)
     return np.ma.masked_invalid(align_clusters(values)).mean(axis=0).filled(np.nan)
 
 
 def _own_and_others(accuracy: np.ndarray, distribution: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """``[round]`` of the fitting model and ``[round, others]``; None: averaged over all distributions."""
+    """``[round]`` of the distribution's own model and ``[round, others]``; None: averages over all distributions."""
     clusters, distributions = accuracy.shape[1:]
     own = np.eye(clusters, distributions, dtype=bool)
     if distribution is None:
@@ -227,7 +227,7 @@ def _own_and_others(accuracy: np.ndarray, distribution: int | None) -> tuple[np.
 
 
 def _curve(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """The Lorenz curve at shares of the clients; the diagonal where nobody has anything."""
+    """The Lorenz curve at the given shares of clients; the diagonal if all values are 0."""
     sums = np.cumsum([0.0, *np.sort(values)])
     return np.interp(grid, np.linspace(0, 1, len(sums)), sums / sums[-1]) if sums[-1] > 0 else grid
 
@@ -243,7 +243,7 @@ def _over_seeds(values: np.ndarray) -> str:
 
 
 def _key(axes: Axes, handles: Sequence[Any], words: Sequence[str] | None = None) -> None:
-    """A legend of the panel's own, below it."""
+    """Draws a separate legend below the panel."""
     words = [str(handle.get_label()) for handle in handles] if words is None else list(words)
     columns = 2 if max(map(len, words)) > 14 else min(4, len(words))
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}

@@ -1,6 +1,6 @@
-"""Panels, each drawn on one Axes, and the pictures made of them.
+"""Panels, each drawn on one Axes, and figures made of panels.
 
-Figures are made without pyplot, so that drawing leaves the caller's plots and backend alone.
+Figures are made without pyplot, so drawing does not change the caller's plots and backend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fljax.report.tables import title
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
-    """The panels that these results have numbers for, by name."""
+    """The panels, by name, for which the results have numbers."""
     looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
@@ -60,8 +60,8 @@ def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
     """One figure for each panel.
 
     Args:
-      metrics: over algorithm, seed, evaluated_round, client and unseen; whatever is absent is not drawn.
-      records: dimensions among algorithm, seed, round, row.
+      metrics: variables over algorithm, seed, evaluated_round, client and unseen; absent variables are not drawn.
+      records: variables over algorithm, seed, round and row.
     """
     drawn = {}
     for name, panel in panels(metrics, records).items():
@@ -121,7 +121,7 @@ def _legend(figure: Figure, metrics: xr.Dataset) -> None:
 
 
 def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style]) -> None:
-    """Mean over seeds with a band of one standard deviation."""
+    """Draws the mean over seeds with a band of one standard deviation."""
     seeds = 0
     for algorithm, look in looks.items():
         values = values_of(metrics, name, algorithm, "seed", "evaluated_round")
@@ -148,7 +148,7 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
 
 
 def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[str, Style]) -> None:
-    """Share of clients, pooled over seeds, whose accuracy at the last evaluation is at most x."""
+    """Draws the share of clients, pooled over seeds, whose accuracy at the last evaluation is at most x."""
     dimension = "unseen" if prefix else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
@@ -164,7 +164,7 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
 
 
 def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Gaps of the clients that trained: first fifth of the rounds (outline) and last one (filled)."""
+    """Draws the gaps of the clients that trained: in the first fifth of the rounds (outline) and the last (filled)."""
     found = {name: _present(records, "gap", name) for name in looks}
     finite = [values[np.isfinite(values)] for values in found.values()]
     pooled = np.concatenate([*finite, np.zeros(0)])
@@ -179,7 +179,7 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
             if not values.size:
                 continue
             counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
-            # A share, like every other panel's axis; clipped values stand in the outermost bins.
+            # Shares, as in the other panels; clipped values are in the outermost bins.
             axes.stairs(
                 counts / values.size,
                 edges,
@@ -197,7 +197,7 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
 
 
 def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Weights of the clients that trained: median and the band between the 10th and the 90th percentile."""
+    """Draws the weights of the clients that trained: the median and a band from the 10th to the 90th percentile."""
     rounds = records["round"].values
     for name, look in looks.items():
         values = _present(records, "weight", name)
@@ -218,7 +218,7 @@ def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> Non
 
 
 def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """How many clients a round could choose from, seed by seed and their mean."""
+    """Draws the number of clients that a round could choose from, for each seed and as a mean."""
     for name, look in looks.items():
         if name in records["algorithm"].values:
             values = values_of(records, "pool_size", name, "seed", "round")
@@ -234,7 +234,7 @@ def _pool(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
 
 
 def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Where the time went: compiling, training, evaluating."""
+    """Draws the time spent on compiling, training and evaluating."""
     names = list(looks)
     start, places = np.zeros(len(names)), np.arange(len(names))
     labels = [printable(name, 26) for name in names]
@@ -255,7 +255,7 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
 
 
 def _present(records: xr.Dataset, name: str, algorithm: str) -> np.ndarray:
-    """``[seed, round, row]`` with NaN where nobody trained."""
+    """``[seed, round, row]`` with NaN for rows without a client that trained."""
     if algorithm not in records["algorithm"].values:
         return np.full((1, records.sizes["round"], 1), np.nan)
     dimensions = ("seed", "round", "row")

@@ -31,10 +31,10 @@ img { width: 100%; height: auto; } pre { background: #f6f6f6; padding: 1rem; ove
 
 
 def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes ``report.png`` (of a sweep: ``sweep.png``) and ``report.html`` into the folder of a run; their paths.
+    """Writes ``report.png`` (for a sweep ``sweep.png``) and ``report.html`` into a run's folder; returns their paths.
 
     Raises:
-      ValueError: the folder holds no results.
+      ValueError: if the folder has no results.
     """
     folder = pathlib.Path(run_folder)
     metrics, records = load(folder)

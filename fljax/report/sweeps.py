@@ -1,4 +1,4 @@
-"""The picture and the table of a sweep."""
+"""The figure and the table of a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "con
 
 
 def best_rows(found: Sequence[Best], metric: str) -> list[list[str]]:
-    """The best cells as text: a row of headings, then one for each algorithm and criterion."""
+    """The best cells as text: a row of headings, then one row for each algorithm and criterion."""
     axes = list(found[0].cell) if found else []
     several = len({each.criterion for each in found}) > 1
     chosen = ["value chosen by"] if several else []
@@ -43,10 +43,10 @@ def number(value: Any) -> str:
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
-    """The sweep's metric at the last evaluation over its grid.
+    """Draws the sweep's metric at the last evaluation over the grid.
 
-    Lines over one axis, a heat map per algorithm over two. Longer axes are drawn first; of any further one, each
-    algorithm's best value is taken, as the titles say.
+    One axis gives lines, two axes give a heat map for each algorithm. Of more axes, the first two with several values
+    are drawn; on the others, each algorithm has its best value, and the heading says so.
     """
     metric = str(metrics.attrs["metric"])
     names = axes_of(metrics)
@@ -71,7 +71,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
 
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
-    """``[drawn axes, seed]`` at the last evaluation, with the best cell's values on every other axis."""
+    """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
     values = metrics[metric].sel(algorithm=label).isel(evaluated_round=-1)
     for name in axes_of(metrics):
         if name not in drawn:
@@ -81,7 +81,7 @@ def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], c
 
 
 def _place(axes: Axes, values: np.ndarray, name: str) -> np.ndarray:
-    """Where the values of an axis go: on a logarithmic scale where they span it, evenly spaced if they are text."""
+    """Positions of an axis's values; sets a logarithmic scale if ``is_logarithmic``, even spacing for text."""
     if not np.issubdtype(values.dtype, np.number):
         axes.set_xticks(range(len(values)), [printable(str(value), 20) for value in values])
         return np.arange(len(values))
@@ -114,7 +114,7 @@ def _lines(
     chosen: Mapping[str, Best],
     looks: dict[str, Style],
 ) -> None:
-    """Mean over seeds with a bar of one standard deviation; the best cell as a star. Text is not joined by lines."""
+    """Draws means over seeds with bars of one standard deviation, and a star at the best cell; text has no lines."""
     metric = str(metrics.attrs["metric"])
     dress(axes)
     place = _place(axes, metrics[name].values, name)
@@ -144,7 +144,7 @@ def _lines(
 def _maps(
     metrics: xr.Dataset, drawn: Sequence[str], tables: dict[str, np.ndarray], chosen: Mapping[str, Best]
 ) -> Figure:
-    """A heat map of means over seeds for each algorithm, with one scale of colours; the best cell is framed."""
+    """Draws a heat map of means over seeds for each algorithm, with one colour scale and a frame at the best cell."""
     metric = str(metrics.attrs["metric"])
     first, second = drawn
     down, across = metrics.sizes[first], metrics.sizes[second]
@@ -182,7 +182,7 @@ def _maps(
 
 
 def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
-    """Positions of the best cell on some axes; the first one where an axis makes no difference."""
+    """Positions of the best cell on the given axes; 0 on an axis that makes no difference."""
     place = lambda name: metrics[name].values.tolist().index(chosen.cell[name])  # noqa: E731
     return [0 if chosen.cell[name] is None else place(name) for name in names]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-# What scalar metrics are called in tables and on axes, in the order in which tables show them. Shares of 1, but for
-# those of COUNTS.
+# Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
+# correlations and COUNTS.
 TITLES = {
     "incentivised_participation_rate": "Clients that prefer the deployed model",
     "preferred_model_accuracy": "Accuracy of the preferred model",
@@ -41,10 +41,11 @@ class Row(NamedTuple):
     """One metric of one algorithm at the last evaluation.
 
     Attributes:
-      mean: over the seeds whose value is finite; NaN if there are none.
-      std: their standard deviation with n - 1 in the denominator; NaN for fewer than two.
-      seeds: how many seeds have a finite value, ``of`` how many that ran.
-      round: when it was evaluated.
+      mean: mean over the seeds with a finite value; NaN if there are none.
+      std: standard deviation over these seeds with n - 1 in the denominator; NaN for fewer than two seeds.
+      seeds: number of seeds with a finite value.
+      of: number of seeds that ran.
+      round: the round of the evaluation.
     """
 
     algorithm: str
@@ -60,7 +61,7 @@ def summary(metrics: xr.Dataset) -> list[Row]:
     """Every metric that has one number per algorithm, seed and evaluation, at the last evaluation.
 
     Args:
-      metrics: over algorithm, seed and evaluated_round; rows of seen clients come first.
+      metrics: variables over algorithm, seed and evaluated_round. Rows about seen clients come first.
     """
     names = [f"{prefix}{name}" for prefix in ("", "unseen_") for name in TITLES]
     others = [str(name) for name in metrics.data_vars if str(name) not in names]
@@ -75,7 +76,7 @@ def summary(metrics: xr.Dataset) -> list[Row]:
 
 
 def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | None]]:
-    """The rows of the given metrics by algorithm, with None where there is no number."""
+    """The rows of the given metrics by algorithm; None for a missing number."""
     found = {(row.algorithm, row.metric): row for row in rows}
     algorithms = dict.fromkeys(row.algorithm for row in rows)
     table = {each: [found.get((each, name)) for name in names] for each in algorithms}
@@ -83,8 +84,10 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
 
 
 def cell(row: Row | None) -> str:
-    """``mean ± std`` with three decimals, numbers of clients with one; says so where some seeds have no number; a dash
-    where none has."""
+    """``mean ± std`` with three decimals (counts of clients with one); a dash if no seed has a number.
+
+    If only some seeds have a number, the text ends with ``(seeds of all seeds)``.
+    """
     if row is None or not row.seeds:
         return "–"
     digits = 1 if row.metric.removeprefix("unseen_") in COUNTS else 3
@@ -94,14 +97,14 @@ def cell(row: Row | None) -> str:
 
 
 def title(name: str) -> str:
-    """What a metric is called in plain words."""
+    """The title of a metric in plain words."""
     plain = name.removeprefix("unseen_")
     words = TITLES.get(plain, plain.replace("_", " ").capitalize())
     return f"{words} (unseen)" if plain != name else words
 
 
 def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | None:
-    """``[seed]`` at the last evaluation; None where the metric is not one number per evaluation."""
+    """``[seed]`` at the last evaluation; None if the metric is not one number per evaluation."""
     if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round"}:
         return None
     values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
@@ -109,7 +112,7 @@ def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | 
 
 
 def mean_and_std(values: np.ndarray) -> tuple[float, float, int]:
-    """Mean, standard deviation (n - 1) and number of the finite values."""
+    """Mean, standard deviation (n - 1) and count of the finite values."""
     finite = values[np.isfinite(values)]
     mean = float(finite.mean()) if finite.size else math.nan
     std = float(finite.std(ddof=1)) if finite.size > 1 else math.nan

@@ -1,4 +1,4 @@
-"""Scenarios wrap any algorithm: what clients do besides training."""
+"""Scenarios: wrappers of any algorithm that change the behaviour of clients."""
 
 from fljax.scenarios.absence import availability as availability
 from fljax.scenarios.absence import dropout as dropout

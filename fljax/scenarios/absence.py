@@ -1,6 +1,7 @@
-"""Clients that are selected and do not answer: at random, or by a trace.
+"""Clients that are selected but do not answer: at random, or by a trace.
 
-Source: none; an assumption of many studies. An empty row weighs nothing, and what the client keeps stays as it was.
+Source: none; an assumption of many studies. The cohort row of an absent client is empty: its weight is zero and the
+client's state is unchanged.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def dropout(
 
     Args:
       inner: any algorithm.
-      rate: one probability, one by client id ``[N]``, or one by round and client id ``[rounds, N]``; row ``t % rounds``
-        is that of round t.
+      rate: one probability, one per client id ``[N]``, or one per round and client id ``[rounds, N]``; round t uses row
+        ``t % rounds``.
 
     Returns:
-      The algorithm; the record's ``cohort_present`` says who answered. One inside another draws numbers of its own, so
-      that a client answers with the product of the two probabilities.
+      The algorithm. The record ``cohort_present`` marks the clients that answered. Nested dropouts draw independently,
+      so a client answers with probability ``(1 - rate_1) (1 - rate_2)``.
 
     Raises:
-      ValueError: if ``rate`` is a number that is no share of 1, or is of another number of clients.
+      ValueError: if ``rate`` is a number outside [0, 1], or an array for another number of clients.
     """
     check_share("rate", rate)
     probability, number = jnp.asarray(rate), key_number(inner, "dropout", DROPOUT)
@@ -66,19 +67,20 @@ def availability(
     trace: Bool[Array, "rounds N"] | np.ndarray | Sequence[Any] | str | os.PathLike[str],
     announced: bool = False,
 ) -> Algorithm:
-    """Who can answer in which round is given: ``trace[round % rounds, id]``.
+    """A client can answer in the rounds that a trace gives: where ``trace[round % rounds, id]`` is true.
 
     Args:
       inner: any algorithm.
-      trace: ``[rounds, N]`` of bools or zeros and ones, or the path of a .npy or .csv file that holds them; it is
-        repeated where a run is longer.
-      announced: whether the server knows before it selects; else it selects from all, and the absent do not answer.
+      trace: ``[rounds, N]`` of bools or zeros and ones, or the path of a .npy or .csv file with this table. The trace
+        repeats if the run is longer.
+      announced: whether the server knows the trace before it selects. If not, the server selects from all clients, and
+        absent clients do not answer.
 
     Returns:
       The algorithm.
 
     Raises:
-      ValueError: if the trace is no table with a column for each client, or cannot be read.
+      ValueError: if the trace is not a table with one column per client, or cannot be read.
     """
     try:
         table = _read(trace) if isinstance(trace, str | os.PathLike) else _table(trace)

@@ -1,7 +1,7 @@
 """Appeal-based participation: clients stay only while the model that they would get is good enough for them.
 
 Source: MaxFL, section 5 and Table 1 (flexible opting out and in after 5 % of the rounds). Deviations, reconstructed:
-the loss is that on training rows, which is what the solver knows; an empty pool leaves everything as it is, for ever.
+the loss is on training rows, which is the loss that the solver knows; an empty pool changes nothing from then on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fljax.types import Algorithm, Available, Cohort, Info, LocalData, Poll, Sea
 
 
 class AppealBallot(NamedTuple):
-    """A client's loss of what it would deploy and its threshold, and the ballot of the wrapped algorithm."""
+    """A client's report (loss of the model that it would deploy, threshold) and the wrapped algorithm's ballot."""
 
     report: Report
     inner: PyTree
@@ -32,25 +32,26 @@ def appeal_based(
     empty_pool: Literal["skip", "all"] = "skip",
     split: Literal["train", "valid", "test"] = "train",
 ) -> Algorithm:
-    """From round ``after`` on only clients with ``F_k(deployed_k) < threshold_k`` are available, asked every round.
+    """From round ``after`` on, only clients with ``F_k(deployed_k) < threshold_k`` are available.
 
-    Everybody is asked, so that who left may come back. Where the wrapped algorithm asks for ballots itself, only in
-    some rounds, it now gets them in every round.
+    All clients are polled in every round, so a client that left may come back. If the wrapped algorithm polls only in
+    some rounds, it now receives ballots in every round.
 
     Args:
-      inner: any algorithm; what it would deploy to a client is judged by its task's loss.
-      threshold: ``rho`` by client id ``[N]`` or one number; standalone training losses from ``standalone``.
-      after: rounds in which all clients take part, opted out or not.
-      empty_pool: "skip": a round without anybody changes nothing (models that appeal to nobody stay as they are);
-        "all": in such a round everybody is available.
-      split: the rows on which the loss is taken; a client that has none of them takes its training rows.
+      inner: any algorithm; the task's loss judges the model that it would deploy to a client.
+      threshold: ``rho`` by client id ``[N]``, or one number; for example standalone training losses (``standalone``).
+      after: number of first rounds in which all clients are available.
+      empty_pool: what happens in a round without available clients. "skip": the round changes nothing (a model that
+        appeals to no client stays as it is); "all": all clients are available in that round.
+      split: the rows on which the loss is computed; a client without such rows uses its training rows.
 
     Returns:
-      The algorithm. Info: ``polled_loss`` [client], ``appealed`` [client], whether the model appeals to a client that
-      could take part (also before ``after``), and ``pool_size``, among how many the wrapped algorithm chooses.
+      The algorithm. Info: ``polled_loss`` [client]; ``appealed`` [client], whether the client could take part and the
+      model appeals to it (also before round ``after``); ``pool_size``, the number of clients that the wrapped algorithm
+      selects from.
 
     Raises:
-      ValueError: if a name is not valid, or ``threshold`` has another length than the population.
+      ValueError: if a name is not valid, or the length of ``threshold`` differs from the population.
     """
     if empty_pool not in ("skip", "all"):
         raise ValueError(f"expected empty_pool to be skip or all, got {empty_pool!r}")

@@ -1,8 +1,8 @@
-"""Behaviours as data: which clients send something else than they should, and in which rounds.
+"""Behaviours as data: which clients misbehave (send something else than they should), and in which rounds.
 
-Who does is an array, given or drawn from the seed, so that runs with different arrays share a program. What is given is
-no part of the state: a run that goes on from ``initial`` follows what its own plan gives. What is drawn belongs to the
-clients: the server shows each of them its own row once, before its first round.
+The misbehaving clients are an array, given by the user or drawn from the seed, so runs with different arrays share a
+program. A given array is not part of the state: a run that continues from ``initial`` uses the array of its own plan. A
+drawn array is part of the clients' states: the server sends each client its own row once, before its first round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fljax.types import Algorithm, Census, LocalData, PerClient, Seat
 
 
 class Given(NamedTuple):
-    """Who behaves so, as the user says.
+    """The misbehaving clients, given by the user.
 
     Attributes:
-      check: ``(population)``; raises a ValueError if it is for another population.
-      row: ``(id) -> []`` or ``[rounds]`` of bools: one client's entry, or its entries of all rounds of a table.
+      check: ``(population)``; raises a ValueError if the user's array or ids do not fit this population.
+      row: ``(id) -> []`` or ``[rounds]`` of bools: one client's entry, or the client's column of a table.
     """
 
     check: Callable[[int], None]
@@ -35,18 +35,18 @@ class Given(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """``round(fraction N)`` clients, drawn with the key of the server's beginning, into which ``number`` is folded."""
+    """``round(fraction N)`` misbehaving clients, drawn with the key ``fold_in(key of init_server, number)``."""
 
     fraction: float | Array
     number: int
 
 
 def given(who: Any) -> Given:
-    """Those of an array ``[N]``, or ``[rounds, N]``, of bools or zeros and ones.
+    """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones.
 
     Raises:
-      ValueError: if it is no array of numbers, holds a NaN, or has another number of dimensions; later, if it is of
-        another number of clients.
+      ValueError: if ``who`` is not an array of numbers, holds a NaN, or has another number of dimensions. ``check``
+        raises it for another number of clients.
     """
     try:
         array = jnp.asarray(who)
@@ -54,7 +54,7 @@ def given(who: Any) -> Given:
         raise ValueError(f"expected who to be [clients] or [rounds, clients] of numbers, got {who!r}") from None
     if array.ndim not in (1, 2) or array.shape[0] == 0:
         raise ValueError(f"expected who to be [clients] or [rounds, clients], got shape {array.shape}")
-    with contextlib.suppress(jax.errors.TracerArrayConversionError):  # inside a compiled program nobody knows
+    with contextlib.suppress(jax.errors.TracerArrayConversionError):  # values are unknown while tracing
         if np.isnan(np.asarray(array, float)).any():
             raise ValueError("expected who to hold zeros and ones, got a NaN")
 
@@ -65,15 +65,15 @@ def given(who: Any) -> Given:
     return Given(check, lambda id: array[..., id] != 0)
 
 
-# Each client in each round; no array, so that it holds for any number of clients.
+# All clients in all rounds; not an array, so it fits any number of clients.
 everybody = Given(lambda population: None, lambda id: jnp.asarray(True))
 
 
 def of_ids(ids: Sequence[int]) -> Given:
-    """The clients with these ids.
+    """The misbehaving clients by their ids.
 
     Raises:
-      ValueError: if they are no different whole numbers from 0; later, if they are not all ids of clients.
+      ValueError: if ``ids`` are not distinct whole numbers from 0. ``check`` raises it if an id is not a client's.
     """
     chosen = tuple(ids)
     if len(set(chosen)) != len(chosen) or any(not isinstance(id, int | np.integer) or id < 0 for id in chosen):
@@ -94,10 +94,11 @@ def chosen_by(
     who: Any,
     fraction: float | Array | None,
 ) -> Given | Drawn:
-    """Who behaves so, by the one of ``ids``, ``who`` and ``fraction`` that is not None.
+    """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None.
 
     Raises:
-      ValueError: unless exactly one is; also as ``of_ids`` and ``given``, or if ``fraction`` is no share of 1.
+      ValueError: unless exactly one of the three is given; if ``of_ids`` or ``given`` raises it; or if ``fraction`` is
+        outside [0, 1].
     """
     if (ids is not None) + (who is not None) + (fraction is not None) != 1:
         raise ValueError(f"expected exactly one of ids, who and fraction for {name}")
@@ -119,18 +120,19 @@ def with_behaviour(
     answered: Callable[[Bool[Array, ""], PyTree], PyTree] | None = None,
     counted: bool = True,
 ) -> Algorithm:
-    """``inner`` in which some clients send something else.
+    """``inner`` with changed messages from the misbehaving clients.
 
     Args:
       inner: any algorithm.
-      name: of the scenario.
-      behaviour: who behaves so; unseen clients never do.
-      sent: ``(key, behaves, up) -> up``: what one client sends, with the key of its training; ``behaves`` is ``[]``.
-      answered: ``(behaves, ballot) -> ballot``; None: ballots stay as they are.
-      counted: whether metrics count clients that behave so, be it in one round of the table.
+      name: name of the scenario.
+      behaviour: the misbehaving clients; unseen clients never misbehave.
+      sent: ``(key, behaves, up) -> up``: the changed Up of one client. ``key`` is the key of its training; ``behaves``
+        is ``[]``.
+      answered: ``(behaves, ballot) -> ballot``: the changed Ballot; None: ballots are unchanged.
+      counted: whether metrics count the clients that misbehave in at least one round of the table.
 
     Returns:
-      The algorithm. What is sent in a round has the size that it had.
+      The algorithm. The bytes sent in a round are unchanged.
     """
     own = with_given(inner, behaviour) if isinstance(behaviour, Given) else _drawing(inner, behaviour)
     algorithm, behaves, ever = own.algorithm, own.behaves, own.ever
@@ -157,7 +159,7 @@ def with_behaviour(
 
 
 class Known(NamedTuple):
-    """An algorithm in which it is known of each client how it behaves."""
+    """An algorithm, and whether each of its clients misbehaves."""
 
     algorithm: Algorithm
     behaves: Callable[[PyTree, Seat], Bool[Array, ""]]  # (client, seat), in this round
@@ -165,7 +167,7 @@ class Known(NamedTuple):
 
 
 def with_given(inner: Algorithm, behaviour: Given) -> Known:
-    """``inner`` that first checks for how many clients the behaviour was given; no unseen client behaves so."""
+    """``inner`` that first checks the behaviour's number of clients; unseen clients never misbehave."""
 
     def init_server(key: Key[Array, ""], census: Census) -> PyTree:
         behaviour.check(census.train.shape[0])
@@ -184,14 +186,14 @@ def with_given(inner: Algorithm, behaviour: Given) -> Known:
 
 
 class DrawnServer(NamedTuple):
-    """The wrapped algorithm's Server, and who was drawn, which no algorithm reads."""
+    """The wrapped algorithm's Server and the drawn clients, which no algorithm reads."""
 
     inner: PyTree
     behaviour: PerClient
 
 
 class DrawnClient(NamedTuple):
-    """The wrapped algorithm's Client, and whether it was drawn; its Down before the first round likewise."""
+    """The wrapped algorithm's Client (or its Down before the first round), and whether the client was drawn."""
 
     inner: PyTree
     behaviour: Bool[Array, ""]

@@ -1,7 +1,7 @@
 """Byzantine clients: some report inflated losses and send noisy updates.
 
-Source: MaxFL, section 5 and Table 2. Deviations: neither the increase of the loss nor the noise is printed; both are
-reconstructed.
+Source: MaxFL, section 5 and Table 2. Deviations: the paper prints neither the increase of the loss nor the noise; both
+are reconstructed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ def byzantine(
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 
-    Who they are is drawn from the seed and stays; one inside another draws on its own. Only ``update`` and the reported
-    loss are touched, in what is sent and in ballots: around ``appeal_based`` they claim that the model does not appeal
-    to them, and so leave the pool with their true loss hidden; inside of it they choose by their true loss.
+    The Byzantine clients are drawn from the seed once; nested scenarios draw independently. Only ``update`` and the
+    reported loss change, in Up and in ballots. Around ``appeal_based``, Byzantine clients report an inflated loss, so
+    they may leave the pool. Inside ``appeal_based`` they opt out by their true loss.
 
     Args:
       inner: any algorithm.
-      fraction: of the clients, rounded to a whole number of them.
-      loss_increase: is added to every loss that they report; infinite is allowed.
+      fraction: share of Byzantine clients; their number is rounded.
+      loss_increase: added to every loss that a Byzantine client reports; infinity is allowed.
       noise: standard deviation of the noise on each entry, as a multiple of the root mean square of the update.
-      count_all: whether metrics count them as well; else they are over honest clients (of those seen).
-      who: in place of a drawn fraction, which then is not read: who is Byzantine, by client id ``[N]``, or in which
-        rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of round t. Metrics leave out who is Byzantine in
-        some row of the table.
+      count_all: whether metrics count Byzantine clients; else metrics of seen clients count honest clients only.
+      who: the Byzantine clients by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
+        ``t % rounds``. If given, ``fraction`` is ignored, and metrics leave out clients that are Byzantine in any row.
 
     Returns:
       The algorithm.
 
     Raises:
-      ValueError: if ``fraction`` is a number that is no share of 1, or ``who`` is of another number of clients.
+      ValueError: if ``fraction`` is a number outside [0, 1], or ``who`` is for another number of clients.
     """
     check_share("fraction", fraction)
     number = key_number(inner, "byzantine", BYZANTINE)

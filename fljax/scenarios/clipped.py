@@ -1,7 +1,7 @@
 """Bounded and noisy updates: each client's update is clipped in norm, and Gaussian noise is added.
 
 Source: McMahan et al., "Learning differentially private recurrent language models" (ICLR 2018), Algorithm 1 (flat
-clipping), with the noise added by each client (local privacy) where the paper adds it to the mean.
+clipping). Deviation: each client adds the noise (local privacy); the paper adds it to the mean.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def clipped(
     """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.
 
     Args:
-      inner: any algorithm; where it sends no ``update`` nothing happens.
+      inner: any algorithm; the scenario has no effect on an algorithm that sends no ``update``.
       norm: the largest Euclidean norm of an update, over all its entries.
       noise: standard deviation of the noise on each entry, as a multiple of ``norm``.
-      who: whose updates, by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that
-        of round t. None: everybody's.
+      who: the clients whose updates are clipped, by client id ``[N]``, or by round and client id ``[rounds, N]``, where
+        round t uses row ``t % rounds``. None: all clients.
 
     Returns:
-      The algorithm. One inside another draws noise of its own.
+      The algorithm. Nested scenarios draw independent noise.
 
     Raises:
-      ValueError: if ``who`` is of another number of clients.
+      ValueError: if ``who`` is for another number of clients.
     """
     number = key_number(inner, "clipped", CLIPPED)
 
@@ -46,7 +46,7 @@ def clipped(
             leaves = jax.tree.leaves(update)
             if not leaves:
                 return update
-            # By the largest entry first: squares of large ones are infinite.
+            # Divide by the largest entry first: squares of large entries overflow.
             top = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in leaves]))
             unit = jnp.where(top > 0, top, 1)
             squares = sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros((), top.dtype))

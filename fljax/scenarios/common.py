@@ -1,4 +1,4 @@
-"""Parts that scenarios share: a line of the registry, what clients would deploy, noise, and larger Servers."""
+"""Parts that scenarios share: registry entries, scores of deployed models, noise, and wrapped Servers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fljax import streaming, training
 from fljax.naming import renamed
 from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
 
-# What scenarios fold into keys that the wrapped algorithm uses as well; it takes small numbers. A scenario that is
-# nested in itself takes numbers that are ``NESTED`` apart, so these must differ by less.
+# Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
+# itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
 BYZANTINE, DROPOUT, CLIPPED, FREE_RIDING, MISREPORTING = 1001, 1002, 1003, 1004, 1005
 NESTED = 1000
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
       build: ``build(inner, **options) -> Algorithm``.
       summary: one line for tables.
       example: options beyond the defaults with which the laws are tested; arrays are for 5 clients.
-      reference: BibTeX of its sources; empty where it is from no paper.
+      reference: BibTeX of its sources; empty if it has none.
     """
 
     build: Callable[..., Algorithm]
@@ -36,20 +36,20 @@ class Entry(NamedTuple):
 
 
 def applied_scenarios(inner: Algorithm, name: str, rounds: int | None = None) -> tuple[Applied, ...]:
-    """``Algorithm.scenarios`` of an algorithm that is wrapped in one more."""
+    """``Algorithm.scenarios`` after one more scenario is wrapped around ``inner``."""
     return (*inner.scenarios, Applied(name, rounds))
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:
-    """What a scenario folds into a key: ``number``, and another one for each time that it is in ``inner`` already.
+    """The number that a scenario folds into a key: ``number + NESTED m`` if ``inner`` has this scenario m times.
 
-    So scenarios that are nested in themselves draw independently, and a single one draws what it always did.
+    So a scenario nested in itself draws independent random numbers.
     """
     return number + NESTED * sum(each.name == name for each in inner.scenarios)
 
 
 def check_split(split: str) -> None:
-    """Raises a ValueError unless clients have rows of that name."""
+    """Raises a ValueError unless ``split`` is train, valid or test."""
     if split not in ("train", "valid", "test"):
         raise ValueError(f"expected split to be train, valid or test, got {split!r}")
 
@@ -57,9 +57,9 @@ def check_split(split: str) -> None:
 def deployed_scores(
     inner: Algorithm, split: str, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData
 ) -> tuple[Float[Array, ""], Float[Array, ""] | None]:
-    """Loss and accuracy of what one client would deploy, on the rows of a split; without any, on its training rows.
+    """Loss and accuracy of the model that one client would deploy, on its rows of a split.
 
-    The accuracy is None where the task has no score.
+    A client without such rows uses its training rows. The accuracy is None if the task has no score.
     """
     deployed = inner.deploy(key, seat, down, client, data)
 
@@ -88,7 +88,7 @@ def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Array) -> P
 def with_server(
     inner: Algorithm, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
 ) -> Algorithm:
-    """``inner`` inside a larger Server: ``unwrap(server)`` is its own, ``rewrap(server, own)`` puts a new one back."""
+    """``inner`` in a larger Server: ``unwrap(server)`` extracts inner's Server, ``rewrap(server, own)`` replaces it."""
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available

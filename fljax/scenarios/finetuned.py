@@ -1,4 +1,4 @@
-"""Fine-tuning before deployment: every client trains what it is given a little on its own data, then uses it.
+"""Fine-tuning before deployment: every client trains its received model on its own data, then uses it.
 
 Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 epoch at the initial learning rate).
 """
@@ -30,20 +30,21 @@ def finetuned(
     """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
 
     Args:
-      inner: any algorithm; what it deploys is trained in its floating leaves, on the task loss of ``inner.predict``.
-      learning_rate: of tuning, without decay.
-      batch_size: of tuning.
+      inner: any algorithm; tuning trains the floating leaves of its deployed model, on the task loss of
+        ``inner.predict``.
+      learning_rate: learning rate of tuning, without decay.
+      batch_size: batch size of tuning.
       steps: local steps, or
       epochs: passes over the client's training rows.
-      optimizer: a name of optax.
-      who: which clients do so, by client id ``[N]``, or after which rounds as well, ``[rounds, N]``; row ``t % rounds``
-        holds after t rounds. Unseen clients all do. None: everybody.
+      optimizer: the name of an optax optimizer.
+      who: the clients that tune, by client id ``[N]``, or by round and client id ``[rounds, N]``, where row
+        ``t % rounds`` is for deployment after t rounds. All unseen clients tune. None: all clients.
 
     Returns:
-      The algorithm; its ``common`` model stays that of ``inner``, so both are judged.
+      The algorithm. Its ``common`` model is that of ``inner``, so both models are judged.
 
     Raises:
-      ValueError: unless exactly one of steps and epochs is given, or if ``who`` is of another number of clients.
+      ValueError: unless exactly one of steps and epochs is given, or if ``who`` is for another number of clients.
     """
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")

@@ -1,7 +1,7 @@
-"""Free riders: clients that take what they are sent and send back nothing.
+"""Free riders: clients that receive models but send back updates of zero.
 
-Source: none prints a recipe; IAFL (section 6.2) has a client that contributes next to nothing, which is
-``fljax.contributions.free_riders``: what the server believes. This is what such a client does; either may be had alone.
+Source: none prints a recipe. IAFL (section 6.2) has a client with a contribution near zero; for that contribution see
+``fljax.contributions.free_riders``. This scenario changes the updates; the two can be used separately.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ def free_riding(
     who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
     fraction: float | None = None,
 ) -> Algorithm:
-    """Some clients send an update of 0 for the one that they have made.
+    """Some clients send an update of zero instead of their trained update.
 
-    Only the ``update`` that is sent is touched: losses, ballots, what the clients keep, who is selected and what weight
-    an update has stay as they are, so a mean is diluted and not taken over fewer.
+    Only the sent ``update`` changes. Losses, ballots, client states, selection and weights are unchanged, so the zero
+    updates dilute the mean.
 
     Args:
-      inner: any algorithm; where it sends no ``update`` nothing happens.
-      ids: different ids of the free riders, from 0; or
-      who: who rides by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of
-        round t. Plans that differ in it share a program, so that ``fljax.engine.sweep`` runs many of them as one; or
-      fraction: of the clients, rounded to a whole number of them, drawn from the seed.
+      inner: any algorithm; the scenario has no effect on an algorithm that sends no ``update``.
+      ids: distinct ids of the free riders, from 0; or
+      who: the free riders by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
+        ``t % rounds``. Plans that differ only in ``who`` share a program (see ``fljax.engine.sweep``); or
+      fraction: share of the clients, drawn from the seed; their number is rounded.
 
     Returns:
       The algorithm.
 
     Raises:
-      ValueError: unless exactly one of ``ids``, ``who`` and ``fraction`` is given; if ``ids`` are no different whole
-        numbers from 0, or are not all ids of clients; if ``who`` is of another number of clients; if ``fraction`` is a
-        number that is no share of 1.
+      ValueError: unless exactly one of ``ids``, ``who`` and ``fraction`` is given; if ``ids`` are not distinct whole
+        numbers from 0, or one is not a client's id; if ``who`` is for another number of clients; if ``fraction`` is a
+        number outside [0, 1].
     """
     riders = chosen_by(
         "free_riding", key_number(inner, "free_riding", FREE_RIDING), ids=ids, who=who, fraction=fraction

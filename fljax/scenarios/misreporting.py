@@ -1,4 +1,4 @@
-"""Misreporting: some clients say of themselves what is not true.
+"""Misreporting: some clients report false values about themselves.
 
 Source: none prints a recipe. MaxFL (section 5) has clients that report inflated losses; IAFL and IP-FL reward clients
 by contributions and accuracies that a server cannot check in practice.
@@ -33,45 +33,46 @@ def misreporting(
     fraction: float | None = None,
     count_all: bool = True,
 ) -> Algorithm:
-    """Some clients report ``factor * value + offset`` for a value of theirs.
+    """Some clients report ``factor * value + offset`` instead of the true value.
 
-    What they train, keep and send besides stays as it is. Their models are judged as ever, but a metric that is made of
-    what clients report (``contribution_correlation``) is made of what these report.
+    Their training, their state and the rest of their messages are unchanged. Their models are judged as usual, but a
+    metric of reported values (``contribution_correlation``) uses the false report.
 
     ======================  =================================================================
-    report                  who asks for it
+    report                  algorithms and scenarios that ask for it
     ======================  =================================================================
     loss                    ``incfl``, ``mwfed``, ``afl``, ``qffl``, ``appeal_based``
-    size                    ``ipfl``, and all that weigh by size (``fedavg`` by default, ...)
+    size                    ``ipfl``, and algorithms with weights by size (``fedavg``'s default)
     accuracy                ``ipfl``, ``opting_out``
     threshold               ``incfl``, ``mwfed``, ``appeal_based``
     contribution            ``iafl``
     bid                     ``ipfl``
     ======================  =================================================================
 
-    Around anything else nothing happens. ``fedsoft``, ``fedfomo`` and the algorithms of CGSV know sizes from the
-    census, which nobody misreports. Around a scenario that asks, the report to the scenario changes as well as that to
-    the algorithm inside of it; inside such a scenario only the latter.
+    The scenario has no effect on other algorithms. ``fedsoft``, ``fedfomo`` and the algorithms of CGSV take sizes from
+    the census, which stays true. Around a scenario that asks for the value, the scenario and its inner algorithm both
+    receive the false report; inside that scenario, only the algorithm does.
 
     Args:
       inner: any algorithm.
-      report: which value: loss, size, accuracy, threshold, contribution or bid.
-      factor: of the true value.
-      offset: is added to that; with a factor of 0 it is what they report, whatever the truth. Sizes, accuracies,
-        contributions and bids are at least 0. Sizes are rounded, and are at most half of what their dtype holds.
-      ids: different ids of those who misreport, from 0; or
-      who: who does by client id ``[N]``, or in which rounds as well, ``[rounds, N]``; row ``t % rounds`` is that of
-        round t. Plans that differ in it share a program; or
-      fraction: of the clients, rounded to a whole number of them, drawn from the seed.
-      count_all: whether metrics count them as well; else they are over honest clients (of those seen).
+      report: the misreported value: loss, size, accuracy, threshold, contribution or bid.
+      factor: multiplies the true value.
+      offset: added to the product; with a factor of 0, the reported value is ``offset``. Reported sizes, accuracies,
+        contributions and bids are at least 0. Sizes are rounded, and are at most half of the largest value of their
+        dtype.
+      ids: distinct ids of the misreporting clients, from 0; or
+      who: the misreporting clients by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses
+        row ``t % rounds``. Plans that differ only in ``who`` share a program; or
+      fraction: share of the clients, drawn from the seed; their number is rounded.
+      count_all: whether metrics count misreporting clients; else metrics of seen clients count honest clients only.
 
     Returns:
-      The algorithm. One inside another changes what the inner one has changed already.
+      The algorithm. An outer misreporting changes the values that a nested one has already changed.
 
     Raises:
-      ValueError: if ``report`` is no valid name; unless exactly one of ``ids``, ``who`` and ``fraction`` is given; if
-        ``ids`` are no different whole numbers from 0, or are not all ids of clients; if ``who`` is of another number of
-        clients; if ``fraction`` is a number that is no share of 1.
+      ValueError: if ``report`` is not a valid name; unless exactly one of ``ids``, ``who`` and ``fraction`` is given;
+        if ``ids`` are not distinct whole numbers from 0, or one is not a client's id; if ``who`` is for another number
+        of clients; if ``fraction`` is a number outside [0, 1].
     """
     if report not in get_args(Reportable):
         raise ValueError(f"expected a valid report, got {report!r}; valid names are {', '.join(get_args(Reportable))}")

@@ -1,7 +1,7 @@
 """Dynamic opting out: every few rounds, clients that would be better off with another model leave.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", equations (1) and (2), which count opt-outs once, at
-the end; taking them out of the pool while training goes on is a reconstruction, off by default there as here.
+the end. Removing clients from the pool during training is a reconstruction; it is off by default there and here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores, with_server
 from fljax.types import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 
-# Multiples of the precision by which equal accuracies may differ.
+# Equal accuracies may differ by this many machine precisions (eps).
 ROUNDING = 8
 
 
 class OptingServer(NamedTuple):
-    """The wrapped server, who has left, and accuracies as of the last time that clients looked."""
+    """The wrapped server, the clients that have left, and each client's accuracy when it was last judged."""
 
     inner: PyTree
     gone: Bool[Array, " N"]
@@ -31,7 +31,7 @@ class OptingServer(NamedTuple):
 
 
 class OptingBallot(NamedTuple):
-    """A client's accuracy with what it would deploy, and the ballot of the wrapped algorithm."""
+    """A client's report (accuracy of the model that it would deploy) and the wrapped algorithm's ballot."""
 
     report: Report
     inner: PyTree
@@ -48,32 +48,31 @@ def opting_out(
 ) -> Algorithm:
     """After every ``every`` rounds clients with ``A_k(deployed_k) - baseline_k < delta`` leave the pool.
 
-    The decision before round t judges the models that are deployed after t rounds. A baseline that changes from round
-    to round is also taken after t rounds. The gain of an algorithm over itself is 0 where deploying a model draws
-    nothing at random. Where it does (``finetuned``, for example), clients draw other numbers here than in evaluation,
-    and that gain varies around 0.
+    The decision before round t judges the models that are deployed after t rounds. A baseline table is also read after
+    t rounds. The gain of an algorithm over itself is 0 if deployment is deterministic. If deployment is random (for
+    example in ``finetuned``), clients draw other numbers here than in evaluation, and the gain varies around 0.
 
-    Where the wrapped algorithm asks for ballots itself, only in some rounds, it now gets them in every round. Clients
-    judge what they would deploy only in rounds that ``every`` divides.
+    If the wrapped algorithm polls only in some rounds, it now receives ballots in every round. Clients compute their
+    accuracy only in rounds that are multiples of ``every``.
 
     Args:
-      inner: any algorithm; what it would deploy to a client is judged.
-      baseline: ``rho_k``, the accuracy that a client would have elsewhere, in IP-FL that of FedAvg's model: one number,
-        one by client id ``[N]``, or a table ``[rounds, N]`` whose row t holds the accuracies after t rounds. Only the
-        rows that ``every`` divides are read. There must be as many rows as rounds, or more. In an experiment it is the
-        table of the first algorithm, on the rows of ``split``. NaN: the client stays.
+      inner: any algorithm; the model that it would deploy to a client is judged.
+      baseline: ``rho_k``, the accuracy that a client would have elsewhere (in IP-FL, that of FedAvg's model): one
+        number, one per client id ``[N]``, or a table ``[rounds, N]`` whose row t holds the accuracies after t rounds.
+        Only rows that are multiples of ``every`` are read. The table needs at least as many rows as the run has rounds.
+        In an experiment the baseline is the first algorithm's table, on the rows of ``split``. NaN: the client stays.
       every: rounds between two decisions; the first is before round ``every``.
-      delta: the gain in accuracy below which a client leaves. What is missing by rounding alone does not count.
-      comes_back: whether a client that left looks again, and returns once its gain is large enough.
-      split: the rows on which accuracy is taken; a client that has none of them takes its training rows. In an
-        experiment a client without such rows has no baseline and stays.
+      delta: the gain in accuracy below which a client leaves. Differences by rounding alone are ignored.
+      comes_back: whether a client that left is judged again and returns once its gain is large enough.
+      split: the rows on which accuracy is computed; a client without such rows uses its training rows. In an
+        experiment, a client without such rows has no baseline and stays.
 
     Returns:
-      The algorithm. Info: ``gain`` [client], as of the last time that clients looked (NaN where the baseline of
-      that round is not known), and ``opted_out`` [client]. A run of more rounds than the table has is refused.
+      The algorithm. Info: ``gain`` [client] when the client was last judged (NaN if the baseline of that round is
+      unknown), and ``opted_out`` [client]. A run with more rounds than the table has rows is refused.
 
     Raises:
-      ValueError: if ``split`` is no valid name, ``every`` is not positive, ``baseline`` is of another number of
+      ValueError: if ``split`` is not a valid name, ``every`` is not positive, ``baseline`` is for another number of
         clients than the population, or the task has no score.
     """
     check_split(split)
@@ -105,14 +104,14 @@ def opting_out(
         if poll_every == every:
             return OptingBallot(Report(accuracy=judged()), ballot)
         nothing = jnp.full((), jnp.nan, jax.eval_shape(judged).dtype)
-        # One condition for all clients, so that in rounds between nobody computes anything.
+        # The condition is the same for all clients, so the other rounds skip the computation.
         return OptingBallot(Report(accuracy=jax.lax.cond(seat.round % every == 0, judged, lambda: nothing)), ballot)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, ballots: OptingBallot, available: Available
     ) -> tuple[OptingServer, Cohort, Info]:
         looks, told = round % every == 0, ballots.report.accuracy
-        # Who was not asked now has the ballot of a round in which nobody looked.
+        # A client that is not polled now still has an earlier ballot, which is NaN if that round judged no model.
         accuracy = jnp.where(looks & ~jnp.isnan(told), told, server.accuracy.astype(told.dtype))
         other = rho.astype(accuracy.dtype)
         if other.ndim == 2:

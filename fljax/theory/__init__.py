@@ -1,4 +1,4 @@
-"""Theory that can be run: what the papers prove on problems small enough to solve exactly."""
+"""Executable theory: the papers' results on problems that are small enough to solve exactly."""
 
 from fljax.theory.clients import MeanEstimation as MeanEstimation
 from fljax.theory.clients import Minima as Minima

@@ -1,7 +1,7 @@
-"""Any number of clients estimate a mean each: objectives, their minima, and who is better off there.
+"""K clients estimate a mean each: objectives, their minima, and the clients that are better off at a minimum.
 
 The setting is that of ``fljax.theory.pair`` with K clients: local means ``thetahat_k``, a model w, gaps ``(w -
-thetahat_k)^2``, and the objective ``(1/K) sum_k h(gap_k)`` of a surrogate h: "sigmoid" is INCFL's.
+thetahat_k)^2``, and the objective ``(1/K) sum_k h(gap_k)`` with a surrogate h. INCFL's surrogate is "sigmoid".
 
 Source: INCFL, sections B.1 (lemma B.2: convex surrogates), B.2 (three clients) and C with figure 6 (server rate).
 """
@@ -26,17 +26,17 @@ SURROGATES = {
     "sigmoid": expit,
     "softplus": lambda gap: np.logaddexp(0, gap),
     "relu": lambda gap: np.maximum(gap, 0),
-    # Beyond 20 with a constant slope, as fljax.aggregators.incfl_weights has it.
+    # The slope is constant above 20, as in fljax.aggregators.incfl_weights.
     "exp": lambda gap: np.exp(np.minimum(gap, 20)) * (1 + np.maximum(gap - 20, 0)),
 }
-STEP = 0.02  # of the grid on which the slope's signs are read
+STEP = 0.02  # spacing of the grid that brackets sign changes of the slope
 TIE = 1e-9  # objectives that differ by less count as equal
 
 
 class Minima(NamedTuple):
     """All local minima of INCFL's objective, the lowest first; ``w = thetahat[client] + side exp(log_distance)``.
 
-    w: ``[m]``; rounds to the local mean where it is very close to it.
+    w: ``[m]``; a minimum very close to a local mean is rounded to it.
     objective: ``[m]``, in [1/2, 1].
     client: ``[m]``, the client with the nearest local mean.
     side: ``[m]``, the direction from that local mean: 1, -1, or 0 for the local mean itself.
@@ -51,7 +51,7 @@ class Minima(NamedTuple):
 
 
 class MeanEstimation(NamedTuple):
-    """Simulated IPRs of the two models, on the same local means."""
+    """Simulated IPRs of FedAvg's and INCFL's models, on the same local means."""
 
     fedavg: Estimate
     incfl: Estimate
@@ -69,7 +69,7 @@ def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid
       An array of the shape of ``w``.
 
     Raises:
-      ValueError: for another surrogate.
+      ValueError: if ``surrogate`` is not a valid name.
     """
     if surrogate not in SURROGATES:
         raise ValueError(f"expected a surrogate, got {surrogate!r}; valid names are {', '.join(SURROGATES)}")
@@ -78,18 +78,18 @@ def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid
 
 
 def surrogate_minimum(local_means: ArrayLike, *, surrogate: str) -> float:
-    """A lowest minimum of the objective: for two clients and any convex surrogate the average (INCFL, lemma B.2).
+    """A global minimiser of the objective; the average for two clients and a convex surrogate (INCFL, lemma B.2).
 
-    With "relu" it is the average for any number of clients, since no gap is negative here: FedAvg's model.
+    With "relu" the minimiser is FedAvg's model, the average, for any number of clients, as no gap is negative here.
 
     Args:
       local_means: ``[K]``.
       surrogate: "softplus", "relu" and "exp" have one minimum, the root of ``sum_k q_k (w - thetahat_k)`` with q from
-        ``fljax.aggregators.incfl_weights`` (in JAX's precision). "sigmoid" may have several equally low (see
-        ``local_minima``), of which the smallest is returned.
+        ``fljax.aggregators.incfl_weights`` (in JAX's precision). "sigmoid" may have several global minima (see
+        ``local_minima``); the one with the smallest w is returned.
 
     Raises:
-      ValueError: for another surrogate, or local means that are not finite.
+      ValueError: if ``surrogate`` is not a valid name, or a local mean is not finite.
     """
     means = _means(local_means)
     if surrogate == "sigmoid":
@@ -101,16 +101,16 @@ def surrogate_minimum(local_means: ArrayLike, *, surrogate: str) -> float:
         return float(np.sum(np.asarray(incfl_weights(jnp.asarray(d**2), surrogate=surrogate), np.float64) * d))
 
     low, high = means.min(), means.max()
-    slope(low)  # names the surrogates where there is no such one
+    slope(low)  # raises the error for an unknown surrogate
     return optimize.root_scalar(slope, bracket=(low, high)).root if low < high else float(low)
 
 
 def local_minima(local_means: ArrayLike) -> Minima:
     """All local minima of INCFL's objective ``(1/K) sum_k sigma((w - thetahat_k)^2)``.
 
-    They lie between the smallest and the largest local mean. Signs of the slope on a grid tell where; there Brent's
-    method refines. Next to a local mean, on a logarithmic scale: such a minimum's distance may be below any float. A
-    minimum and a maximum that are closer than 0.02 and about to merge may be missed together.
+    All minima lie between the smallest and the largest local mean. A grid finds the sign changes of the slope, and
+    Brent's method refines each. Minima next to a local mean are searched on a logarithmic scale, since their distance
+    from it may be smaller than any float. The search may miss a minimum and a maximum that are less than 0.02 apart.
 
     Args:
       local_means: ``[K]``. The time grows with their range.
@@ -120,11 +120,11 @@ def local_minima(local_means: ArrayLike) -> Minima:
     """
     given = _means(local_means)
     order = np.argsort(given, kind="stable")
-    # Local means that are equal but for rounding are one.
+    # Merge local means that differ only by rounding.
     starts = np.flatnonzero(np.diff(given[order], prepend=-np.inf) > 8 * np.spacing(np.abs(given).max()))
     first, count = order[starts], np.diff(starts, append=len(given))
     means = given[first]
-    found: list[tuple[int, float, float]] = []  # place in means, side, log distance
+    found: list[tuple[int, float, float]] = []  # (index in means, side, log distance)
 
     def slope(w: Array) -> Array:
         d = w[..., None] - means
@@ -133,7 +133,7 @@ def local_minima(local_means: ArrayLike) -> Minima:
 
     def slope_beside(log_x: float, place: int, side: float) -> float:
         d = means[place] - means + side * np.exp(log_x)
-        d[place] = side  # its sign; its size may be too small
+        d[place] = side  # only the sign is used: the difference itself may underflow
         with np.errstate(divide="ignore"):
             log_distance = np.log(np.abs(d))
         log_distance[place] = log_x
@@ -150,11 +150,11 @@ def local_minima(local_means: ArrayLike) -> Minima:
             w = optimize.root_scalar(lambda w: slope(np.asarray(w)), bracket=(grid[j], grid[j + 1]), xtol=1e-15).root
             near = int(np.argmin(np.abs(w - means)))
             found.append((near, np.sign(w - means[near]), np.log(np.abs(w - means[near]))))
-        # |g'| <= 1/4, so so near to a local mean the slope still has the sign that it has there.
+        # |g'| <= 1/4, so close to a local mean the slope has the same sign as at the local mean.
         for mean, side, edge_sign in ((place, 1.0, sign[0]), (place + 1, -1.0, sign[-1])):
             if side * at_mean[mean] < 0 < side * edge_sign:
                 low = min(log_size[mean] + np.log(4 / len(given)) - 1, np.log(edge) - 1)
-                high = min(low + np.log(len(given)) + 2, np.log(edge))  # enough where the others are far away
+                high = min(low + np.log(len(given)) + 2, np.log(edge))  # suffices if the other means are far away
                 if side * slope_beside(high, mean, side) < 0:
                     high = np.log(edge)
                 root = optimize.root_scalar(slope_beside, args=(mean, side), bracket=(low, high), xtol=1e-12).root
@@ -174,14 +174,14 @@ def local_minima(local_means: ArrayLike) -> Minima:
 def mean_estimation(true_means: ArrayLike, gamma: float = 1.0, *, runs: int = 1000, seed: int = 0) -> MeanEstimation:
     """IPRs of FedAvg's and INCFL's model by simulation, for any number of clients.
 
-    FedAvg's model is the average of the local means, INCFL's the lowest of its minima; of minima whose objectives agree
-    to 1e-9 (those next to the local means of clients that are far apart) each is equally likely.
+    FedAvg's model is the average of the local means. INCFL's model is the lowest of its minima. Minima whose objectives
+    agree to 1e-9 (those next to the local means of clients that are far apart) are equally likely.
 
     Args:
       true_means: ``theta``, ``[K]``.
       gamma: standard deviation of a local mean.
-      runs: how often the local means are drawn; some milliseconds each.
-      seed: of ``numpy.random.default_rng``.
+      runs: number of draws of the local means; each takes some milliseconds.
+      seed: seed for ``numpy.random.default_rng``.
 
     Raises:
       ValueError: if a true mean is not finite, ``gamma`` is not above 0, or ``runs`` is below 2.
@@ -200,28 +200,28 @@ def mean_estimation(true_means: ArrayLike, gamma: float = 1.0, *, runs: int = 10
 def effective_server_rate(
     gap: ArrayLike, *, server_lr: float = 1.0, eps: float = 1e-8, surrogate: str = "sigmoid"
 ) -> Array:
-    """``server_lr / (sum_k q_k + eps)``, the step of INCFL's server: large where the objective is flat (figure 6).
+    """``server_lr / (sum_k q_k + eps)``, the step size of INCFL's server; large where the objective is flat (figure 6).
 
     Args:
       gap: ``[..., K]``, each client's loss minus its threshold; here ``(w - thetahat_k)^2``.
       server_lr: the paper's eta_g.
-      eps: bounds the rate by ``server_lr / eps``, where all weights vanish.
+      eps: limits the rate to ``server_lr / eps``, its value where all weights vanish.
       surrogate: see ``fljax.aggregators.incfl_weights``, which computes q in JAX's precision.
 
     Returns:
       ``[...]``.
 
     Raises:
-      ValueError: for a surrogate that does not exist.
+      ValueError: if ``surrogate`` is not a valid name.
     """
     weights = incfl_weights(jnp.asarray(gap, float), surrogate=surrogate)
     return server_lr / (np.asarray(weights, np.float64).sum(-1) + eps)
 
 
 def _incentivised(local_means: Array, error: Array) -> Array:
-    """``[K]``: who is better off at INCFL's lowest minima; the share of these if there are several.
+    """``[K]``: the share of INCFL's lowest minima at which each client is incentivised.
 
-    ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``, through the sign of d.
+    A client is incentivised if ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``; the first d enters by its sign.
     """
     minima = local_minima(local_means)
     lowest = minima.objective <= minima.objective[0] + TIE
@@ -239,9 +239,9 @@ def _slope_at_means(means: Array, count: Array) -> tuple[Array, Array]:
 
 
 def _signed_sum(sign: Array, log_size: Array) -> tuple[Array, Array]:
-    """``sum sign exp(log_size)`` over the last axis: divided by its largest term, and the logarithm of its size.
+    """``sum sign exp(log_size)`` over the last axis, as the sum divided by its largest term and the log of its size.
 
-    Dividing keeps the sign where every term is below the smallest float.
+    The division preserves the sign even if every term is below the smallest float.
     """
     largest = np.maximum(log_size.max(-1, keepdims=True), np.finfo(float).min)  # all are -inf where all signs are 0
     total = (sign * np.exp(log_size - largest)).sum(-1)

@@ -1,21 +1,21 @@
-"""IAFL's convergence theorems: their terms, bounds and limits as functions of everybody's reward rates.
+"""IAFL's convergence theorems: their terms, bounds and limits as functions of all clients' reward rates.
 
-There are M clients whose losses are L-smooth and mu-strongly convex, tau local steps a round at the rate
-``eta_t = 1 / (mu tau (t + a))``, rounds t = 1 .. T. An *induced* rate ``gamma' = (gamma (M - 1) + 1) / M`` is the share
-of updates that a client averages, its own included; it lies in [1/M, 1].
+There are M clients whose losses are L-smooth and mu-strongly convex. In each round t = 1 .. T, a client takes tau local
+steps at the rate ``eta_t = 1 / (mu tau (t + a))``. The *induced* rate ``gamma' = (gamma (M - 1) + 1) / M`` is the share
+of updates, the client's own included, that a client averages. It lies in [1/M, 1].
 
 Source: IAFL, section 5, theorems 1 and 2, proposition 2, and sections D.1, D.3 and D.4. Three remarks:
 
 - Theorem 2 is misprinted in the paper's section 5 (``(T + a) / (t + a)`` without its square, a sum over clients up to
-  T, a product over l of factors in t). Here it is as the proof in D.3 has it. What the proofs bound with the terms at T
-  is the model after round T.
+  T, a product over l of factors in t). This module follows the proof in D.3. The terms at T bound the error of the
+  model after round T.
 - With rates below 1, ``C_T`` grows like ``T^2``, since ``sum_t (T + a)^2 / (t + a)^2`` does. So theorem 1's bound does
-  not level off but grows in proportion to T: it says that convergence is not proven, not where the error ends.
-- The closed form of D.4 (``recovery_limit``) is right, but it is the limit of a sum that bounds the one in ``D_T`` and
-  ``E_T``; that sum itself tends to ``(1 - q) / q``, whatever a is (``recovery_weights``).
+  not level off but grows in proportion to T: the theorem does not prove convergence, and does not give the final error.
+- The closed form of D.4 (``recovery_limit``) is correct, but it is the limit of an upper bound on the sum in ``D_T``
+  and ``E_T``. The sum itself tends to ``(1 - q) / q`` for every a (``recovery_weights``).
 
-The proofs also take a client's average for a uniform sample of all updates. It is not, as its own update is always in
-it: ``fljax.theory.propagation`` shows what follows.
+The proofs also assume that a client averages a uniform sample of all updates. The sample is not uniform, as it always
+includes the client's own update: ``fljax.theory.propagation`` shows the consequences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     smoothness: L.
     convexity: mu, in (0, L].
     local_steps: tau.
-    gradient: G, which the root mean square of a stochastic gradient's length never exceeds.
+    gradient: G, an upper bound on the root mean square of a stochastic gradient's norm.
     noise: mean over clients of the variance of a stochastic gradient (Sigma^2).
     heterogeneity: ``Gamma = F* - (1/M) sum_m F_m*``, at least 0.
     distance: ``E ||theta_1 - theta*||^2`` at the start.
@@ -52,14 +52,14 @@ class Setting(NamedTuple):
 
 
 def induced_rates(rates: ArrayLike) -> Array:
-    """``gamma' = (gamma (M - 1) + 1) / M`` of the rates of all M clients, ``[..., M]``."""
+    """``gamma' = (gamma (M - 1) + 1) / M`` for the rates gamma of all M clients, ``[..., M]``."""
     gamma = jnp.asarray(rates, float)
     clients = gamma.shape[-1]
     return (gamma * (clients - 1) + 1) / clients
 
 
 def smallest_offset(setting: Setting) -> Array:
-    """``4 L (tau + 1) / (mu tau)``: what theorem 1 asks of a."""
+    """``4 L (tau + 1) / (mu tau)``: the smallest a that theorem 1 allows."""
     steps = setting.local_steps
     return 4 * jnp.asarray(setting.smoothness, float) * (steps + 1) / (jnp.asarray(setting.convexity, float) * steps)
 
@@ -73,8 +73,8 @@ def propagation_term(setting: Setting, induced: ArrayLike) -> Array:
     """Theorem 1's ``C_T`` for every T and client i.
 
     ``C_T = (H_T / M) sum_m sum_{t<=T} ((T + a) / (t + a))^2 (1 / gamma'_m,t + 1 / gamma'_i,t - 2)`` with ``H_T = (2 - 2
-    mu eta_T) tau^3 G^2``: 0 where all rates are 1, else of the order of ``T^2``; the smaller, the larger one's own rate
-    is, and anybody else's.
+    mu eta_T) tau^3 G^2``. It is 0 if all rates are 1, and otherwise of the order of ``T^2``. It falls as any client's
+    rate rises.
 
     Args:
       setting: the constants.
@@ -95,8 +95,8 @@ def recovery_terms(
     """Theorem 2's ``D_T`` and ``E_T`` for every T.
 
     ``E_T = H_T sum_{t<=T} ((T + a) / (t + a))^2 (1 / gamma'_i,t + 1 / gamma'_ref,t - 2) (1 - q)^(T - t + 1)``, and
-    ``D_T`` is its mean over clients. Both stay bounded for q > 0 and are 0 for q = 1; without recovery (q = 0) and for
-    ``gamma'_ref = 1`` their sum is ``C_T``.
+    ``D_T`` is its mean over clients. Both stay bounded for q > 0 and are 0 for q = 1. Without recovery (q = 0) and with
+    ``gamma'_ref = 1``, ``D_T + E_T = C_T``.
 
     Args:
       setting: the constants.
@@ -117,9 +117,9 @@ def recovery_terms(
 
 
 def recovery_weights(setting: Setting, rounds: int, recovery: ArrayLike) -> Array:
-    """``sum_{t<=T} ((T + a) / (t + a))^2 (1 - q)^(T - t + 1)`` for T = 1 .. rounds: what q makes of the past.
+    """``sum_{t<=T} ((T + a) / (t + a))^2 (1 - q)^(T - t + 1)`` for T = 1 .. rounds: the total weight of past rounds.
 
-    Tends to ``(1 - q) / q``, from above; never more than ``recovery_limit``.
+    The weight tends to ``(1 - q) / q`` from above, and never exceeds ``recovery_limit``.
     """
     one = jnp.ones((rounds, 1))
     return _discounted(setting, one, jnp.asarray(recovery, one.dtype))[:, 0]
@@ -128,7 +128,7 @@ def recovery_weights(setting: Setting, rounds: int, recovery: ArrayLike) -> Arra
 def recovery_limit(recovery: ArrayLike, offset: ArrayLike) -> Array:
     """``sum_{l>=0} (l + 1 + a)^2 (1 - q)^(l + 1) = (1 - q) (a^2 q^2 + 2 a q - q + 2) / q^3`` for q in (0, 1].
 
-    Section D.4's bound on ``recovery_weights``, which makes ``E_T`` and ``D_T`` bounded in proposition 2.
+    This is section D.4's bound on ``recovery_weights``. Proposition 2 uses it to bound ``E_T`` and ``D_T``.
     """
     q, a = jnp.asarray(recovery, float), jnp.asarray(offset, float)
     return (1 - q) * (a**2 * q**2 + 2 * a * q - q + 2) / q**3
@@ -154,8 +154,8 @@ def recovery_bound(setting: Setting, induced: ArrayLike, reference: ArrayLike, r
     """Theorem 2's bound on ``E F(theta_i) - F*`` after T rounds, ``[rounds, M]``.
 
     ``(L/2) prod_{t<=T} (1 - 2 mu eta_t tau) ||theta_1 - theta*||^2 + (L/2) sum_{t<=T} eta_t^2 (Q + D_t + E_t)
-    prod_{l>t} (1 - 2 mu eta_l tau)`` with ``Q = 2 L tau (2 tau + 3) Gamma + 2 tau^3 G^2 + tau^2 Sigma^2``; tends to 0
-    for q > 0.
+    prod_{l>t} (1 - 2 mu eta_l tau)`` with ``Q = 2 L tau (2 tau + 3) Gamma + 2 tau^3 G^2 + tau^2 Sigma^2``. The bound
+    tends to 0 for q > 0.
 
     Args: as for ``recovery_terms``.
     """

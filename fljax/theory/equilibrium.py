@@ -1,12 +1,12 @@
-"""Where clients who respond to each other come to rest, and what they contribute there.
+"""Equilibria of the contribution game: Nash equilibria by best responses, and symmetric ones in closed form.
 
 See ``fljax.theory.game`` for the game. Source: IAFL, section 4.1 and propositions 1 and 3.
 
-What comes out differs from what proposition 3 suggests in one respect. The relative rule has more than one symmetric
-equilibrium: every total contribution from ``p*`` with ``g'(p*) = c`` (the one that the proposition constructs) to the
-one with ``g'(.) = c / N`` is one, since at a tie contributing less costs reward and contributing more earns none
-(``relative_equilibria``). Clients who raise their contributions together in small steps, from nothing, stop at the
-lowest; others end higher. Under equation (1) the place of rest does not depend on the way there.
+The results differ from proposition 3 in one respect. The relative rule has many symmetric equilibria
+(``relative_equilibria``): every total contribution x with ``g'(x)`` between ``c`` and ``c / N`` is one. At a tie, a
+client that contributes less loses reward, and a client that contributes more gains none. The proposition constructs
+the lowest equilibrium, ``g'(p*) = c``. Clients that start at zero and raise their contributions together in small steps
+stop there; other paths end at higher totals. Under equation (1) the equilibrium does not depend on the path.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ORDERS = ("sequential", "simultaneous")
 
 
 class Equilibrium(NamedTuple):
-    """Where iterated best responses ended.
+    """The result of iterated best responses.
 
     contribution: ``p``, ``[N]``.
     total: the sum of contributions.
     utility: ``[N]``.
-    gain: the largest utility that anybody could gain by deviating alone (``deviation_gains``).
+    gain: the largest utility that any client could gain by deviating alone (``deviation_gains``).
     sweeps: how often all clients responded.
-    converged: whether the last responses moved nobody by more than the tolerance.
+    converged: whether no client moved by more than the tolerance in the last sweep.
     """
 
     contribution: Array
@@ -61,24 +61,24 @@ def nash(
     sweeps: int = 500,
     tolerance: float = 1e-6,
 ) -> Equilibrium:
-    """Iterates best responses until nobody moves: then ``contribution`` is a Nash equilibrium.
+    """Iterates best responses until no client moves; ``contribution`` is then a Nash equilibrium.
 
-    It need not converge, and there may be several equilibria: read ``converged`` and ``gain``. Runs under ``jax.jit``
-    and ``jax.vmap`` (over starts, costs, ceilings, kappa).
+    The iteration need not converge, and there may be several equilibria: check ``converged`` and ``gain``. The function
+    works under ``jax.jit`` and ``jax.vmap`` (over starts, costs, ceilings, kappa).
 
     Args:
       game: the game.
-      start: contributions to begin with, ``[N]``.
-      order: "sequential": one client after the other, each knowing what those before it did; "simultaneous": all
-        at once.
-      damping: of simultaneous responses: ``p <- p + damping (response - p)``, in (0, 1]; None: ``1 / N``, with which
-        plain federated learning settles at once. More may overshoot back and forth for ever, since all see at the
-        same time that the others do much, or little.
-      sweeps: at most so many.
-      tolerance: of a client's last move, in units of contribution.
+      start: initial contributions, ``[N]``.
+      order: "sequential": clients respond one after the other, each to the newest contributions; "simultaneous": all
+        clients respond at once.
+      damping: damping of simultaneous responses: ``p <- p + damping (response - p)``, in (0, 1]; None: ``1 / N``, with
+        which plain federated learning converges at once. Larger values may oscillate for ever, since all clients
+        respond to the same contributions.
+      sweeps: the largest number of sweeps.
+      tolerance: the largest move of a client that counts as converged, in units of contribution.
 
     Raises:
-      ValueError: for another order, or contributions that are not of shape ``[N]``.
+      ValueError: if ``order`` is not a valid name, or ``start`` is not of shape ``[N]``.
     """
     if order not in ORDERS:
         raise ValueError(f"expected an order, got {order!r}; valid names are {', '.join(ORDERS)}")
@@ -119,21 +119,21 @@ def symmetric_equilibrium(
     benefit: Callable[[Array], Array] = saturating,
     upper: float = 10.0,
 ) -> Array:
-    """What each of N equal clients contributes in the symmetric equilibrium of IAFL's equation (1).
+    """The contribution of each of N equal clients in the symmetric equilibrium of IAFL's equation (1).
 
-    The root p of ``g'(x) (1 + (1 - kappa) (N - 1) s) = c`` with ``s = (p / p_ceil)^(1 - kappa)`` and ``x = p (1 + (N -
-    1) s)``. Where the left side is still above c at the ceiling, the ceiling itself, since beyond it only ``g'(x)``
-    counts; and where that is above c as well, the p above the ceiling with ``g'(N p) = c``: a ceiling that low is no
-    incentive. For c of ``g'(0)`` or more, contributing nothing is an equilibrium too, and the one that is returned may
-    be either.
+    The equilibrium is the root p of ``g'(x) (1 + (1 - kappa) (N - 1) s) = c`` with ``s = (p / p_ceil)^(1 - kappa)`` and
+    ``x = p (1 + (N - 1) s)``. If the left side is still above c at the ceiling, the equilibrium is the ceiling, since
+    only ``g'(x)`` remains beyond it. If ``g'(x)`` is above c there too, the equilibrium is the p above the ceiling with
+    ``g'(N p) = c``: such a low ceiling is no incentive. For c of ``g'(0)`` or more, zero is an equilibrium too, and
+    either one may be returned.
 
     Args:
       clients: N.
       cost: c, below ``g'(0)``.
       ceiling: ``p_ceil``, above 0.
-      kappa: in [0, 1]; 1 is plain federated learning with the total ``p*`` of one client alone.
-      benefit: g; the left side must fall to c once, as it does for the default.
-      upper: no contribution above it is considered.
+      kappa: in [0, 1]; 1 gives plain federated learning, with the total ``p*`` of one client alone.
+      benefit: g; the left side must cross c exactly once, as with the default.
+      upper: upper limit of the search for a client's contribution.
 
     Returns:
       A scalar; ``jax.vmap`` it over costs, ceilings or kappa.
@@ -156,15 +156,16 @@ def relative_equilibria(
 ) -> tuple[Array, Array]:
     """The lowest and the highest total contribution of N equal clients in a symmetric equilibrium of the relative rule.
 
-    ``g'(total) = c``: what one client alone contributes (IAFL, proposition 3), ``-log(c)`` for the default benefit; and
-    ``g'(total) = c / N``, ``-log(c) + log(N)``. Every total between them, evenly divided, is an equilibrium: at a tie
-    the slope of a client's utility is ``N g'(total) - c >= 0`` below and ``g'(total) - c <= 0`` above.
+    The lowest has ``g'(total) = c``, the contribution of one client alone (IAFL, proposition 3); the highest has
+    ``g'(total) = c / N``. For the default benefit they are ``-log(c)`` and ``-log(c) + log(N)``. Every total between
+    them, evenly divided, is an equilibrium: at a tie the slope of a client's utility is ``N g'(total) - c >= 0`` below
+    and ``g'(total) - c <= 0`` above.
 
     Args:
       clients: N.
       cost: c, any shape.
       benefit: g.
-      upper: no contribution of a client above it is considered.
+      upper: upper limit of the search for a client's contribution.
 
     Returns:
       Two arrays of the shape of ``cost``.

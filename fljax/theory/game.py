@@ -1,10 +1,10 @@
-"""Clients choose how much to contribute: what a reward rule makes of it.
+"""A game in which clients choose how much to contribute under a reward rule.
 
-Client i contributes ``p_i >= 0`` at a cost ``c_i`` per unit and is rewarded by a share ``s_i`` of what the others
-contribute. Its utility is ``u_i = g(p_i + s_i sum_{j != i} p_j) - c_i p_i`` with a benefit g that is increasing and
-concave. In plain federated learning ``s_i = 1``. IAFL's equation (1) has ``s_i = min(p_i / p_ceil, 1)^(1 - kappa)``,
-and ``p_ceil = max_j p_j`` with kappa = 0 is the relative rule that its proposition 3 warns of: both are
-``fljax.aggregators.iafl_rates``.
+Client i contributes ``p_i >= 0`` at a cost ``c_i`` per unit. In return it receives a share ``s_i`` of the others'
+contributions. Its utility is ``u_i = g(p_i + s_i sum_{j != i} p_j) - c_i p_i`` with an increasing and concave benefit
+g. In plain federated learning ``s_i = 1``. IAFL's equation (1) has ``s_i = min(p_i / p_ceil, 1)^(1 - kappa)``. The
+relative rule, which IAFL's proposition 3 warns of, has ``p_ceil = max_j p_j`` and kappa = 0.
+``fljax.aggregators.iafl_rates`` computes both.
 
 With these rules ``u_i`` is concave in ``p_i``, with a kink at the ceiling or at the largest of the others'
 contributions.
@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-POINTS = 257  # of the grid on which a best response is looked for first
-HALVINGS = 60  # of an interval: enough for double precision
+POINTS = 257  # size of the grid that brackets a best response
+HALVINGS = 60  # bisection steps: enough for double precision
 
 
 def saturating(amount: ArrayLike) -> Array:
@@ -33,14 +33,14 @@ def saturating(amount: ArrayLike) -> Array:
 
 
 class Game(NamedTuple):
-    """Who pays what, and what it is worth.
+    """A reward rule, the clients' costs and their benefit.
 
-    rates: the rule: contributions ``[N]`` to rates ``[N]``, differentiable almost everywhere. E.g.
-      ``functools.partial(fljax.aggregators.iafl_rates, ceiling=1.0, kappa=0.5)``, or ``jnp.ones_like``: plain federated
-      learning.
-    cost: ``c`` of a unit of contribution, above 0; ``[N]``, or one number for all.
+    rates: the rule, a function from contributions ``[N]`` to rates ``[N]`` that is differentiable almost everywhere,
+      e.g. ``functools.partial(fljax.aggregators.iafl_rates, ceiling=1.0, kappa=0.5)``; ``jnp.ones_like`` gives plain
+      federated learning.
+    cost: ``c``, the cost per unit of contribution, above 0; ``[N]``, or one number for all.
     benefit: g, any increasing concave function that JAX can differentiate.
-    upper: no contribution above it is considered.
+    upper: upper limit of the search for a client's contribution.
     """
 
     rates: Callable[[Array], Array]
@@ -50,15 +50,15 @@ class Game(NamedTuple):
 
 
 def plain_game(game: Game) -> Game:
-    """The same clients in plain federated learning: everybody is given everything (``s_i = 1``)."""
+    """The same game under plain federated learning: every client has rate ``s_i = 1``."""
     return game._replace(rates=jnp.ones_like)
 
 
 def rewards(game: Game, contribution: ArrayLike) -> Array:
     """``g(p_i + s_i sum_{j != i} p_j)``, ``[N]``.
 
-    Never below ``g(p_i)``, what client i has alone (individual rationality, IAFL's definition 1 and remark 1), and
-    equal to it where its rate is 0.
+    A reward is never below ``g(p_i)``, client i's benefit alone (individual rationality, IAFL's definition 1 and remark
+    1). It equals ``g(p_i)`` if ``s_i = 0``.
 
     Args:
       game: rule and benefit.
@@ -75,35 +75,35 @@ def utilities(game: Game, contribution: ArrayLike) -> Array:
 
 
 def best_responses(game: Game, contribution: ArrayLike) -> Array:
-    """``argmax_x u_i(x, p_-i)`` for every client, ``[N]``: what each would contribute, given what the others do.
+    """``argmax_x u_i(x, p_-i)`` for every client, ``[N]``: each client's best contribution, given the others'.
 
-    A grid on ``[0, upper]`` tells where the highest utility is; there the sign of the slope is bisected. That finds an
-    optimum at a kink as well as a smooth one, and its place to rounding, where a comparison of utilities would know it
-    to half the digits only. Of several optima that differ by less than rounding any may be returned. For a utility that
-    is not concave the grid has to separate its hills: it has 257 points.
+    A grid on ``[0, upper]`` brackets the highest utility; bisection on the sign of the slope refines it. Bisection
+    finds smooth optima and kinks to rounding precision. (Comparing utilities would give only half the digits.) If
+    several optima differ by less than rounding, any of them may be returned. If a utility is not concave, the grid of
+    257 points must separate its maxima.
 
     Args:
       game: the game.
-      contribution: ``p``, ``[N]``; client i's own entry does not matter to its response.
+      contribution: ``p``, ``[N]``; client i's own entry does not affect its response.
     """
     p = _vector(contribution)
     return jax.vmap(lambda player: best_response(game, p, player))(jnp.arange(len(p)))
 
 
 def best_response(game: Game, contribution: Array, player: ArrayLike) -> Array:
-    """``best_responses`` of one client, whose position ``player`` may be traced."""
+    """The best response of the client at position ``player``, which may be traced."""
     utility = _of(game, contribution, player)
     grid = jnp.linspace(0, game.upper, POINTS, dtype=contribution.dtype)
     best = jnp.argmax(jax.vmap(utility)(grid))
     low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, POINTS - 1)]
-    # Forwards: a derivative of someone else's rate that is infinite (at a contribution of 0) then stays with its owner.
+    # Forward mode: an infinite derivative of another client's rate (at a contribution of 0) stays with that client.
     return descent(lambda own: jax.jvp(utility, (own,), (jnp.ones_like(own),))[1], low, high)
 
 
 def descent(slope: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """Where ``slope`` falls below 0 between ``low`` and ``high``: at once where it does so at ``low``.
+    """The point between ``low`` and ``high`` at which ``slope`` falls below 0, by bisection.
 
-    Exactly ``low`` where no slope inside is above 0, so that an optimum at 0 is 0.
+    The result is exactly ``low`` if the slope is nowhere above 0, so an optimum at 0 is exactly 0.
     """
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -116,16 +116,16 @@ def descent(slope: Callable[[Array], Array], low: Array, high: Array) -> Array:
 
 
 def solo_contribution(game: Game) -> Array:
-    """``p*`` with ``g'(p*) = c``: what a client without a federation contributes; of the shape of ``cost``.
+    """``p*`` with ``g'(p*) = c``: the contribution of a client without a federation; in the shape of ``cost``.
 
-    ``-log(c)`` for the default benefit, 0 where ``c >= g'(0)``.
+    It is ``-log(c)`` for the default benefit, and 0 if ``c >= g'(0)``.
     """
     cost = jnp.asarray(game.cost, float)
     return contribution_at(game.benefit, cost, game.upper)
 
 
 def contribution_at(benefit: Callable[[Array], Array], price: ArrayLike, upper: ArrayLike) -> Array:
-    """The x in ``[0, upper]`` with ``benefit'(x) = price``, of the shape of ``price``; an end where there is none."""
+    """The x in ``[0, upper]`` with ``benefit'(x) = price``, in the shape of ``price``; an end if there is none."""
     price = jnp.asarray(price, float)
     slope = jax.vmap(jax.grad(benefit))
     flat = price.reshape(-1)
@@ -134,14 +134,14 @@ def contribution_at(benefit: Callable[[Array], Array], price: ArrayLike, upper: 
 
 
 def deviation_gains(game: Game, contribution: ArrayLike, *, points: int = 1001) -> Array:
-    """How much utility each client could gain by changing its own contribution alone, ``[N]``, at least 0.
+    """The utility that each client could gain by changing its own contribution alone, ``[N]``, at least 0.
 
-    Over a grid of ``points`` on ``[0, upper]`` and over its ``best_responses``, so that nothing hangs on either.
+    The maximum is taken over a grid on ``[0, upper]`` and over ``best_responses``, so it does not rely on either alone.
 
     Args:
       game: the game.
       contribution: ``p``, ``[N]``.
-      points: of the grid.
+      points: number of grid points.
     """
     p = _vector(contribution)
     now = utilities(game, p)
@@ -156,12 +156,12 @@ def deviation_gains(game: Game, contribution: ArrayLike, *, points: int = 1001) 
 
 
 def is_equilibrium(game: Game, contribution: ArrayLike, *, tolerance: float = 1e-5, points: int = 1001) -> Array:
-    """Whether nobody gains more than ``tolerance`` by deviating alone: a Nash equilibrium, as far as a grid can tell.
+    """Whether no client gains more than ``tolerance`` by deviating alone: a Nash equilibrium to the grid's resolution.
 
     Args:
       game: the game.
       contribution: ``p``, ``[N]``.
-      tolerance: in units of utility; single precision knows utilities of about 1 to 1e-7.
+      tolerance: in units of utility; single precision resolves utilities of about 1 to 1e-7.
       points: see ``deviation_gains``.
 
     Returns:

@@ -1,20 +1,19 @@
-"""Two clusters of clients estimate a mean each: alone, all together, or with their own cluster.
+"""Clients in two clusters estimate a mean each: alone, all together, or with their own cluster.
 
-Client m sees ``N_m`` samples of ``N(theta_m, s^2)`` and wants to know ``theta_m``. The true means are drawn
-independently, from ``N(b_1, v)`` in the first cluster (``M_1`` clients) and ``N(b_2, v)`` in the second (``M_2``), M
-clients in all. So v says how much the clients of a cluster differ, and ``b_1 - b_2`` how much the clusters do. An
-estimate t has the error ``E (t - theta_m)^2``. It is a weighted mean ``sum_j a_j zbar_j`` of the clients' averages
-``zbar_j``: with ``a_m = 1`` (local), ``a_j = N_j / sum_j N_j`` (federated), or the same over m's cluster alone.
+Client m has ``N_m`` samples of ``N(theta_m, s^2)`` and estimates ``theta_m``. The true means are drawn independently,
+from ``N(b_1, v)`` in the first cluster (``M_1`` clients) and ``N(b_2, v)`` in the second (``M_2``), M clients in all.
+So v is the variance within a cluster, and ``b_1 - b_2`` is the difference between the clusters. An estimate t has the
+error ``E (t - theta_m)^2``. It is a weighted mean ``sum_j a_j zbar_j`` of the clients' averages ``zbar_j``: with
+``a_m = 1`` (local), ``a_j = N_j / sum_j N_j`` (federated), or the same over m's cluster alone.
 
-Given ``theta_m`` and a flat prior on the b's, ``theta_j ~ N(theta_m, 2v)`` for m's own cluster, and the mean is shifted
-by the difference of the b's for the other; these are correlated, as all depend on m's own deviation from b. Hence the
-factor ``(1 - a_m)^2 v`` below.
+Given ``theta_m`` and a flat prior on the b's, ``theta_j ~ N(theta_m, 2v)`` in m's own cluster. In the other cluster the
+mean is shifted by the difference of the b's. The ``theta_j`` are correlated, as all depend on m's deviation from b.
+Hence the term ``(1 - a_m)^2 v`` below.
 
-Lengths are plain numbers; variances and errors are their squares.
+Lengths are plain numbers; variances and errors are squares of lengths.
 
 Source: IP-FL, section 3 (equations 3 to 6, derived anew) and, for the grouping of clients, proposition 1 and its proof.
-Note: were the ``theta_j`` taken for independent given ``theta_m``, ``2 v sum_{j != m} a_j^2`` would stand where here
-both terms in v do.
+Note: if the ``theta_j`` were independent given ``theta_m``, ``2 v sum_{j != m} a_j^2`` would replace both terms in v.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ Array = np.ndarray
 
 
 class MixtureErrors(NamedTuple):
-    """Squared errors of the three estimates: expected ones by client, or simulated ones by run.
+    """Squared errors of the three estimates: expected errors by client, or simulated errors by run.
 
-    local: of a client's own average.
-    federated: of the mean over all samples.
-    cluster: of the mean over the samples of the client's cluster.
+    local: errors of a client's own average.
+    federated: errors of the mean over all samples.
+    cluster: errors of the mean over the samples of the client's cluster.
     """
 
     local: Array
@@ -44,11 +43,12 @@ class MixtureErrors(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """Where clients end up that move to the nearest centroid until nobody wants to.
+    """The result of ``reassign``: the final clusters and centroids.
 
     membership: ``[M]``, the cluster of every client.
-    centroids: ``[C, d]``, the means of their members; where a cluster was never joined, NaN.
-    errors: ``[steps]``, the total squared distance to the centroids: at first and after every step. Strictly falling.
+    centroids: ``[C, d]``, the means of the clusters' members; NaN for a cluster that never had a member.
+    errors: ``[steps]``, the total squared distance to the centroids before the first step and after each step. Strictly
+      decreasing.
     """
 
     membership: Array
@@ -67,11 +67,11 @@ def mixture_errors(
     """Expected squared errors of every client, for clients of any sizes.
 
     ``e_loc = s^2 / N_m`` and, with ``a_j = N_j / sum_j N_j``, ``e_fed = (1 - a_m)^2 v + v sum_{j != m} a_j^2 + (sum_{j
-    elsewhere} a_j)^2 (b_1 - b_2)^2 + s^2 / sum_j N_j``; ``e_clu`` is the same over m's own cluster, where nobody is
-    elsewhere.
+    elsewhere} a_j)^2 (b_1 - b_2)^2 + s^2 / sum_j N_j``, where "elsewhere" is the other cluster. ``e_clu`` is the same
+    over m's own cluster, without the term in ``b_1 - b_2``.
 
     Args:
-      sizes: ``N``, ``[M]``, samples of every client; above 0.
+      sizes: ``N``, ``[M]``, number of samples of every client; above 0.
       membership: ``[M]``, 0 or 1: the cluster of every client.
       within_variance: v.
       difference: ``b_1 - b_2``.
@@ -113,14 +113,14 @@ def equal_mixture_errors(
     difference: ArrayLike,
     noise_variance: ArrayLike,
 ) -> MixtureErrors:
-    """Expected squared errors of a client where all have N samples: ``mixture_errors`` in closed form.
+    """Expected squared errors of a client if every client has N samples: ``mixture_errors`` in closed form.
 
     ``e_loc = s^2 / N``, ``e_fed = (1 - 1/M) v + (M_2 / M)^2 (b_1 - b_2)^2 + s^2 / (M N)`` and ``e_clu = (1 - 1/M_1) v +
     s^2 / (M_1 N)``. So the cluster beats the federation iff ``(M_2 / M)^2 (b_1 - b_2)^2 > (1/M_1 - 1/M) (s^2 / N -
-    v)``, and however many samples there are, ``e_fed`` does not vanish.
+    v)``. ``e_fed`` does not vanish as N grows.
 
     Args:
-      own: ``M_1``, clients in the client's own cluster, itself among them.
+      own: ``M_1``, number of clients in the client's own cluster, including the client.
       other: ``M_2``, clients in the other cluster.
       samples: N of every client.
       within_variance: v.
@@ -144,10 +144,10 @@ def equal_mixture_errors(
 
 
 def cluster_gain(own: ArrayLike, samples: ArrayLike, *, within_variance: ArrayLike, noise_variance: ArrayLike) -> Array:
-    """``e_loc - e_clu = (1 - 1/M_1) (s^2 / N - v)``: what a cluster of equal clients is worth to each of them.
+    """``e_loc - e_clu = (1 - 1/M_1) (s^2 / N - v)``: the gain of each client from a cluster of equal clients.
 
-    Above 0 iff ``v < s^2 / N``; then the more, the more clients the cluster has. It grows with the noise and falls with
-    the clients' difference.
+    The gain is positive iff ``v < s^2 / N``, and then grows with the number of clients in the cluster. It rises with
+    the noise ``s^2`` and falls with v.
 
     Args and result: as for ``equal_mixture_errors``.
 
@@ -168,29 +168,29 @@ def simulate_mixture(
     noise_variance: float,
     runs: int,
 ) -> MixtureErrors:
-    """Squared errors of one client's three estimates, drawn anew in every run: their mean is ``mixture_errors``.
+    """Simulated squared errors of one client's three estimates; their expectation is ``mixture_errors``.
 
-    Drawn given ``theta_m = 0`` (any other would do): its cluster's ``b ~ N(theta_m, v)``, as the flat prior has it, the
-    other cluster's b at the given distance, every other ``theta_j ~ N(b, v)`` about the b of its cluster, and averages
-    ``zbar_j ~ N(theta_j, s^2 / N_j)``.
+    ``theta_m`` is 0 without loss of generality. Each run draws ``b ~ N(theta_m, v)`` for m's cluster (from the flat
+    prior), places the other cluster's b at the given difference, and draws every other ``theta_j ~ N(b, v)`` with the b
+    of j's cluster, and the averages ``zbar_j ~ N(theta_j, s^2 / N_j)``.
 
     Args:
-      key: of ``jax.random``.
+      key: a key of ``jax.random``.
       sizes, membership, within_variance, difference, noise_variance: as for ``mixture_errors``.
-      client: m, whose error is simulated.
-      runs: how often.
+      client: m, the client whose errors are simulated.
+      runs: number of runs.
 
     Returns:
       Arrays ``[runs]``.
 
     Raises:
-      ValueError: as ``mixture_errors``, or if there is no such client.
+      ValueError: as ``mixture_errors``, or if ``client`` is out of range.
     """
     n, group = _clients(sizes, membership, within_variance, noise_variance)
     if not 0 <= client < len(n):
         raise ValueError(f"expected a client from 0 to {len(n) - 1}, got {client!r}")
     together = group == group[client]
-    shift = np.where(together, 0.0, difference if group[client] else -difference)  # of a client's b from m's
+    shift = np.where(together, 0.0, difference if group[client] else -difference)  # b of a client's cluster minus m's
     is_client = np.arange(len(n)) == client
     own = np.where(together, n, 0.0)
     weights = np.stack([is_client, n / n.sum(), own / own.sum()])
@@ -204,7 +204,7 @@ def simulate_mixture(
 def _runs(
     key: jax.Array, is_client: jax.Array, weights: jax.Array, shift: jax.Array, noise: jax.Array, spread: jax.Array
 ) -> jax.Array:
-    """``[runs, 3]`` from weights ``[3, M]`` and, by client, the shift of b and the deviation of the average."""
+    """Squared errors ``[runs, 3]``; ``weights`` is ``[3, M]``, ``shift`` (of b) and ``noise`` are by client."""
     of_cluster, of_clients, of_samples = jax.random.split(key, 3)
     theta = shift + spread * (jax.random.normal(of_cluster) + jax.random.normal(of_clients, shift.shape))
     averages = jnp.where(is_client, 0.0, theta) + noise * jax.random.normal(of_samples, shift.shape)
@@ -212,14 +212,14 @@ def _runs(
 
 
 def reassign(points: ArrayLike, membership: ArrayLike, *, clusters: int) -> Reassignment:
-    """Clients move to the nearest centroid, centroids to the mean of their members, until no client moves.
+    """Moves clients to the nearest centroid and centroids to the mean of their members, until no client moves.
 
-    Neither move makes ``sum_m ||x_m - c_{g(m)}||^2`` larger, and there are finitely many ways to group the clients: so
-    it ends. A client whose own centroid is as near as any other stays; an empty cluster keeps its last centroid.
+    Neither move increases ``sum_m ||x_m - c_{g(m)}||^2``, and there are finitely many groupings, so the iteration ends.
+    A client stays if no other centroid is nearer than its own. An empty cluster keeps its last centroid.
 
     Args:
-      points: ``x``, ``[M]`` or ``[M, d]``: what clients are grouped by.
-      membership: ``[M]`` in 0 .. clusters - 1, where they start.
+      points: ``x``, ``[M]`` or ``[M, d]``: one point for each client.
+      membership: ``[M]`` in 0 .. clusters - 1, the initial clusters.
       clusters: C.
 
     Raises:
@@ -243,7 +243,7 @@ def reassign(points: ArrayLike, membership: ArrayLike, *, clusters: int) -> Reas
         moved = np.where(distance.min(-1) < mine, distance.argmin(-1), group)
         means = _means_of(x, moved, centroids)
         error = _total(x, moved, means)
-        # Asking for less also ends what only rounding keeps moving.
+        # Requiring a strict decrease also stops moves that are due to rounding alone.
         if not error < errors[-1]:
             return Reassignment(group, centroids, np.array(errors))
         group, centroids = moved, means

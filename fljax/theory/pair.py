@@ -1,16 +1,16 @@
-"""Two clients estimate a mean each: how many are better off with FedAvg's model, and with INCFL's?
+"""Two clients estimate a mean each: the share that is better off with FedAvg's model, and with INCFL's.
 
 The true means are ``theta_1`` and ``theta_2 = theta_1 + 2 gamma_global``. Client k knows its local mean
-``thetahat_k ~ N(theta_k, gamma^2)``, which is its standalone model too: its gap is ``(w - thetahat_k)^2``. It is
+``thetahat_k ~ N(theta_k, gamma^2)``, which is also its standalone model. Its gap is ``(w - thetahat_k)^2``. Client k is
 incentivised iff ``(w - theta_k)^2 < (thetahat_k - theta_k)^2``. The incentivised participation rate (IPR) is the share
-of such clients.
+of incentivised clients.
 
-Lengths are plain numbers and cannot be rescaled: the sigmoid is applied to their squares.
+Lengths are plain numbers and cannot be rescaled, since the sigmoid is applied to squared lengths.
 
 Source: "To federate or not to federate: incentivizing client participation in federated learning" (INCFL), section B.1
-with its proofs, and section E. Deviation: a minimum's distance from a local mean is kept as a logarithm. It falls like
-``exp(-4 half_distance^2)``, so that ``w`` itself soon rounds to the local mean. Then w compares as "not better", and a
-simulation seems to refute the theorem.
+with its proofs, and section E. Deviation: a minimum's distance from a local mean is stored as a logarithm. The distance
+falls like ``exp(-4 half_distance^2)``, so ``w`` itself soon rounds to the local mean. A simulation with the rounded w
+would find "not better" and seem to refute the theorem.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COMPARISONS = ("signs", "losses")
 class Estimate(NamedTuple):
     """A simulated IPR.
 
-    mean: over runs, in [0, 1].
-    standard_error: of ``mean``.
+    mean: the mean over runs, in [0, 1].
+    standard_error: the standard error of ``mean``.
     clients: ``[K]``, the share of runs in which each client is incentivised; its mean is ``mean``.
     """
 
@@ -42,11 +42,11 @@ class Estimate(NamedTuple):
 
 
 class LocalMinimum(NamedTuple):
-    """A local minimum of INCFL's objective: ``w = thetahat_1 + distance``, towards client 2. So is its mirror image.
+    """A local minimum of INCFL's objective, ``w = thetahat_1 + distance`` towards client 2; so is its mirror image.
 
     log_distance: ``log(distance)``; accurate at any separation.
-    distance: 0 where it is below the smallest float.
-    is_average: whether it is the average of the local means.
+    distance: 0 if the distance is below the smallest float.
+    is_average: whether the minimum is the average of the local means.
     """
 
     log_distance: Array
@@ -57,7 +57,7 @@ class LocalMinimum(NamedTuple):
 def log_pull(log_distance: ArrayLike) -> Array:
     """``log g(x)`` at ``x = exp(log_distance)``, with ``g(x) = q(x^2) x`` and ``q = sigma (1 - sigma)``.
 
-    Half the slope of ``sigma(x^2)``: how strongly a client whose local mean is x away pulls the model.
+    g is half the slope of ``sigma(x^2)``: the pull on the model of a client whose local mean is x away.
     """
     square = np.exp(2 * np.asarray(log_distance, np.float64))
     return log_distance - square - 2 * np.log1p(np.exp(-square))
@@ -70,10 +70,10 @@ def _steepness(distance: ArrayLike) -> Array:
 
 
 def separation_point() -> float:
-    """The half distance of the local means up to which their average is a minimum: 1.0215806...
+    """The largest half distance of the local means at which the average is a minimum: 1.0215806...
 
-    The root of ``2 h^2 tanh(h^2 / 2) = 1`` (INCFL, lemma B.3, which rounds it to 1.022). A client's pull is strongest
-    at this distance.
+    It is the root of ``2 h^2 tanh(h^2 / 2) = 1`` (INCFL, lemma B.3, rounded there to 1.022). A client's pull is
+    strongest at this distance.
     """
     return optimize.root_scalar(_steepness, bracket=(0.5, 2.0), xtol=1e-15).root
 
@@ -86,9 +86,9 @@ def average_is_minimum(half_distance: ArrayLike) -> Array:
 def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
     """A local minimum of ``sigma((w - thetahat_1)^2) + sigma((w - thetahat_2)^2)``.
 
-    Up to ``separation_point()`` that is the average. Beyond it the average is a maximum, and there are two minima,
-    mirror images of each other, each next to a local mean: the root of ``g(x) = g(2 half_distance - x)``. (For half
-    distances from 1.0138 to 1.0216 these exist beside the average; the average is returned.)
+    Up to ``separation_point()`` the minimum is the average. Beyond this point the average is a maximum, and there are
+    two minima, mirror images of each other, each next to a local mean: the root of ``g(x) = g(2 half_distance - x)``.
+    (For half distances from 1.0138 to 1.0216 all three minima exist; the average is returned.)
 
     Args:
       half_distance: ``|thetahat_2 - thetahat_1| / 2``, any shape.
@@ -103,7 +103,7 @@ def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
     if not np.all((half >= 0) & np.isfinite(half)):
         raise ValueError(f"expected finite half distances of at least 0, got {half_distance!r}")
     is_average = average_is_minimum(half)
-    apart = np.where(is_average, 2.0, half)  # any value that can be solved
+    apart = np.where(is_average, 2.0, half)  # 2.0 is a placeholder that can be solved
 
     def surplus(log_x: Array) -> Array:
         return log_pull(log_x) - log_pull(np.log(2 * apart - np.exp(log_x)))
@@ -112,8 +112,8 @@ def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
         x = np.exp(log_x)
         return _steepness(x) + x * _steepness(2 * apart - x) / (2 * apart - x)
 
-    # Left of the root, since q <= 1/4 and the far client, nearer than 2 half, pulls more than at 2 half. The surplus is
-    # increasing and concave up to the root: Newton's steps do not pass it.
+    # The start is left of the root, since q <= 1/4 and the far client, nearer than 2 half, pulls more than at 2 half.
+    # The surplus is increasing and concave up to the root, so Newton's steps do not overshoot.
     start = log_pull(np.log(2 * apart)) + np.log(4)
     root = optimize.newton(surplus, start, fprime=slope, maxiter=100)
     with np.errstate(divide="ignore"):
@@ -125,9 +125,9 @@ def fedavg_ipr(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
     """Exact E[IPR] of FedAvg's model, the average of both local means.
 
     ``Phi(sqrt(2) r) Phi(-sqrt(2) r) + 2 T(sqrt(2/5) r, 3)`` with ``r = gamma_global / gamma``, Phi the normal
-    distribution function and T Owen's function; ``1/2 + arcsin(1/sqrt(5)) / pi`` at 0. The reason: client 1 is
-    incentivised iff X Y < 0 with ``X = w - thetahat_1`` and ``Y = w + thetahat_1 - 2 theta_1``. These are jointly
-    normal, with means ``gamma_global`` and, in units of ``gamma^2``, variances 1/2 and 5/2 and covariance -1/2.
+    distribution function and T Owen's function; ``1/2 + arcsin(1/sqrt(5)) / pi`` at 0. Proof: client 1 is incentivised
+    iff X Y < 0 with ``X = w - thetahat_1`` and ``Y = w + thetahat_1 - 2 theta_1``. X and Y are jointly normal, with
+    means ``gamma_global`` and, in units of ``gamma^2``, variances 1/2 and 5/2 and covariance -1/2.
 
     Args:
       gamma_global: half the distance of the true means, any shape.
@@ -143,7 +143,7 @@ def fedavg_ipr(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
 
 
 def fedavg_ipr_bound(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
-    """``2 exp(-gamma_global^2 / (5 gamma^2))``, no less than FedAvg's E[IPR] (INCFL, lemma B.1).
+    """``2 exp(-gamma_global^2 / (5 gamma^2))``, an upper bound on FedAvg's E[IPR] (INCFL, lemma B.1).
 
     Arguments and errors: as ``fedavg_ipr``.
     """
@@ -152,7 +152,7 @@ def fedavg_ipr_bound(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
 
 
 def incfl_ipr_bound(gamma: ArrayLike = 1.0) -> Array:
-    """``exp(-1 / gamma^2) / 16``, no more than INCFL's E[IPR] at any ``gamma_global`` (INCFL, theorem B.1).
+    """``exp(-1 / gamma^2) / 16``, a lower bound on INCFL's E[IPR] at any ``gamma_global`` (INCFL, theorem B.1).
 
     Raises:
       ValueError: if ``gamma``, the standard deviation of a local mean, is not above 0.
@@ -169,11 +169,11 @@ def incfl_ipr(
     Args:
       gamma_global: half the distance of the true means.
       gamma: standard deviation of a local mean.
-      runs: pairs of local means drawn.
-      seed: of ``numpy.random.default_rng``.
-      compare: how clients compare. With ``d = w - thetahat_k``, "signs" asks for ``d (d + 2 (thetahat_k - theta_k)) <
-        0`` through the sign of d, which is always known; "losses" forms ``w`` and compares ``(w - theta_k)^2`` as
-        anybody would, and is wrong from ``gamma_global`` of about 3 on: w rounds to a local mean.
+      runs: number of drawn pairs of local means.
+      seed: seed for ``numpy.random.default_rng``.
+      compare: the test for an incentivised client. With ``d = w - thetahat_k``, "signs" tests ``d (d + 2 (thetahat_k -
+        theta_k)) < 0`` with the sign of d, which is always known. "losses" computes ``w`` and compares ``(w -
+        theta_k)^2`` directly; it is wrong for ``gamma_global`` above about 3, where w rounds to a local mean.
 
     Raises:
       ValueError: if ``gamma_global`` is negative, ``gamma`` not above 0, ``runs`` below 2, or ``compare`` unknown.
@@ -190,21 +190,21 @@ def incfl_ipr(
     x = minimum.distance[:, None]
     side = np.sign(apart)
     if compare == "losses":
-        # Axes: run, the client that the minimum is next to, client.
+        # Axes: run, client next to the minimum, compared client.
         w = (local + side * x)[:, :, None]
         better = (w - theta) ** 2 < (local - theta)[:, None, :] ** 2
         return estimate(better.mean(1))
-    # A client's d points to the other one: x when the minimum is its own, the rest of the way when it is the other's.
+    # A client's d points to the other client. Its length is x at the client's own minimum, else the rest of the way.
     own = x + 2 * side * error < 0
     other = np.abs(apart) - x + 2 * side * error < 0
     return estimate((own + other.astype(float)) / 2)
 
 
 def incfl_ipr_exact(gamma_global: float, gamma: float = 1.0) -> float:
-    """E[IPR] of INCFL's model by quadrature: what ``incfl_ipr`` tends to with many runs.
+    """E[IPR] of INCFL's model by quadrature: the limit of ``incfl_ipr`` with many runs.
 
-    ``D = thetahat_2 - thetahat_1`` fixes the minimum beside client 1, at a distance x, and is independent of
-    ``thetahat_1 + thetahat_2``. So, given D and with s its sign, client 1 is incentivised with probability
+    ``D = thetahat_2 - thetahat_1`` determines the minimum next to client 1, at a distance x, and is independent of
+    ``thetahat_1 + thetahat_2``. So, given D and its sign s, client 1 is incentivised with probability
     ``Phi((|D| - 2 s gamma_global - x) / (sqrt(2) gamma))`` and client 2 with
     ``Phi((x - 2 s gamma_global) / (sqrt(2) gamma))``; both are averaged over ``D ~ N(2 gamma_global, 2 gamma^2)``. By
     symmetry the other minimum gives the same.
@@ -226,14 +226,14 @@ def incfl_ipr_exact(gamma_global: float, gamma: float = 1.0) -> float:
         density = np.exp(-np.square((difference - centre) / spread) / 2) / (np.sqrt(2 * np.pi) * spread)
         return density * both / 2
 
-    # In pieces: the minimum jumps at the separation point, on either side of 0.
+    # Integrate in pieces, as the minimum jumps at the separation point on either side of 0.
     jump = 2 * separation_point()
     edges = np.clip([-np.inf, -jump, 0, jump, np.inf], centre - 10 * spread, centre + 10 * spread)
     return float(sum(integrate.fixed_quad(integrand, a, b, n=200)[0] for a, b in pairwise(edges) if a < b))
 
 
 def estimate(incentivised: Array) -> Estimate:
-    """From ``[runs, K]``: 1 or 0, or a mean of these over equally likely minima."""
+    """The estimate from ``[runs, K]``: 1 if a client is incentivised, else 0, or means over equally likely minima."""
     share = incentivised.mean(-1)
     return Estimate(float(share.mean()), float(share.std(ddof=1) / np.sqrt(len(share))), incentivised.mean(0))
 
@@ -247,6 +247,6 @@ def check_spreads(gamma_global: ArrayLike, gamma: ArrayLike) -> None:
 
 
 def check_runs(runs: int) -> None:
-    """Raises ValueError where there are too few runs for a standard error."""
+    """Raises ValueError if there are too few runs for a standard error."""
     if runs < 2:
         raise ValueError(f"expected at least 2 runs, got {runs!r}")

@@ -1,15 +1,15 @@
-"""IAFL on quadratics: how errors travel from client to client, and what recovery does about it.
+"""IAFL on quadratics: the propagation of errors between clients, and the effect of model recovery.
 
-Client k has ``F_k(x) = ||x - c_k||^2 / 2``, so the optimum of the mean is ``cbar``, the mean of the centres. It takes
-tau steps of gradient descent at the rate ``eta_t = 1 / (tau (t + a))``, which move its model by
-``((1 - eta_t)^tau - 1) (theta_k - c_k)``; only the drawn subsets and recoveries are random.
+Client k has ``F_k(x) = ||x - c_k||^2 / 2``, so the optimum of the mean is ``cbar``, the mean of the centres. Client k
+takes tau steps of gradient descent at the rate ``eta_t = 1 / (tau (t + a))``, which move its model by
+``((1 - eta_t)^tau - 1) (theta_k - c_k)``. Only the drawn subsets and the recoveries are random.
 
-What to expect. With all rates 1 all models are equal: FedAvg, which converges. With any rate below 1 and no recovery
-they part. Since a client's own update is always in its reward, the expected update is
-``A (c - theta)`` with a matrix A that leans towards the diagonal; where A is invertible the only place of rest is
-``theta_k = c_k``, everybody's own optimum. Models approach ``cbar`` first and then drift there, the slower the larger
-the rates: the error falls, stays above 0, and grows again. Recovery pulls models back to the reference, and
-with falling learning rates all errors tend to 0.
+If all rates are 1, all models are equal, as in FedAvg, and converge. If any rate is below 1 and there is no recovery,
+the models diverge from each other. A client's reward always includes its own update, so the expected update is
+``A (c - theta)`` with a matrix A that favours the diagonal. If A is invertible, the only fixed point is
+``theta_k = c_k``, each client's own optimum. Models first approach ``cbar`` and then drift to ``c_k``, more slowly at
+larger rates: the error falls, stays above 0, and grows again. Recovery pulls models back to the reference model; with
+falling learning rates all errors then tend to 0.
 
 Source: IAFL, Algorithm 1, Procedure 2 and theorems 1 and 2, on functions that are ours.
 """
@@ -31,8 +31,8 @@ class Errors(NamedTuple):
     """Squared distances to the optimum after every round.
 
     clients: ``||theta_k - cbar||^2``, ``[repetitions, rounds, M]``.
-    reference: of the reference model, ``[repetitions, rounds]``.
-    models: the clients' last models, ``[repetitions, M, d]``.
+    reference: the same for the reference model, ``[repetitions, rounds]``.
+    models: the clients' final models, ``[repetitions, M, d]``.
     """
 
     clients: Array
@@ -55,23 +55,24 @@ def quadratic_errors(
 ) -> Errors:
     """Runs IAFL on ``F_k(x) = ||x - c_k||^2 / 2`` several times, each with its own subsets and recoveries.
 
-    In a round every client takes the reference model with probability q, else keeps its own, and sends the move of tau
-    local steps; its reward is the mean of its own and of ``ceil(gamma_k (M - 1))`` others' moves, drawn anew.
+    In each round, every client replaces its model by the reference model with probability q, and sends its update of
+    tau local steps. Its reward is the mean of its own update and the updates of ``ceil(gamma_k (M - 1))`` other
+    clients, drawn anew in each round.
 
     Args:
-      key: of ``jax.random``.
+      key: a key of ``jax.random``.
       centres: ``c_k``, ``[M, d]``, or ``[repetitions, M, d]``.
-      rates: gamma of every client, ``[M]`` in [0, 1]; may be traced, as may ``recovery`` and ``offset``.
+      rates: gamma of every client, ``[M]`` in [0, 1]. ``rates``, ``recovery`` and ``offset`` may be traced.
       rounds: T.
-      repetitions: side by side.
+      repetitions: number of runs, computed side by side.
       recovery: q in [0, 1].
-      reference: whose rate the reference model has: "max" or "median".
+      reference: "max" or "median": the reference model has this statistic of the rates as its rate.
       local_steps: tau.
-      offset: a, so that ``eta_t = 1 / (tau (t + a))``; theorem 1 asks for ``4 (tau + 1) / tau``.
-      start: where all models begin, ``[d]`` or one number.
+      offset: a in ``eta_t = 1 / (tau (t + a))``; theorem 1 requires ``4 (tau + 1) / tau``.
+      start: the initial model of all clients, ``[d]`` or one number.
 
     Raises:
-      ValueError: if the shapes of ``centres`` and ``rates`` do not agree, or for another reference.
+      ValueError: if the shapes of ``centres`` and ``rates`` do not agree, or ``reference`` is not a valid name.
     """
     c, gamma = jnp.asarray(centres, float), jnp.asarray(rates, float)
     if c.ndim not in (2, 3) or gamma.shape != (c.shape[-2],) or (c.ndim == 3 and len(c) != repetitions):
@@ -96,10 +97,11 @@ def expected_models(
     offset: ArrayLike = 8.0,
     start: ArrayLike = 0.0,
 ) -> Array:
-    """``E theta_k`` after every round, exactly: the mean over all draws of what ``quadratic_errors`` simulates.
+    """``E theta_k`` after every round: the exact expectation of the models that ``quadratic_errors`` simulates.
 
-    Moves are linear in the models, and subsets do not depend on them. So the mean obeys the same recursion with each
-    subset's expectation in its place: ``1 / |S_k|`` for oneself and ``(|S_k| - 1) / (|S_k| (M - 1))`` for each other.
+    Updates are linear in the models, and subsets do not depend on the models. So the expectation obeys the same
+    recursion with expected weights: ``1 / |S_k|`` for client k and ``(|S_k| - 1) / (|S_k| (M - 1))`` for each other
+    client.
 
     Args: as for ``quadratic_errors``; ``centres`` are ``[M, d]``.
 
@@ -166,7 +168,7 @@ def _rounds(rounds: int, like: Array) -> Array:
 
 
 def _reach(t: Array, offset: Array, steps: int) -> Array:
-    """How much of the way to its centre a client goes in round t."""
+    """The fraction of the distance to its centre that a client moves in round t."""
     return 1 - (1 - 1 / (steps * (t + offset))) ** steps
 
 

@@ -1,8 +1,8 @@
-"""Local training of one client: batching, the step, and the loop that joins them.
+"""Local training of one client: batches, the step, and the loop over batches.
 
-Batching (``draw``) is separate from the step (``descend``), so that algorithms with steps of their own (three batches,
-an inner problem) reuse the batches. All of it is written for ONE client with a padded index list; the result equals the
-unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows carry no weight.
+Batching (``draw``) is separate from the loop (``descend``), so that algorithms with other steps (three batches, an
+inner problem) reuse the batches. The functions are written for ONE client with a padded index list. Results equal the
+unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows have weight zero.
 """
 
 from fljax.training.batches import SHORTEST as SHORTEST

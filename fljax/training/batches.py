@@ -1,4 +1,4 @@
-"""Batches of one client: which rows of its index list each step reads, and reading them."""
+"""Batches of one client: drawing positions in its index list, and reading the rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jaxtyping import Array, Bool, Int, Key
 from fljax.training.settings import Local
 from fljax.types import Subset, Task
 
-# Index lists are shuffled in arrays of their capacity, a quarter of it, and so on while not shorter than this.
+# Index lists are shuffled in arrays of their capacity, a quarter of it, and so on; no array is shorter than this.
 SHORTEST = 192
 # JAX indexes arrays with 32-bit integers.
 LARGEST_ARRAY = 2**31 - 1
 
 
 class Batches(NamedTuple):
-    """The batches of one client in one round, as positions in its own index list; T is the static maximum of steps."""
+    """The batches of one client in one round, as positions in its index list; T is the static maximum of steps."""
 
     position: Int[Array, "T b"]
     mask: Bool[Array, "T b"]
-    steps: Int[Array, ""] | None  # how many of the T steps are real; None: all of them, for every client
+    steps: Int[Array, ""] | None  # the number of real steps among the T; None: all T, for every client
 
 
 def fetch(
@@ -34,9 +34,9 @@ def fetch(
     Args:
       task: gives ``prepare``.
       subset: index list into the shared examples.
-      position: ``[b]`` positions in the index list; beyond ``size - 1`` they read the last real row.
-      key: where given and the subset has noise, every sample gets noise of its own, keyed by (key, its row), in
-        prepared units. Without a key the samples are clean.
+      position: ``[b]`` positions in the index list; positions beyond ``size - 1`` read the last real row.
+      key: if given and the subset has noise, every sample gets independent noise in prepared units, keyed by (key,
+        row). Without a key the samples are clean.
     """
     row = subset.rows.index[jnp.minimum(position, jnp.maximum(subset.rows.size - 1, 0))]
     x, y = subset.examples.x[row], subset.examples.y[row]
@@ -52,8 +52,8 @@ def draw_distinct(
 ) -> tuple[Int[Array, "draws count"], Bool[Array, "draws count"]]:
     """``draws`` independent uniform samples of ``min(count, size)`` distinct positions in ``[0, size)``.
 
-    Floyd's method: ``count`` picks, each compared with the earlier ones, so the cost does not depend on size and no
-    sorting is needed. Returns positions and the mask of real entries (False beyond ``size``).
+    Floyd's method: ``count`` picks, each compared with the earlier picks, so the cost does not depend on ``size``.
+    Returns positions and the mask of real entries (False beyond ``size``).
     """
     size = jnp.asarray(size, jnp.int32)
     taken = jnp.minimum(size, count)
@@ -71,12 +71,12 @@ def draw_distinct(
 
 
 def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:
-    """A permutation of ``[0, size)``, followed by ``capacity - size`` entries without meaning.
+    """A permutation of ``[0, size)``, followed by ``capacity - size`` meaningless entries.
 
-    Positions are sorted by 20 random bits, equal ones by position. Where a position fits into the other 12 bits of the
-    word the two are sorted as one: a CPU sorts whole numbers five times faster than numbers with an index. The result
-    does not depend on ``capacity``, so that clients far smaller than that are sorted in a shorter array: one for all
-    that ``vmap`` puts side by side.
+    Positions are sorted by 20 random bits, ties by position. If a position fits into the other 12 bits of the word,
+    bits and position are sorted as one whole number, which a CPU does five times faster than sorting with an index. The
+    result does not depend on ``capacity``, so small clients are sorted in a shorter array; clients under one ``vmap``
+    share its length.
     """
     widths = [capacity]
     while widths[0] >= 4 * SHORTEST:
@@ -96,7 +96,7 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
 
     @rows.def_vmap
     def _(axis_size: int, batched: list[bool], *arguments: Array) -> tuple[Array, bool]:
-        # One switch for all, by the largest; a vmapped switch would compute every branch.
+        # One switch for all clients, by the largest size; a vmapped switch would compute every branch.
         every = [
             x if own else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, own in zip(arguments, batched, strict=True)
         ]
@@ -116,17 +116,17 @@ def _shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[A
 
 
 def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array, ""] | None = None) -> Batches:
-    """The batches of one round, in either mode.
+    """The batches of one round, by steps or by epochs.
 
     Args:
-      key: of this client, round and slot.
-      subset: whose rows are drawn.
+      key: key of this client, round and slot.
+      subset: the rows to draw from.
       local: batch size and either ``steps`` or ``epochs``.
-      steps: a traced number of real steps for this client under the static maximum that ``local`` gives; None: all.
+      steps: a traced number of real steps for this client, up to the static maximum of ``local``; None: all.
 
     Raises:
-      ValueError: unless exactly one of steps and epochs is given, or if a count is below one, or if the positions of
-        all batches are more than JAX can index.
+      ValueError: unless exactly one of steps and epochs is given, or if a count is below one, or if there are more
+        positions in all batches than JAX can index.
     """
     if (local.steps is None) == (local.epochs is None):
         raise ValueError(f"expected one of steps and epochs, got steps={local.steps}, epochs={local.epochs}")

@@ -1,4 +1,4 @@
-"""Judging one client: loss and accuracy over all rows of a subset; what a task must have to be judged."""
+"""Judging one client: loss and accuracy over all rows of a subset, and checks of the task."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fljax.loops import repeat
 from fljax.training.batches import fetch
 from fljax.types import Subset, Task
 
-# Rows that are evaluated at a time: what a network computes for them should stay in a CPU's caches.
+# Rows evaluated at a time: their activations should fit a CPU's caches.
 AT_ONCE = 128
-# Models that are judged at a time on an accelerator.
+# Models judged at a time on an accelerator.
 SIDE_BY_SIDE = 8
 
 
@@ -33,8 +33,8 @@ def evaluate(
       task: gives ``prepare``, ``loss`` and ``score``.
       predict: ``x -> logits`` on prepared ``x``.
       subset: the rows; padding is masked.
-      key: of the noise of the features, if the subset has noise; None: clean features.
-      ragged: stop where the rows end, not where the index list does: for lists that are far longer than their rows.
+      key: key for the noise of the features, if the subset has noise; None: clean features.
+      ragged: whether to stop after the real rows; for index lists that are far longer than their number of rows.
 
     Returns:
       ``(loss, accuracy)``; both NaN for a subset without rows. The accuracy of a task without a score is None.
@@ -71,10 +71,10 @@ def evaluate(
 
 
 def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
-    """``values``, which must be one number for each of ``count`` samples.
+    """``values``, after a check that they are one number for each of ``count`` samples.
 
     Raises:
-      ValueError: if they have another shape, which broadcasting would otherwise hide.
+      ValueError: if they have another shape; broadcasting would hide it.
     """
     if jnp.shape(values) != (count,):
         raise ValueError(
@@ -85,7 +85,7 @@ def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
 
 
 def check_score(task: Task, user: str) -> None:
-    """Raises a ValueError unless the task has a score, which ``user`` needs."""
+    """Raises a ValueError if the task has no score; ``user`` names what needs it."""
     if task.score is None:
         raise ValueError(
             f"expected a task with a score for {user}, which compares accuracies, got one without; "
@@ -94,7 +94,7 @@ def check_score(task: Task, user: str) -> None:
 
 
 def check_classes(task: Task, user: str) -> None:
-    """Raises a ValueError unless the task knows its number of classes, which ``user`` needs."""
+    """Raises a ValueError if the task has no ``classes``; ``user`` names what needs them."""
     if task.classes is None:
         raise ValueError(f"expected a task of classes for {user}, got one with classes = None")
 
@@ -107,12 +107,10 @@ def evaluate_each(
     *,
     ragged: bool = False,
 ) -> tuple[Float[Array, " K"], Any]:
-    """``evaluate`` of several models, whose leaves are ``[K, ...]``, on the same rows.
+    """``evaluate`` of several models (leaves ``[K, ...]``) on the same rows.
 
-    ``predict`` is ``(model, x) -> logits``; None: the task's logits.
-
-    On a CPU one after another, which took CNN-A half the time of eight side by side; elsewhere ``SIDE_BY_SIDE`` at a
-    time.
+    ``predict`` is ``(model, x) -> logits``; None: the task's logits. On a CPU models run one after another, which took
+    CNN-A half the time of eight side by side; on accelerators ``SIDE_BY_SIDE`` models run at a time.
     """
 
     def one(model: PyTree) -> tuple[Array, Any]:
@@ -124,10 +122,9 @@ def evaluate_each(
 def counted_scores(
     loss: Float[Array, ""], accuracy: Float[Array, ""] | None, counts: Bool[Array, ""]
 ) -> tuple[Float[Array, ""], Any]:
-    """A client's scores as metrics want them; no accuracy stays None.
+    """A client's scores in the form of metrics: NaN if the client does not count. A missing accuracy stays None.
 
-    NaN means that a client does not count; a loss that is NaN for another reason is that of a diverged model, which is
-    as bad as can be: infinite.
+    Other NaN losses come from diverged models and become infinite.
     """
     loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
     return jnp.where(counts, loss, jnp.nan), None if accuracy is None else jnp.where(counts, accuracy, jnp.nan)

@@ -1,4 +1,4 @@
-"""How a client trains: numbers, and the optax transformation that they name."""
+"""How a client trains: the settings, and their optax transformation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-# A name of optax ("sgd", "adam", ...), a mapping with ``name`` and the optimizer's other arguments, or a function
-# ``learning_rate -> GradientTransformation``.
+# The name of an optax optimizer ("sgd", "adam", ...), a mapping with ``name`` and the optimizer's other arguments, or a
+# function ``learning_rate -> GradientTransformation``.
 Optimizer = str | Mapping[str, Any] | Callable[[Any], optax.GradientTransformation]
 
 
 class Local(NamedTuple):
-    """How a client trains. Floats may be traced; ints and names shape the compiled program.
+    """How a client trains. Floats may be traced; ints and names are static parts of the program.
 
     Attributes:
-      learning_rate: of round 0; round t uses ``learning_rate * decay**t``.
-      batch_size: b; a client with fewer samples takes them all.
-      steps: tau steps per round, each a batch drawn afresh without replacement inside the batch; or
-      epochs: E passes per round, each a fresh permutation cut in ``ceil(size / b)`` batches, the last one partial.
-      optimizer: a name of optax ("sgd", "adam", "adadelta", ...) or ``learning_rate -> GradientTransformation``. Its
-        state is made anew in every round.
+      learning_rate: learning rate of round 0; round t uses ``learning_rate * decay**t``.
+      batch_size: b; a client with fewer samples uses all of them.
+      steps: tau steps per round, each on an independent batch of distinct rows; or
+      epochs: E passes per round, each a new permutation in ``ceil(size / b)`` batches, the last one partial.
+      optimizer: the name of an optax optimizer ("sgd", "adam", "adadelta", ...) or
+        ``learning_rate -> GradientTransformation``. Its state starts afresh in every round.
       options: further ``(name, value)`` arguments of the optax optimizer, e.g. ``(("momentum", 0.9),)``.
-      decay: factor per round.
+      decay: factor of the learning rate per round.
       weight_decay: coupled L2: ``weight_decay * params`` is added to the gradient BEFORE the optimizer (not AdamW);
         None: none.
     """
@@ -48,7 +48,7 @@ def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32
 
 
 def optimizer(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> optax.GradientTransformation:
-    """The optax transformation of one round; ``dtype`` is that of the parameters.
+    """The optax transformation of one round; ``dtype`` is the dtype of the parameters.
 
     Raises:
       ValueError: if optax has no optimizer of that name.

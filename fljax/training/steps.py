@@ -21,24 +21,24 @@ Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
 
 
 class Trained(NamedTuple):
-    """What local training gives back."""
+    """The result of local training."""
 
     params: PyTree
-    steps: Int[Array, ""]  # steps really taken
+    steps: Int[Array, ""]  # number of steps taken
 
 
 def task_loss(task: Task) -> Loss:
     """The default per-sample loss of a task, in training mode: ``task.loss(task.logits(params, x, key), y)``."""
 
     def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
-        del position  # other losses weigh each row by its place in the client's data
+        del position  # other losses weight each row by its position in the client's data
         return task.loss(task.logits(params, x, key), y)
 
     return loss
 
 
 def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
-    """``sum(values * mask) / max(1, sum(mask))``; masked entries are never read."""
+    """``sum(values * mask) / max(1, sum(mask))``; masked entries are ignored, even if they are NaN."""
     return jnp.sum(jnp.where(mask, values, 0)) / jnp.maximum(jnp.sum(mask, dtype=values.dtype), 1)
 
 
@@ -85,9 +85,9 @@ def gradient(
 def full_gradient(
     task: Task, params: PyTree, subset: Subset, key: Key[Array, ""], *, loss: Loss | None = None
 ) -> PyTree:
-    """Gradient of the mean loss over ALL rows of a subset, in parts; zero without rows.
+    """Gradient of the mean loss over ALL rows of a subset, computed in parts; zero without rows.
 
-    ``loss`` is as for ``train``; None: the task's, in training mode.
+    ``loss`` is as for ``train``; None: the task's loss, in training mode.
     """
     capacity, size = subset.rows.index.shape[-1], subset.rows.size
     width = min(capacity, AT_ONCE)
@@ -97,7 +97,7 @@ def full_gradient(
         position = part * width + jnp.arange(width)
         mask = position < size
         slope = gradient(task, params, subset, position, mask, jax.random.fold_in(key, part), loss=loss)
-        # A mean over the part's own rows: back to its share of all rows.
+        # The slope is a mean over the part's rows; scale it to the part's share of all rows.
         share = jnp.sum(mask) / jnp.maximum(size, 1)
         return trees.add(total, trees.scale(slope, share)), None
 
@@ -112,8 +112,8 @@ def descend(
 ) -> tuple[PyTree, Int[Array, ""]]:
     """Runs ``step(carry, position, mask, key) -> carry`` over the real batches; returns carry and steps taken.
 
-    Where every client takes the same number of steps this is a plain scan. Otherwise the trip count is the client's
-    own, so that a program that runs clients one after another does no step that is not needed.
+    If every client takes the same number of steps, this is a plain scan. Otherwise the trip count is the client's own
+    number of steps, so a program that runs clients one after another computes no unneeded steps.
     """
     count = batches.position.shape[0]
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
@@ -143,19 +143,19 @@ def train(
     """LocalSGD: trains ``params`` on a subset for one round, from a fresh optimizer state.
 
     Args:
-      key: of this client, round and slot.
-      params: where training starts.
+      key: key of this client, round and slot.
+      params: the initial parameters.
       subset: the client's training rows.
       task: the model and its loss.
       local: batches, optimizer, learning rate.
-      round: for the decay of the learning rate.
-      loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's.
-      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: none.
-      steps: a traced number of steps for this client under the static maximum of ``local``.
+      round: round number, for the decay of the learning rate.
+      loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's loss.
+      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: no change.
+      steps: a traced number of steps for this client, up to the static maximum of ``local``.
 
     Returns:
-      New parameters and the number of steps taken. A client without samples takes zero-gradient steps: its parameters
-      do not move under plain SGD, and the engine never gives it a seat.
+      New parameters and the number of steps taken. A client without samples has zero gradients, so plain SGD leaves its
+      parameters unchanged; the engine never trains such a client.
     """
     transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype)
     batches = draw(jax.random.fold_in(key, 0), subset, local, steps=steps)

@@ -1,8 +1,8 @@
-"""The words of fljax: data, tasks, and the protocol that every algorithm speaks.
+"""The types of fljax: data, tasks, and the protocol of every algorithm.
 
-Floor 0: imports JAX and jaxtyping only. Everything here is a pytree and may cross ``jit``, ``vmap`` and ``lax.scan``.
-``Seat.known`` and ``Seat.first`` are static there, and so are ``Task`` and ``Algorithm`` as a whole: they have no
-leaves, and those that compare equal share a program.
+Floor 0: imports JAX and jaxtyping only. All of these types are pytrees and may cross ``jit``, ``vmap`` and
+``lax.scan``. ``Seat.known`` and ``Seat.first`` are static, and so are whole ``Task`` and ``Algorithm`` values: they
+have no leaves, and equal values share a program.
 """
 
 from fljax.types.data import ClientData as ClientData

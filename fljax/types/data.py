@@ -1,4 +1,4 @@
-"""What clients and the server own: examples, stored once on the device, and index lists into them."""
+"""The data of clients and server: examples, stored once on the device, and index lists into them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Rows(NamedTuple):
 
 
 class ClientData(NamedTuple):
-    """What one client owns, as index lists; stacked over clients inside a Federation.
+    """One client's data as index lists; stacked over clients inside a Federation.
 
-    ``id`` is a permutation of 0..N-1 for seen clients. Unseen clients have ids of their own (0..U-1), which only
-    separate their random keys: algorithms see the id -1 for them.
+    ``id`` is a permutation of 0..N-1 for seen clients. Unseen clients have separate ids (0..U-1), used only for their
+    random keys: algorithms see the id -1 for them.
     """
 
     id: Int[Array, "*batch"]
     train: Rows
     valid: Rows
     test: Rows
-    noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: nowhere
+    noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: no noise
 
 
 class Federation(NamedTuple):
@@ -49,7 +49,7 @@ class Federation(NamedTuple):
 
 
 class Subset(NamedTuple):
-    """Some rows of the shared examples, as one client (or the server) reads them: see ``fljax.training.fetch``."""
+    """Some rows of the shared examples, for one client or the server: see ``fljax.training.fetch``."""
 
     examples: Examples
     rows: Rows

@@ -1,7 +1,7 @@
-"""The protocol that every algorithm speaks: one value of pure functions.
+"""The protocol of every algorithm: one value of pure functions.
 
 Functions marked ONE are written for one client; the engine maps them over clients. Server, Client, Down, Ballot, Up and
-Deployed are pytrees of the algorithm's choice, so they are ``PyTree`` here and have types of their own in an algorithm.
+Deployed are pytrees of the algorithm's choice: they are ``PyTree`` here, and an algorithm defines types for them.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from fljax.types.task import Task
 
 
 class InitServer(Protocol):
-    """``(key, census) -> Server``: the server before round 0. What belongs to one client each is ``PerClient``."""
+    """``(key, census) -> Server``: the server before round 0. Parts with one row per client are ``PerClient``."""
 
     def __call__(self, key: Key[Array, ""], census: Census, /) -> PyTree: ...
 
 
 class Send(Protocol):
-    """ONE ``(server, seat) -> Down``: everything that the server shows this client.
+    """ONE ``(server, seat) -> Down``: everything that the server sends this client.
 
-    Of what is ``PerClient`` in the server it is handed the client's own row. To a seat that is ``first`` it shows what
-    ``init_client`` needs; that does not count as sent.
+    ``PerClient`` parts of ``server`` hold the client's own row. If ``seat.first``, the result is what ``init_client``
+    needs; its bytes are not counted.
     """
 
     def __call__(self, server: PyTree, seat: Seat, /) -> PyTree: ...
 
 
 class InitClient(Protocol):
-    """ONE ``(key, seat, down, data) -> Client``: what a client keeps between rounds, before its first round.
+    """ONE ``(key, seat, down, data) -> Client``: the client's state before its first round.
 
-    ``down`` is what ``send`` shows to a seat that is ``first``. A Client of ``()`` keeps nothing.
+    ``down`` is the result of ``send`` for a seat with ``first``. A Client of ``()`` keeps nothing between rounds.
     """
 
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData, /) -> PyTree: ...
 
 
 class Ask(Protocol):
-    """ONE ``(key, seat, down, client, data) -> Ballot``: what a client answers before a cohort is selected."""
+    """ONE ``(key, seat, down, client, data) -> Ballot``: the client's answer to a poll, before selection."""
 
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData, /) -> PyTree: ...
 
 
 class Select(Protocol):
-    """``(key, round, server, ballots, available) -> (Server, Cohort, Info)``: chooses who trains in a round.
+    """``(key, round, server, ballots, available) -> (Server, Cohort, Info)``: selects the cohort of a round.
 
     ``round`` is ``[]``. ``ballots`` are the latest answers ``[N, ...]`` by id, ``()`` without a poll. The cohort is
-    chosen from those ``available`` and has the same number of rows in every round. The returned Server may be another
-    one: a market settles the last round here.
+    selected from ``available`` clients and has the same number of rows in every round. The returned Server may differ
+    from ``server``: a market settles the last round here.
     """
 
     def __call__(
@@ -62,7 +62,7 @@ class Select(Protocol):
 
 
 class Train(Protocol):
-    """ONE ``(key, seat, down, client, data) -> (Up, Client)``: local training, what it sends and what it keeps."""
+    """ONE ``(key, seat, down, client, data) -> (Up, Client)``: local training; the client's message and new state."""
 
     def __call__(
         self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData, /
@@ -70,10 +70,10 @@ class Train(Protocol):
 
 
 class Aggregate(Protocol):
-    """``(key, round, server, up, cohort, held) -> (Server, Info)``: folds what the cohort sent into the server.
+    """``(key, round, server, up, cohort, held) -> (Server, Info)``: updates the server with the cohort's messages.
 
-    ``up`` is ``[S, ...]`` by row of the cohort; rows that are not present arrive as zeros. ``held`` maps names to
-    Subsets of the server's own examples. Where what clients send is added up, it is a ``fljax.streaming.Streamed``.
+    ``up`` is ``[S, ...]`` by row of the cohort; empty rows are zeros. ``held`` maps names to Subsets of the server's
+    own examples. If the aggregation is a sum over clients, use a ``fljax.streaming.Streamed``.
     """
 
     def __call__(
@@ -89,19 +89,19 @@ class Aggregate(Protocol):
 
 
 class Common(Protocol):
-    """``(down) -> Deployed``: the model that all clients have in common, before any of them changes it."""
+    """``(down) -> Deployed``: the global model, before personalisation."""
 
     def __call__(self, down: PyTree, /) -> PyTree: ...
 
 
 class Personal(Protocol):
-    """ONE ``(key, seat, down, client, data) -> Deployed``: what the client would use; may train."""
+    """ONE ``(key, seat, down, client, data) -> Deployed``: the model that the client would use; may train."""
 
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData, /) -> PyTree: ...
 
 
 class Models(Protocol):
-    """``(server) -> {name: Judged}``: models of the server's own that need not be any client's."""
+    """``(server) -> {name: Judged}``: further models of the server to judge, e.g. a reference model."""
 
     def __call__(self, server: PyTree, /) -> Mapping[str, Judged]: ...
 
@@ -113,13 +113,13 @@ class Counts(Protocol):
 
 
 class Poll(NamedTuple):
-    """What clients are asked before a cohort is selected.
+    """A poll of clients before the cohort is selected.
 
     Attributes:
-      ask: see Ask; every client that is available and has data is asked.
+      ask: see Ask; every client that is available and has data is polled.
       every: rounds between two polls; rounds between reuse the last ballots.
-      shown: whether clients are shown Down before they answer. If not, ``down`` is ``()``, no bytes count for it, and
-        all clients are asked.
+      shown: whether clients receive Down before they answer. If not, ``down`` is ``()``, its bytes are not counted, and
+        all clients are polled.
     """
 
     ask: Ask
@@ -128,12 +128,12 @@ class Poll(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A model of the server's own that is judged, on rows of the server.
+    """A model of the server to judge on rows of the server.
 
     Attributes:
-      model: a Deployed; ``[C, ...]`` where there are several.
-      rows: their name in ``Federation.held``. Of several models each is judged on each of ``held[f"{rows}_0"]``,
-        ``held[f"{rows}_1"]`` and so on.
+      model: a Deployed; ``[C, ...]`` for several models.
+      rows: the name of the rows in ``Federation.held``. Each of several models is judged on each of
+        ``held[f"{rows}_0"]``, ``held[f"{rows}_1"]`` and so on.
       several: whether there are several models.
     """
 
@@ -146,8 +146,8 @@ class Applied(NamedTuple):
     """A scenario that is wrapped around an algorithm.
 
     Attributes:
-      name: of the scenario.
-      rounds: how many rounds the tables cover that it was given; None: any number.
+      name: name of the scenario.
+      rounds: number of rounds that its table covers; None: any number.
     """
 
     name: str
@@ -162,9 +162,9 @@ def keep_nothing(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData)
 class Algorithm(NamedTuple):
     """A federated algorithm: one value, a handful of pure functions.
 
-    Only ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so the bytes on the wire
-    are the sizes of what they return. Scenarios know two parts of Up and Ballot: the field ``update``, a model change
-    (new minus old), and any ``fljax.messages.Report``, which is what a client says of itself. A builder closes over its
+    Only the results of ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so their
+    sizes are the bytes on the wire. Scenarios know two parts of Up and Ballot: the field ``update``, a model change
+    (new minus old), and any ``fljax.messages.Report``, the client's report about itself. A builder closes over its
     hyper-parameters; floats among them may be traced.
 
     A complete algorithm, FedSGD, in which each client takes one step along its full gradient:
@@ -209,21 +209,21 @@ class Algorithm(NamedTuple):
     True
 
     Attributes:
-      task: what the deployed models are judged by: ``task.logits(deployed, x, key)`` is what they predict.
+      task: judges the deployed models: ``task.logits(deployed, x, key)`` are their predictions.
       init_server: see InitServer.
       send: see Send.
       train: see Train.
-      aggregate: see Aggregate; a ``fljax.streaming.Streamed`` where what clients send is added up.
+      aggregate: see Aggregate; a ``fljax.streaming.Streamed`` if the aggregation is a sum over clients.
       select: see Select.
       init_client: see InitClient.
-      poll: see Poll; None: nobody is asked and the ballots are ``()``.
-      common: see Common. It is recorded as the global model; None where there is none. Where all clients have the same
-        test rows it is judged once, and that holds for everybody.
+      poll: see Poll; None: no client is polled and the ballots are ``()``.
+      common: see Common; the model is recorded as the global model. None: there is no global model. If all clients have
+        the same test rows, the model is judged once for all of them.
       personal: see Personal; None: a client uses ``common(down)``.
-      models: see Models; such as IAFL's reference or the models of clusters. None: there are none.
+      models: see Models; for example IAFL's reference model or cluster models. None: there are none.
       counts: see Counts; None: metrics count all clients.
-      scenarios: which scenarios are wrapped around the algorithm, the innermost first. A scenario that draws random
-        numbers counts its own name here, so that it draws others when it is nested in itself.
+      scenarios: the scenarios that are wrapped around the algorithm, the innermost first. A scenario counts its own
+        name here, so that a scenario nested in itself draws other random numbers.
     """
 
     task: Task
@@ -241,7 +241,7 @@ class Algorithm(NamedTuple):
     scenarios: tuple[Applied, ...] = ()
 
     def deploy(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        """ONE: what this client would use.
+        """ONE: the model that this client would use.
 
         Raises:
           ValueError: if the algorithm has neither a common nor a personal model.
@@ -253,9 +253,9 @@ class Algorithm(NamedTuple):
         return self.common(down)
 
     def predict(self, deployed: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Float[Array, "b ..."]:
-        """What a deployed model says of prepared ``x``; a key means training mode."""
+        """The predictions of a deployed model for prepared ``x``; a key means training mode."""
         return self.task.logits(deployed, x, key)
 
 
-# Functions: nothing that could be traced. Algorithms that compare equal share a program.
+# Static: the fields are functions, nothing is traced. Equal algorithms share a program.
 jax.tree_util.register_static(Algorithm)

@@ -1,4 +1,4 @@
-"""What the functions of an algorithm are handed, and what they record: seats, cohorts, labelled values."""
+"""Arguments and records of an algorithm's functions: seats, cohorts, labelled values."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Info = Mapping[str, "Array | Labelled"]
 
 
 class Census(NamedTuple):
-    """What the server knows of the population before round 0: sample counts by client id."""
+    """What the server knows about the population before round 0: sample counts by client id."""
 
     train: Int[Array, " N"]
     valid: Int[Array, " N"]
 
 
 class Seat(NamedTuple):
-    """Where one client sits in a call.
+    """The place of one client in a call: round, client id and slot.
 
     Attributes:
       round: 0-based round.
-      id: client id in 0..N-1, or -1 for an unseen client (then index no ``[N]`` array with it).
-      slot: what the client is asked for, e.g. which cluster model it trains; 0 where there is only one thing.
+      id: client id in 0..N-1, or -1 for an unseen client (do not index an ``[N]`` array with -1).
+      slot: the client's task in the round, e.g. the cluster model that it trains; 0 if there is only one.
       known: a Python bool: False for an unseen client. Static, so ``if not seat.known`` is allowed.
-      first: a Python bool, static: True where ``send`` shows what ``init_client`` needs once, before a client's first
+      first: a Python bool, static: True where ``send`` gives what ``init_client`` needs, once before a client's first
         round.
     """
 
@@ -53,17 +53,17 @@ def _flatten_seat_with_keys(seat: Seat) -> tuple[Any, _MARKS]:
     return tuple(zip(names, leaves, strict=True)), marks
 
 
-# "known" and "first" are no leaves: they stay Python bools under jit and vmap.
+# "known" and "first" are not leaves: they stay Python bools under jit and vmap.
 jax.tree_util.register_pytree_with_keys(
     Seat, _flatten_seat_with_keys, lambda marks, leaves: Seat(*leaves, known=marks[0], first=marks[1]), _flatten_seat
 )
 
 
 class Cohort(NamedTuple):
-    """Who trains in a round: a fixed number of rows S, each one (client, slot).
+    """The clients that train in a round: a fixed number of rows S, each one (client, slot).
 
-    Where ``present`` is False the row is empty: its id is ignored, its weight is zero and nothing of it is kept.
-    An id may stand in several rows (with different slots) only if training changes no client state.
+    A row with ``present`` False is empty: its id is ignored, its weight is zero and its results are discarded.
+    An id may be in several rows (with different slots) only if training changes no client state.
     """
 
     id: Int[Array, " S"]
@@ -77,8 +77,8 @@ class Labelled:
     """An entry of Info with the names of its dimensions, which are static.
 
     Attributes:
-      values: as many dimensions as there are names; the engine adds seeds and rounds in front.
-      dimensions: such as ``("client",)``. Usual names are client, row (of the cohort) and cluster.
+      values: an array with one dimension per name; the engine adds seeds and rounds in front.
+      dimensions: names, e.g. ``("client",)``. Usual names are client, row (of the cohort) and cluster.
     """
 
     values: Any
@@ -96,22 +96,23 @@ def unlabelled(info: Info) -> dict[str, Any]:
 
 
 class Available(NamedTuple):
-    """Who can take part in a round.
+    """The clients that can take part in a round.
 
     Attributes:
-      population: how many clients there are, N. A Python int, static.
-      among: ``[N]`` by id, who can; None: everybody. Ask for it where everybody is a simpler case, else for ``mask``.
+      population: the number of clients, N. A Python int, static.
+      among: ``[N]`` by id, whether a client can take part; None: all clients. Read ``among`` only where the case of all
+        clients is simpler, else call ``mask``.
     """
 
     population: int
     among: Bool[Array, " N"] | None = None
 
     def mask(self) -> Bool[Array, " N"]:
-        """``[N]`` by id, who can."""
+        """``[N]`` by id: whether a client can take part."""
         return jnp.ones(self.population, bool) if self.among is None else self.among
 
     def only(self, some: Bool[Array, " N"]) -> Available:
-        """Those of them who are also among ``some``."""
+        """The available clients that are also in ``some``."""
         return Available(self.population, some if self.among is None else self.among & some)
 
 
@@ -121,10 +122,10 @@ jax.tree_util.register_pytree_node(
 
 
 class PerClient(NamedTuple):
-    """What of the Server belongs to one client each, such as the models that clients are rewarded with.
+    """A part of the Server with one row per client, for example the models that clients are rewarded with.
 
-    Where one client is looked at (``send``, ``contribute``, ``counts``), its own row stands here instead; for an unseen
-    client zeros. So no client's part of a round needs the rows of others.
+    In functions of one client (``send``, ``contribute``, ``counts``), this part is replaced by the client's own row, or
+    by zeros for an unseen client. So no client's computation needs the rows of other clients.
 
     Attributes:
       values: leaves ``[N, ...]`` by id.
@@ -134,7 +135,7 @@ class PerClient(NamedTuple):
 
 
 def seen_from(server: PyTree, seat: Seat) -> PyTree:
-    """The Server as ``send``, ``contribute`` and ``counts`` see it from a seat: of ``PerClient`` the client's row."""
+    """The Server as ``send``, ``contribute`` and ``counts`` receive it: ``PerClient`` parts hold the client's row."""
 
     def own(leaf: Array) -> Array:
         return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)

@@ -1,4 +1,4 @@
-"""What is trained, and how it is judged."""
+"""The task: a model, its loss and its score."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Task(NamedTuple):
 
     Attributes:
       init: ``key -> params``.
-      logits: ``(params, x, key=None) -> [b, ...]`` on prepared ``x``: what the model says, ``[b, classes]`` where it
-        classifies. A key means training mode (dropout).
+      logits: ``(params, x, key=None) -> [b, ...]`` on prepared ``x``: the model's output, ``[b, classes]`` for a
+        classifier. A key means training mode (dropout).
       loss: ``(logits, y) -> [b]``, per sample.
       features: ``(params, x) -> [b, z]``, the representation in front of the last layer.
       prepare: ``raw x -> x``: cast and standardise a batch of stored examples.
       augment: ``(key, x) -> x`` on a prepared training batch.
       is_head: ``params -> pytree of bool`` with the structure of params, True for the last layer.
-      classes: how many classes there are. Labels are then whole numbers ``[n]`` below it. None: not known, or the task
-        has no classes. Algorithms that keep something for each class ask for it.
-      width: how long a representation is (z); None: not known.
-      score: ``(logits, y) -> [b]``, how right each sample is, from 0 to 1. Its mean is the accuracy. None: the task has
-        no accuracy, and no metric that is made of accuracies exists.
+      classes: the number of classes. Labels are then whole numbers ``[n]`` from 0 to ``classes - 1``. None: unknown, or
+        the task has no classes. Algorithms with values per class need it.
+      width: the length of a representation (z); None: unknown.
+      score: ``(logits, y) -> [b]``, the score of each sample, from 0 to 1; its mean is the accuracy. None: the task has
+        no accuracy, and metrics of accuracies do not exist.
     """
 
     init: Callable[[Key[Array, ""]], PyTree]
@@ -40,5 +40,5 @@ class Task(NamedTuple):
     score: Callable[[Float[Array, "b ..."], Array], Array] | None = None
 
 
-# Functions and numbers of classes: nothing that could be traced.
+# Static: the fields are functions and Python numbers, nothing is traced.
 jax.tree_util.register_static(Task)
