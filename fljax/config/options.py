@@ -249,17 +249,20 @@ def _plain_type(annotation: Any) -> Any:
     for part in typing.get_args(annotation) if union else (annotation,):
         if part in (None, type(None), float, int, str, bool) or typing.get_origin(part) in (Literal, Sequence):
             plain.append(part)
-        elif not _is_array(part):  # An array type stands for a traced number; any other type disables the check.
-            foreign = True
+        elif not _has_no_value_in_toml(part):
+            foreign = True  # such as a mapping: its values cannot be checked here
     if foreign or all(part in (None, type(None)) for part in plain):
         return Any
     return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
 
 
-def _is_array(annotation: Any) -> bool:
+def _has_no_value_in_toml(annotation: Any) -> bool:
+    """Whether a type is that of arrays (a number that may be traced) or of functions, which only Python can give."""
     import jax  # imported here for the same reason as in ``registries``
     from jaxtyping import AbstractArray
 
+    if collections.abc.Callable in (annotation, typing.get_origin(annotation)):
+        return True
     return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
 
 
