@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 
 import jax
@@ -18,6 +20,24 @@ jax.config.update(
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a function that is ``sampled(share)``, every share-th case stays in the default run; the rest is thorough.
+
+    The first case that stays depends on the name of the function, so that functions over the same cases take others.
+    """
+    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            cases[item.nodeid.split("[")[0], mark.args[0]].append(item)
+    for (function, share), found in cases.items():
+        first = zlib.crc32(function.encode()) % min(share, len(found))
+        for place, item in enumerate(found):
+            if place % share != first:
+                item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -358,6 +358,7 @@ def test_cite_doctor_and_status(capsys):
     assert call(capsys, "data", "prepare", "digits")[1] == "digits: 1797 examples of 8 x 8 x 1, 10 classes\n"
 
 
+@pytest.mark.thorough
 def test_doctor_says_what_a_config_would_hold(fake, capsys):
     code, out, _ = call(capsys, "doctor", "--config", "tiny.toml", "--set", "seeds=2")
     assert code == 0

@@ -131,6 +131,7 @@ def test_nothing_of_a_config_steers_the_terminal(here, capsys, text):
 LABEL = "[b]x[/b] $a$ :smile: [/]"
 
 
+@pytest.mark.thorough
 def test_a_label_is_the_same_letters_everywhere(here, capsys, quick_compilation):
     code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--set", f'algorithms.fedavg.label="{LABEL}"')
     assert code == 0, err

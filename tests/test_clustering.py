@@ -14,7 +14,7 @@ from fljax import Local, Plan, clustering, config, data, experiment, simulate
 from fljax.algorithms import ipfl
 from fljax.models import MODELS, standardise
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 
 
 @pytest.fixture(scope="module")

@@ -135,6 +135,7 @@ scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(), values, max_size=3))
 def test_writer_is_valid_toml(table):

@@ -26,6 +26,8 @@ from fljax.config.reading import read
 from fljax.config.writing import _toml
 from fljax.setup import resolve_setup
 
+pytestmark = pytest.mark.thorough
+
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml"))
 SHIPPED = {name: read(ROOT / name) for name in NAMES}

@@ -10,6 +10,8 @@ import pytest
 from fljax import config, experiment, folders, preparation
 from fljax.setup import resolve_setup
 
+pytestmark = pytest.mark.thorough
+
 ROUNDS = 8
 RAW: dict[str, Any] = {
     "seeds": 2,

@@ -43,6 +43,7 @@ def finished(tmp_path_factory):
     return experiment.run(build(), directory=folder, on_event=events.append), events, folder
 
 
+@pytest.mark.thorough
 def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     outcome, events, _ = finished
     metrics = outcome.metrics
@@ -122,6 +123,7 @@ def test_a_run_never_writes_over_results(finished):
     assert (folder / "results.nc").read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_divergence_freezes_only_its_algorithm(tmp_path):
     wild = {"name": "fedavg", "label": "wild", "server_lr": 3e38}
     events: list[folders.Event] = []
@@ -133,6 +135,7 @@ def test_divergence_freezes_only_its_algorithm(tmp_path):
     assert (tmp_path / "results.nc").is_file()
 
 
+@pytest.mark.thorough
 def test_options_reach_the_builders():
     several = [
         {"name": "incfl", "label": "fixed", "threshold": 0.5, "clients_per_round": 2},
@@ -158,6 +161,7 @@ def test_a_cohort_larger_than_the_population_takes_everybody_and_says_so():
     assert any("all 6 take part" in event.message for event in events)
 
 
+@pytest.mark.thorough
 def test_names_may_be_import_paths(tmp_path, monkeypatch):
     (tmp_path / "own_parts.py").write_text(
         "from fljax.algorithms import fedavg\n"
@@ -183,6 +187,7 @@ def test_names_may_be_import_paths(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.thorough
 def test_a_source_that_takes_a_seed_is_drawn_anew_for_every_seed():
     config = build(
         data={
@@ -207,6 +212,7 @@ def test_an_impossible_partition_is_one_sentence(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_scenarios_are_given_the_thresholds_of_their_seed():
     """Around every algorithm, also those that have no use for thresholds themselves."""
     flexible = {"name": "appeal_based", "after": 1}
@@ -237,6 +243,7 @@ def test_one_algorithm_may_have_its_own_learning_rate():
     assert (metrics["test_loss"].sel(algorithm="faster") != metrics["test_loss"].sel(algorithm="fedavg")).any()
 
 
+@pytest.mark.thorough
 def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
     def thresholds(standalone, **local):
         changes = {"local": {**BASE["local"], **local}, "standalone": {"epochs": 3, **standalone}}

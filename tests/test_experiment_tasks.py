@@ -17,6 +17,8 @@ from fljax.setup import resolve_setup
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs
 
+pytestmark = pytest.mark.thorough
+
 TOYS = "tests.toys.regression"
 BASE: dict[str, Any] = {
     "rounds": 2,

@@ -283,6 +283,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.thorough
 def test_no_room_is_one_sentence_and_no_crash(folder: pathlib.Path) -> None:
     """HDF5 itself ends the process there."""
     found = subprocess.run([sys.executable, "-c", FULL, str(folder)], capture_output=True, text=True, check=False)

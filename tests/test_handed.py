@@ -41,6 +41,7 @@ def checked(config: configuration.Config) -> dict[str, Any]:
     return experiment.check(resolve_setup(config), rehearsed=False)
 
 
+@pytest.mark.thorough
 def test_an_algorithm_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     builder = asking(OFFERS["algorithm"].named, seen, lambda task, local, **_: algorithms.fedavg(task, local))

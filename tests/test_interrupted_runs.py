@@ -20,6 +20,8 @@ import xarray as xr
 from fljax import folders
 from fljax.config import Config, dumps, load
 
+pytestmark = pytest.mark.thorough
+
 CONFIG = """
 name = "tiny"
 rounds = 4

@@ -50,6 +50,7 @@ def test_a_count_that_python_knows() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_it_maps_and_maps_inside_gradients() -> None:
     counts, rates = jnp.arange(5), jnp.linspace(1.0, 3.0, 5)
     slopes = jax.vmap(jax.grad(logistic, argnums=1))(counts, rates)

@@ -16,6 +16,8 @@ from fljax.results import Reference
 from fljax.setup import resolve_setup
 from tests.toys.quick import quick_programs
 
+pytestmark = pytest.mark.thorough
+
 BASE = {
     "seeds": 2,
     "rounds": 4,

@@ -186,6 +186,7 @@ def legend_of(figure: Figure) -> list[str]:
     return [" ".join(text.get_text().replace(r"\$", "$").split()) for text in figure.legends[0].get_texts()]
 
 
+@pytest.mark.thorough
 def test_six_long_labels_fit_into_every_picture():
     metrics, records = results(LONG, seeds=2, clients=5, unseen=4, rounds=10)
     for name, figure in drawing.figures(metrics, records).items():
@@ -195,6 +196,7 @@ def test_six_long_labels_fit_into_every_picture():
     assert [label for label in legend_of(whole) if label != "standalone model"] == list(LONG)
 
 
+@pytest.mark.thorough
 def test_short_labels_stand_side_by_side():
     metrics, records = results(("a", "b", "c"), seeds=2, clients=5, unseen=4, rounds=10)
     figure = drawing.picture(metrics, records)

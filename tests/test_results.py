@@ -334,6 +334,7 @@ def test_aligned_clusters_that_are_few_equal_or_absent():
     np.testing.assert_array_equal(align_clusters(padded)[0], padded[0][[2, 1, 0]])
 
 
+@pytest.mark.thorough
 def test_files(tmp_path):
     metrics = with_gains(join(algorithms(reference())), "fedavg")
     records = records_dataset([0, 1], 0, [block(2)], Wire(5, 5, 6, 7), 20)

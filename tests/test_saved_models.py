@@ -15,6 +15,8 @@ from fljax import cli, experiment, saved_models
 from fljax import config as configuration
 from tests.toys.quick import quick_programs
 
+pytestmark = pytest.mark.thorough
+
 BASE: dict[str, Any] = {
     "seeds": 2,
     "rounds": 2,

@@ -74,6 +74,7 @@ def test_narrow_types_are_added_up_in_single_precision(dtype: Any) -> None:
         np.testing.assert_array_equal(total.weight, 1000)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lanes", [1, 2, 3, 7])
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("cost", [None, (3, 0, 1, 2, 5, 0, 4)])

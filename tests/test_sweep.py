@@ -99,12 +99,14 @@ def test_a_grid_that_an_algorithm_hides() -> None:
         parse_grid(BASE | {"algorithms": own}, ["local.learning_rate=0.1,0.2"])
 
 
+@pytest.mark.thorough
 def test_runs_and_sweeps_are_not_resumed_as_each_other(finished: Any) -> None:
     _, _, folder = finished
     with pytest.raises(ValueError, match=r"expected results of fljax run in .*, got those of another fljax sweep"):
         experiment.run(parse_grid(TINY, name="tiny").config, directory=folder, resume=True)
 
 
+@pytest.mark.thorough
 def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     """One process, one grid, and nothing is written over."""
     _, _, folder = finished
@@ -127,6 +129,7 @@ def test_sweeps_keep_their_folder_as_runs_do(finished: Any) -> None:
     assert {name: (folder / name).read_bytes() for name in kept} == kept
 
 
+@pytest.mark.thorough
 def test_a_cell_equals_its_own_run(finished: Any) -> None:
     outcome, _, _ = finished
     cell = parse_grid(TINY, name="tiny").cells[3]
@@ -176,6 +179,7 @@ def test_validation_rows_are_judged_where_there_are_some(finished: Any) -> None:
     assert (shares <= 1).all()
 
 
+@pytest.mark.thorough
 def test_what_shapes_a_program_and_who_diverges(tmp_path: Any) -> None:
     """Steps and models come one after another; a cell that diverges is frozen alone and never the best."""
     wild = {"name": "fedavg", "label": "wild", "server_lr": 1.0}

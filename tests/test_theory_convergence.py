@@ -99,6 +99,7 @@ def test_the_closed_form_of_the_limit(q, a, x64):
     assert weights[-1] == pytest.approx((1 - q) / q, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_recovery_bound(x64):
     rates = np.broadcast_to(np.array([0.3, 0.6, 1.0, 1.0]), (30_000, 4))
     bound = theory.recovery_bound(SETTING, rates, 1.0, 0.1)
@@ -142,6 +143,7 @@ def clearly_positive(differences: np.ndarray, errors: float = 4) -> bool:
     return bool(np.all(mean > errors * spread))
 
 
+@pytest.mark.thorough
 def test_without_recovery_errors_stay():
     found = np.asarray(errors(jnp.asarray([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])).clients)
     assert clearly_positive(found[:, -1, :-1] - found[:, -1, 1:])  # the more a client contributes, the nearer it gets
@@ -158,6 +160,7 @@ def test_one_low_contributor_hurts_everybody():
     assert np.all(mean[-1, 0] > 5 * mean[-1, 1:])
 
 
+@pytest.mark.thorough
 def test_recovery_brings_everybody_to_the_optimum():
     mean, _ = mean_and_error(errors(RATES, recovery=0.2, rounds=600).clients)
     assert np.all(mean[599] < 0.4 * mean[299])
@@ -169,6 +172,7 @@ def test_recovery_brings_everybody_to_the_optimum():
     assert np.all(often[-1] < 0.5 * seldom.mean(0)[-1])
 
 
+@pytest.mark.thorough
 def test_special_cases(x64):
     centres = jax.random.normal(jax.random.key(3), (CLIENTS, 2))
     run = partial(theory.quadratic_errors, jax.random.key(0), centres, rounds=40, repetitions=3)
@@ -189,6 +193,7 @@ def test_special_cases(x64):
         run(jnp.ones(5))
 
 
+@pytest.mark.thorough
 def test_expected_subsets(x64):
     keys = jax.random.split(jax.random.key(0), 2000)
     drawn = jax.jit(jax.vmap(lambda key: iafl_subsets(key, RATES)))(keys).mean(0)
@@ -196,6 +201,7 @@ def test_expected_subsets(x64):
     np.testing.assert_allclose(theory.expected_subsets(RATES).sum(1), 1, rtol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recovery", [0.0, 0.3])
 def test_simulated_models_have_the_expected_mean(recovery):
     centres = jax.random.normal(jax.random.key(7), (CLIENTS, 2))
@@ -217,6 +223,7 @@ def test_without_recovery_everybody_drifts_to_its_own_optimum(x64):
     assert jnp.sum((pulled[-1] - centres.mean(0, keepdims=True)) ** 2) < 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("q", [0.0, 0.2])
 def test_the_bounds_hold(q):
     """With G and the rest taken from the run itself."""

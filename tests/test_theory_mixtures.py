@@ -47,6 +47,7 @@ def test_equal_sizes(own, other, samples, v, b, s2):
     np.testing.assert_allclose([each[0] for each in whole], closed, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("client", [0, 1, 5])
 @pytest.mark.parametrize("sizes", [RAGGED, [8] * 7], ids=["ragged", "equal"])
 def test_simulation(sizes, client):
@@ -70,6 +71,7 @@ def test_other_clients_are_correlated_given_ones_own_mean():
     assert found.cluster.mean() == pytest.approx(6 / 7, rel=0.02)  # independent: 12 / 49
 
 
+@pytest.mark.thorough
 def test_runs_depend_on_the_key_alone():
     def errors(seed):
         found = theory.simulate_mixture(jax.random.key(seed), RAGGED, GROUPS, client=2, runs=50, **SETTING)

@@ -121,6 +121,7 @@ INCREASING = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", INCREASING)
 def test_increasing_rewards_raise_contributions(rule):
     rng = np.random.default_rng(1)
@@ -144,6 +145,7 @@ def test_proposition_1_needs_a_reward_that_is_no_larger_than_everything():
 # --- Proposition 3 and equilibria ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clients", [2, 5, 30])
 def test_the_bad_equilibrium_of_the_relative_rule(clients):
     costs = jnp.asarray([0.02, 0.1, 0.6])
@@ -181,6 +183,7 @@ def test_all_symmetric_equilibria_of_the_relative_rule():
     assert np.all(gains[5:] > 5e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["sequential", "simultaneous"])
 def test_iterated_responses(order):
     """Equation (1): one place of rest. The relative rule: the start decides, and how cautious the steps are."""
@@ -210,6 +213,7 @@ def test_iterated_responses(order):
     np.testing.assert_allclose(plainly.total, ALONE, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_unequal_costs_under_the_ceiling():
     """Who pays less contributes more; in plain federated learning the cheapest pays for all."""
     cost = jnp.asarray([0.05, 0.1, 0.2, 0.4])

@@ -108,6 +108,7 @@ def test_every_row_once_per_epoch(size, passes):
         assert [len(batch) for batch in part] == [4] * (size // 4) + ([size % 4] if size % 4 else [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("capacity", [4 * training.SHORTEST, 5000])
 def test_a_permutation_does_not_depend_on_its_room(capacity):
     """Whatever array it is sorted in, alone, side by side, and for several epochs."""
@@ -202,6 +203,7 @@ def test_sgd_against_numpy(rows, how):
     assert int(found.steps) == len(drawn)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", [STEPS, EPOCHS])
 def test_no_silent_promotion(how):
     own = subset(range(6), 7, noise=jnp.float32(0.1))
@@ -258,6 +260,7 @@ def test_weight_decay_of_sgd():
     same(trained(own, how._replace(weight_decay=0.0)).params, trained(own, how._replace(weight_decay=None)).params)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "how",
     [

@@ -204,6 +204,7 @@ def test_evaluate_is_a_masked_mean(capacity):
     np.testing.assert_allclose(accuracy, (np.argmax(logits, axis=1) == np.asarray(data.y)[index]).mean(), rtol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [training.AT_ONCE, training.AT_ONCE + 1, 3 * training.AT_ONCE - 1])
 def test_many_rows_are_evaluated_in_parts(size):
     task, data = logistic_task(), examples()

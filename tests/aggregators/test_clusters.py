@@ -70,6 +70,7 @@ def test_rows_without_a_cluster_are_never_read():
     np.testing.assert_array_equal(values[0], values[1])
 
 
+@pytest.mark.sampled(2)
 def test_shapley_values_of_a_quadratic(tolerance):
     """``L = ||w - a||^2 / 2``: ``phi_k = alpha_k <a - w_c, w_k - w_c>``."""
     d, aim = 4, rng.normal(size=4)
@@ -97,6 +98,7 @@ def test_values_that_are_not_normalised_need_the_models():
         shapley_first_order(jnp.ones((1, 2)), jnp.ones((3, 2)), jnp.ones((1, 3)) / 3, normalised=False)
 
 
+@pytest.mark.sampled(2)
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 1), (3, 7)]))
 def test_contributions_sum_to_zero(seed, shape):

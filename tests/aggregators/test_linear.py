@@ -21,6 +21,7 @@ def strict():
         yield
 
 
+@pytest.mark.thorough
 @given(
     rows=st.integers(1, 3),
     count=st.integers(1, 4),

@@ -92,6 +92,7 @@ def test_qffl(dtype, seed, magnitude, q, rate):
     agree(found, expected, dtype, 5 * np.abs(u).max() * (f**q).sum() / rate / h.sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", HALF)
 @given(st.integers(0, 99), MAGNITUDES)
 @EXAMPLES
@@ -130,6 +131,7 @@ def test_shapley(dtype, seed, magnitude):
     agree(found, -0.25 * (slope + own), dtype, scale)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", HALF)
 @given(st.integers(0, 99), MAGNITUDES)
 @EXAMPLES
@@ -147,6 +149,7 @@ def test_weights_of_clients(dtype, seed, magnitude):
     agree(found, np.maximum(x + shift[last], 0), dtype, 1)
 
 
+@pytest.mark.thorough
 def test_lists_and_whole_numbers_are_welcome():
     every: Any = aggregators  # whose annotations name arrays only
     updates = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)

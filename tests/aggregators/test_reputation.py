@@ -40,6 +40,7 @@ def test_normalised_updates_have_one_length():
     assert not flat(cgsv_normalised(jax.tree.map(jnp.zeros_like, tree()), length=0.5), 0).any()
 
 
+@pytest.mark.thorough
 def test_reputation_is_the_printed_formula():
     old = np.array([0.1, 0.5, 0.15, 0.25])
     found, total = one_round(tree(), jnp.asarray(old, jnp.float32), EVEN, alpha=0.7)
@@ -49,6 +50,7 @@ def test_reputation_is_the_printed_formula():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_equal_updates_are_rewarded_in_full():
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), tree())
     reputation, total = one_round(same, jnp.zeros(4), EVEN)
@@ -77,6 +79,7 @@ def test_lengths_of_updates_make_no_difference():
     np.testing.assert_allclose(total_a["w"], total_b["w"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_updates_of_zero():
     zero = jax.tree.map(jnp.zeros_like, tree())
     reputation, total = one_round(zero, jnp.zeros(4), EVEN)
@@ -117,6 +120,7 @@ def test_the_largest_entries_are_kept():
     assert found["b"].ravel().tolist() == [2, 2, 2]
 
 
+@pytest.mark.thorough
 def test_large_layers_are_given_whole():
     total = jnp.arange(1.0, 2_359_297.0)  # a layer of ResNet18
     found = jax.jit(lambda u: jnp.sum(cgsv_rewards(u, jnp.array([1.0, 0.5]), beta=1e-4) != 0, axis=1))(total)
@@ -138,6 +142,7 @@ def test_quirk_zeroes_the_smallest_entry(tied):
     assert found["b"].ravel().tolist() == [0, 0]
 
 
+@pytest.mark.thorough
 def test_in_double_precision(x64):
     updates = jax.tree.map(jnp.asarray, UPDATES)
     reputation, total = one_round(updates, jnp.zeros(4), jnp.full(4, 0.25))

@@ -110,6 +110,7 @@ def test_rows_are_drawn_independently():
     assert abs(both - 0.16) < 5 * np.sqrt(0.16 * 0.84 / DRAWS)
 
 
+@pytest.mark.thorough
 def test_variance_of_rewards():
     """Independent updates of variance 1: the reward's is 1/|S|, so that 1/Var = 1 + gamma (M - 1)."""
     noise = jax.random.normal(jax.random.key(1), (DRAWS, 6))
@@ -117,6 +118,7 @@ def test_variance_of_rewards():
     np.testing.assert_allclose(1 / rewards.var(axis=0), 1 + 0.6 * 5, rtol=5 * np.sqrt(2 / DRAWS))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("population", [2, 11, 26, 101])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["single", "double"])
 def test_rounding_errors_add_nobody(population, dtype):
@@ -153,6 +155,7 @@ def jitted(key, rates, present):
     return iafl_subsets(key, rates, present=present)
 
 
+@pytest.mark.thorough
 def test_the_order_of_columns_makes_no_difference():
     rates = jnp.array([0.1, 0.5, 0.9, 0.3, 1.0, 0.0])
     order = jnp.array([3, 0, 5, 1, 4, 2])

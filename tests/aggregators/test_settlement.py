@@ -29,6 +29,7 @@ def count_affordable(tokens, price):
     return np.asarray(affordable(jnp.zeros(wanted.shape), wanted, tokens, price=price)).sum(axis=1).tolist()
 
 
+@pytest.mark.thorough
 def test_nobody_bids_without_money():
     """Of (place + 1) * price the second product left 32 bits, and was negative."""
     tokens = jnp.asarray([0, 10**9 - 1, 10**9, 2 * 10**9, 2**31 - 1])
@@ -52,6 +53,7 @@ def books(tokens, members, *, pools=0, accuracy=0.5, **options):
     )
 
 
+@pytest.mark.thorough
 def test_a_supply_that_does_not_fit_is_refused():
     """3,000 members who pay 10^6 each: the pool of 3 * 10^9 left 32 bits, and 2^32 tokens vanished."""
     tokens, members = np.full(3000, 10**6), np.ones((3000, 1), bool)
@@ -84,6 +86,7 @@ def test_prices_that_are_no_amounts_are_named():
         bid_preferences(jnp.ones((1, 1)), jnp.ones(1), price=-2)
 
 
+@pytest.mark.thorough
 def test_who_cannot_pay_is_no_member():
     ledger = books([3, 1, 0], np.ones((3, 2), bool), price=2, accuracy=math.nan)
     np.testing.assert_array_equal(ledger.paid, [[2, 0], [0, 0], [0, 0]])
@@ -116,6 +119,7 @@ def supply(draw, kind, fraction):
     return np.array([int(share * fraction * 0.999 * 2**40) * MOST[kind] // 2**40 for share in shares], kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
 @given(
     st.integers(0, 10**6),
@@ -183,6 +187,7 @@ def test_lots_depend_on_the_round_and_on_the_client_alone():
     assert not np.array_equal(lots(key, (4, 2)), lots(jax.random.key(6), (4, 2)))
 
 
+@pytest.mark.thorough
 def test_without_a_key_ties_go_to_the_lower_id():
     ledger = books(jnp.full(4, 10), np.ones((4, 1), bool), price=5)
     np.testing.assert_array_equal(ledger.rewarded[:, 0], [8, 6, 4, 2])

@@ -29,6 +29,7 @@ def bids(accuracy, tokens=None, **options):
     return np.asarray(bid_preferences(accuracy, tokens, **options)).astype(int).tolist()
 
 
+@pytest.mark.thorough
 def test_bids_are_the_clusters_of_at_least_an_average_share():
     accuracy = [[0.8, 0.2], [0.5, 0.5], [0, 0], [0.2, 0.3]]
     assert bids(accuracy) == [[1, 0], [1, 1], [1, 1], [0, 1]]
@@ -94,6 +95,7 @@ def chosen(seed, some_bids, contribution, participation, exploration, slots):
     return [set(np.asarray(ids)[np.asarray(there)].tolist()) for ids, there in zip(*found, strict=True)]
 
 
+@pytest.mark.thorough
 def test_without_exploration_the_largest_contributions_win():
     contribution = np.array([0.1, 0.5, -0.2, 0.5, 0.4, 9])[:, None]
     everybody, seen = np.ones((6, 1), bool), np.ones((6, 1), int)
@@ -116,6 +118,7 @@ def test_all_bidders_are_selected_where_they_fit():
         assert chosen(1, some, np.zeros((6, 2)), np.zeros((6, 2), int), [share, share], 3) == [{0, 2, 5}, set()]
 
 
+@pytest.mark.thorough
 def test_random_slots_are_uniform_over_the_other_bidders():
     """K = 4 with half of them random: the two best always, each of six others with probability a third."""
     contribution = -np.arange(8.0)[:, None]
@@ -129,6 +132,7 @@ def test_random_slots_are_uniform_over_the_other_bidders():
     np.testing.assert_allclose(counts[2:], 400 / 3, atol=40)
 
 
+@pytest.mark.thorough
 def test_a_share_of_one_is_all_random_and_clusters_draw_apart():
     contribution = np.zeros((50, 2))
     first, second = chosen(3, np.ones((50, 2), bool), contribution, np.ones((50, 2), int), [1.0, 1.0], 5)
@@ -169,6 +173,7 @@ def four(best, accuracy, pool=16, **options):
     )
 
 
+@pytest.mark.thorough
 def test_rewards_of_the_spec():
     """No best accuracy yet, so nothing is refunded: 20 tokens are shared 4, 3, 2, 1 twice over."""
     ledger = four(0.0, 0.5, integer=False)
@@ -285,6 +290,7 @@ def _one_round(key, tokens, pools, best, participation, accuracy, contribution, 
     return ledger, participation, jnp.all(wanted | ~members)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 10**6),
@@ -328,6 +334,7 @@ def test_tokens_are_conserved_and_never_negative(seed, shape, price, integer, ra
         tokens, pools, best = ledger[:3]
 
 
+@pytest.mark.thorough
 def test_permuting_clusters_permutes_the_books():
     draw = np.random.default_rng(2)
     arguments: Any = (
@@ -347,6 +354,7 @@ def test_permuting_clusters_permutes_the_books():
         np.testing.assert_array_equal(np.asarray(one)[:, order], other)
 
 
+@pytest.mark.thorough
 def test_settlement_runs_under_jit_and_vmap():
     run = lambda accuracy: settle_tokens(  # noqa: E731
         jnp.full(4, 10),

@@ -69,6 +69,7 @@ def close(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_standalone_is_training_alone(data):
     result = RUN(standalone(TASK, HOW), data, rounds=2)
     start = TASK.init(round_key(jnp.uint32(SEED), Purpose.INIT_SERVER))
@@ -87,6 +88,7 @@ def test_standalone_is_training_alone(data):
     assert (result.records["bytes_up"] == 0).all()
 
 
+@pytest.mark.thorough
 def test_finetuned_is_training_what_is_deployed(data):
     inner = fedavg(TASK, HOW, clients_per_round=2)
     plain = RUN(inner, data, rounds=1)
@@ -107,6 +109,7 @@ def test_finetuned_is_training_what_is_deployed(data):
         assert (tuned.metrics[prefix + "test_loss"] < tuned.metrics[f"{prefix}global_test_loss"]).all()
 
 
+@pytest.mark.thorough
 def test_who_finetunes_may_be_given(data):
     """By client, or by client and round; unseen clients all do."""
     inner = fedavg(TASK, HOW, clients_per_round=2)
@@ -123,6 +126,7 @@ def test_who_finetunes_may_be_given(data):
         RUN(build([0, 1]), data, rounds=1)
 
 
+@pytest.mark.thorough
 def test_finetuned_by_epochs(data):
     scenario = finetuned(fedavg(TASK, HOW), learning_rate=0.2, batch_size=2, epochs=1)
     start, rows, key = TASK.init(jax.random.key(0)), own(data, data.clients, 0), jax.random.key(1)

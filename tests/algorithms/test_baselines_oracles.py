@@ -77,6 +77,7 @@ def reduced(name):
     return build
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_equals_uniform_fedavg(name, exact):
     for momentum, server_lr in ((0.0, 1.0), (0.9, 0.5)):
@@ -94,6 +95,7 @@ def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
     close(records["weight"], np.full((1, 4), 0.25), exact)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["fedprox", "qffl", "scaffold"])
 def test_equals_fedavg_with_the_same_batches(name):
     """Ragged clients and small batches: the very batches of FedAvg."""

@@ -120,6 +120,7 @@ def test_fedprox(how, arguments, tolerance):
         close(at(states.server.model, t + 1), model, tolerance)
 
 
+@pytest.mark.sampled(2)
 @cases(
     ["how", "option"],
     {"steps-II": (STEPS, "II"), "epochs-II": (EPOCHS, "II"), "epochs-I": (EPOCHS, "I"), "steps-I": (STEPS, "I")},
@@ -156,6 +157,7 @@ def triples(id, t, how):
     return oracle.Triples(x.astype(np.float64), y, list(zip(*drawn, strict=True)))
 
 
+@pytest.mark.sampled(3)
 @cases(
     ["how", "hessian"],
     {

@@ -36,6 +36,7 @@ MEMBERS = [[2, 3, 4], [0, 1]]
 # --- One cluster --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_ifca_with_one_cluster_is_uniform_fedavg(averaging, exact):
     def build(values):
@@ -48,6 +49,7 @@ def test_ifca_with_one_cluster_is_uniform_fedavg(averaging, exact):
     np.testing.assert_array_equal(records["chosen_cluster"], 0)
 
 
+@pytest.mark.sampled(2)
 def test_gradients_are_those_of_fedavg_with_one_step_of_all_rows(exact):
     """Also with weight decay and a rate that falls."""
     local = Local(0.3, 7, steps=1, decay=0.7, weight_decay=0.1)
@@ -56,6 +58,7 @@ def test_gradients_are_those_of_fedavg_with_one_step_of_all_rows(exact):
     close(take(found.server.models, (slice(None), 0)), wanted.server.model, exact)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("build", "weights"),
     [
@@ -98,6 +101,7 @@ def test_ifca_finds_separated_groups(averaging, x64):
         np.testing.assert_allclose(weight[:, members], 1 / len(members), rtol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("build", [ifca, fedem], ids=["ifca", "fedem"])
 def test_permuted_clusters_give_permuted_results(build, exact):
     order = np.array([2, 0, 1])
@@ -157,6 +161,7 @@ def test_losses_of_rows_in_parts():
             np.testing.assert_allclose(found[row, c, :size], oracle.row_losses(params, x[own], y[own]), rtol=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("build", [ifca, fedsoft, fedem], ids=["ifca", "fedsoft", "fedem"])
 def test_a_stranger_gets_what_somebody_with_its_rows_gets_who_never_trained(build):
     algorithm = build(SCATTERED, SMALL, clusters=3)

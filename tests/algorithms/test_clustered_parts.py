@@ -44,6 +44,7 @@ def test_clients_judge_on_validation_rows_or_else_on_training_rows(valid, train)
     np.testing.assert_allclose(accuracy, expected[1], rtol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [0, 1, 128, 129, 400])
 def test_ragged_evaluation_is_evaluation(size):
     rows, model = subset(10, size, 400), TASK.init(jax.random.key(0))

@@ -93,6 +93,7 @@ def all_rows(id):
 # --- IFCA ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "options"),
     [
@@ -135,6 +136,7 @@ def test_ifca(how, options, tolerance):
 # --- FedSoft ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("estimate_every", [1, 2])
 @pytest.mark.parametrize("each", [1, 2, None], ids=str)
 def test_fedsoft(each, estimate_every, tolerance):
@@ -185,6 +187,7 @@ def test_fedsoft(each, estimate_every, tolerance):
 # --- FedEM --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 def test_fedem(how, server_lr, tolerance):

@@ -27,6 +27,7 @@ NONE: Any = None  # what a function does not read
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+@pytest.mark.sampled(2)
 def test_equal_components_stay_equal(exact):
     algorithm = fedem(TASK, SMALL, clusters=3)  # the parameters of TASK are those of any key
     states, _ = history(lambda _: algorithm, federation(), 3)

@@ -23,6 +23,7 @@ ROUNDS, STEPS = 4, 3
 POPULATION = len(CENTRES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("each", [POPULATION, None], ids=["all", "None"])
 def test_fedsoft_with_one_cluster_is_proximal_fedavg_of_personal_models(each, exact):
     """``theta_k`` goes from where it is towards ``(a x + lambda c) / (a + lambda)``, and is never reset."""
@@ -43,6 +44,7 @@ def test_fedsoft_with_one_cluster_is_proximal_fedavg_of_personal_models(each, ex
         close(states.clients.personal["w"][t + 1], personal, exact)
 
 
+@pytest.mark.sampled(2)
 def test_fedsoft_of_all_clients_weighs_them_by_size(exact):
     """``v_k = p_k`` with one cluster."""
     states, _ = history(lambda _: fedsoft(TASK, SMALL, clusters=1, clients_per_cluster=None), federation(), 1)
@@ -51,6 +53,7 @@ def test_fedsoft_of_all_clients_weighs_them_by_size(exact):
     close(take(states.server.models, (1, 0)), mean, exact)
 
 
+@pytest.mark.sampled(2)
 def test_fedsoft_without_regularisation_is_standalone(exact):
     """The models of the clusters only watch: each is the mean of those that it chose."""
 
@@ -65,6 +68,7 @@ def test_fedsoft_without_regularisation_is_standalone(exact):
     close(models(states)[1:], np.broadcast_to(mean, models(states)[1:].shape), exact)
 
 
+@pytest.mark.thorough
 def test_without_regularisation_batches_are_those_of_standalone(exact):
     found, _ = history(
         lambda _: fedsoft(SCATTERED, SMALL, regularisation=0.0, clients_per_cluster=None), federation(), 3
@@ -129,6 +133,7 @@ def test_clusters_choose_by_importance_and_size(count):
     np.testing.assert_array_equal(records["cohort_present"].sum(axis=1), member.any(axis=2).sum(axis=1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("each", [2, None], ids=str)
 def test_who_was_not_asked_is_not_chosen(each):
     algorithm = fedsoft(SCATTERED, SMALL, clients_per_cluster=each)
@@ -149,6 +154,7 @@ def test_who_was_not_asked_is_not_chosen(each):
     jax.tree.map(np.testing.assert_array_equal, nobody.server.models, state.server.models)
 
 
+@pytest.mark.sampled(2)
 def test_fedsofts_permuted_clusters_give_permuted_results(exact):
     """Where nobody is drawn, and personal models start from the same one."""
     order = np.array([2, 0, 1])

@@ -31,6 +31,7 @@ def data():
     return federation()._replace(held={"validation": rows})
 
 
+@pytest.mark.thorough
 def test_one_cluster_of_everybody_is_fedavg_by_size(exact):
     one, records = history(
         lambda _: ipfl(TASK, HOW, clusters=1, clients_per_cluster=POPULATION, initial_tokens=50), data(), ROUNDS
@@ -58,6 +59,7 @@ def test_equal_models_are_everybodys_model(exact):
         np.testing.assert_allclose(leaf, state.server.models[name][2], rtol=10 * exact, atol=exact)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "options",
     [{}, {"code_mode": True}, {"bid": "random", "price": 3}, {"ranked": "all", "most_reimbursed": 0.5}],
@@ -80,6 +82,7 @@ def test_tokens_are_conserved_to_the_last_one(options):
     assert records["reimbursed"].sum() + records["rewarded"].sum() > 0
 
 
+@pytest.mark.thorough
 def test_contributions_of_a_round_sum_to_zero(exact):
     _, records = history(lambda _: ipfl(TASK, HOW, clients_per_cluster=3), data(), ROUNDS)
     members = np.where(records["membership"], records["cluster_contribution"], 0)
@@ -87,6 +90,7 @@ def test_contributions_of_a_round_sum_to_zero(exact):
     assert np.abs(members).max() > 1e-4
 
 
+@pytest.mark.thorough
 def test_without_bidders_a_cluster_keeps_its_model():
     """Nobody bids for the second cluster once its model is the worse one for everybody."""
     start = Clustering(
@@ -105,6 +109,7 @@ def test_without_bidders_a_cluster_keeps_its_model():
         assert moved[nobody].any() == moves
 
 
+@pytest.mark.thorough
 def test_names_of_clusters_do_not_matter(exact):
     """All bidders are selected and read all of their rows, so that chance decides nothing."""
     rng = np.random.default_rng(4)
@@ -140,6 +145,7 @@ def test_names_of_clusters_do_not_matter(exact):
     assert first.sum() == 4
 
 
+@pytest.mark.thorough
 def test_strangers_are_given_a_mixture_without_training():
     task, seen = logistic_regression(), by_id(tiny_federation())
     algorithm = ipfl(task, Local(0.3, 4, steps=2), clients_per_cluster=2)
@@ -157,6 +163,7 @@ def test_strangers_are_given_a_mixture_without_training():
     np.testing.assert_allclose(deployed.weight, np.tensordot(u, weight, 1), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_bad_arguments_are_named():
     wrong: Any = (
         ({"clusters": 0}, "expected a positive number of clusters, got 0"),

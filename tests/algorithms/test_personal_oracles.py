@@ -95,6 +95,7 @@ def test_ditto_that_is_held_fast_is_the_received_model(exact):
     same(states.server.model["w"], SHARED, exact)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("regularisation", [0.0, 3.0])
 @pytest.mark.parametrize(
     "options", [{}, {"weights": "uniform", "server_optimizer": "adam", "server_lr": 0.01}], ids=str
@@ -123,6 +124,7 @@ def test_what_ditto_refuses(arguments, message):
 # --- FedALA -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
     plain = ragged(fedavg)
@@ -141,6 +143,7 @@ def test_fedala_that_does_not_learn_on_quadratics(exact):
     assert np.abs(moving.server.model["w"] - SHARED).max() > 0.01
 
 
+@pytest.mark.sampled(2)
 def test_fedala_with_weights_of_0_shares_the_lower_layers(exact):
     """As LG-FedAvg does, where all clients have equally many rows; ``w`` is the top tensor and ``b`` the lower one."""
 
@@ -170,12 +173,14 @@ def test_weights_of_fedala_stay_between_0_and_1():
     np.testing.assert_array_equal(weights[:2], 1)  # before the first round and after it
 
 
+@pytest.mark.thorough
 def test_no_layers_are_all_layers():
     everything, by_number = (ragged(lambda *task, p=p: fedala(*task, layers=p)) for p in (0, 2))
     jax.tree.map(np.testing.assert_array_equal, everything, by_number)
     assert np.min(everything.clients.weights[1]) < 1
 
 
+@pytest.mark.sampled(2)
 def test_what_is_deployed_is_merged_and_nothing_is_learned(exact):
     algorithm = missing(fedala(TASK, EPOCHS, layers=1), ((), (1,), (1,)))
     states, _ = history(lambda numbers: algorithm, federation(), 3)
@@ -253,6 +258,7 @@ def test_what_fedala_refuses(arguments, message):
 # --- FedFomo ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
     build = lambda values: fedfomo(quadratic.quadratic(values["start"]), how(STEPS), models_sent=0)  # noqa: E731
     states, records = run(build, ROUNDS)
@@ -288,6 +294,7 @@ CENTRE = CENTRES[0]
 NEAR, FAR = CENTRE + 0.01, CENTRE + np.array([3.0, -4.0, 5.0])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("rate", [0.0, ETA], ids=["untrained", "trained"])
 @pytest.mark.parametrize(
     ("before", "models", "start", "better"),
@@ -315,6 +322,7 @@ def test_fedfomo_takes_what_is_better(before, models, start, better, rate, exact
     np.testing.assert_allclose(step[0], weights, rtol=1e3 * exact, atol=1e3 * exact)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("liked", [[9.0, 0.0, 1.0, 0.0], [-9.0, 0.0, 1.0, 0.0]], ids=["sent", "not sent"])
 def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked, exact):
     """Client 0 is sent two models: its own and that of client 2, or those of clients 2 and 1."""
@@ -391,6 +399,7 @@ def two_layers(head=HEAD):
     )
 
 
+@pytest.mark.thorough
 def test_fedproto_without_penalty_is_standalone(exact):
     task = two_layers()
     alone = ragged(standalone, task=task).clients.model
@@ -406,6 +415,7 @@ def test_fedproto_without_penalty_is_standalone(exact):
     np.testing.assert_array_equal(algorithm.predict(deployed, x), task.logits(deployed.model, x))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("weights", ["count", "uniform"])
 def test_one_client_has_its_own_class_means(weights, exact):
     data = federation((7,), (0,))
@@ -420,6 +430,7 @@ def test_one_client_has_its_own_class_means(weights, exact):
             same(found.prototypes[t, label], z[y == label].mean(axis=0), exact)
 
 
+@pytest.mark.sampled(2)
 def test_classes_may_change_their_names(exact):
     order = np.array([2, 0, 3, 1])  # class j is called order[j]
     data = federation()

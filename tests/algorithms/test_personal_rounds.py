@@ -106,6 +106,7 @@ def stranger(algorithm, data, state):
 # --- Ditto --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "arguments", "own"),
     [
@@ -179,6 +180,7 @@ def learning_epochs(id, t, how, share, most):
 WIDE = federation(x=np.random.default_rng(1).normal(size=(17, 3)) * np.array([1.0, 6.0, 9.0]))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("how", "layers", "top"),
     [(STEPS, 1, ("w",)), (EPOCHS, 2, ("b", "w")), (STEPS, 0, ("b", "w"))],
@@ -242,6 +244,7 @@ def judging_rows(data, id):
     return np.asarray(data.examples.x, np.float64)[rows], np.asarray(data.examples.y)[rows]
 
 
+@pytest.mark.sampled(8)
 @modes
 @pytest.mark.parametrize("models_sent", [2, 9])
 def test_fedfomo(how, models_sent, tolerance):
@@ -309,6 +312,7 @@ PROTO_TASK = Task(
 )
 
 
+@pytest.mark.sampled(6)
 @modes
 @pytest.mark.parametrize("weights", ["count", "uniform"])
 def test_fedproto(how, weights, tolerance):
@@ -356,6 +360,7 @@ def test_a_class_that_nobody_has_keeps_its_prototype(tolerance):
             close(shown.prototypes[t + 1][label], own[label], tolerance)
 
 
+@pytest.mark.sampled(2)
 def test_penalty_of_padding_and_of_unknown_classes_is_nothing(tolerance):
     """The first round of any lambda: no class is known."""
     found = [run(fedproto(PROTO_TASK, STEPS, regularisation=value))[0] for value in (0.0, 50.0)]

@@ -156,6 +156,7 @@ def test_lg_fedavg_between_fedavg_and_standalone(shared, exact):
         np.testing.assert_allclose(states.clients.own[0], ALONE, rtol=exact, atol=exact)
 
 
+@pytest.mark.thorough
 def test_lg_fedavg_shares_the_last_dense_layers():
     task = MODELS["cnn_a"]((28, 28, 1), 10)
     server = lg_fedavg(task, Local(0.1, 8, steps=1)).init_server(jnp.zeros((2,), jnp.uint32), None)  # type: ignore
@@ -198,6 +199,7 @@ def test_no_tuning_is_fedavg():
         fedavg_finetune(task, how(STEPS), tune_epochs=-1)
 
 
+@pytest.mark.thorough
 def test_tuning_moves_every_client_towards_its_own_data(exact):
     task = quadratic.quadratic(jnp.asarray(START, jnp.result_type(float)))
     algorithm = fedavg_finetune(task, how(STEPS), tune_epochs=3)

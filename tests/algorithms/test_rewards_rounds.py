@@ -96,6 +96,7 @@ def drawn(records, t, rates):
     return chosen[:-1], chosen[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 @pytest.mark.parametrize("draw", ["own", "copied"])
 def test_iafl(how, draw, tolerance):
@@ -139,6 +140,7 @@ def test_iafl_with_contributions_of_each_round():
     np.testing.assert_allclose(records["rate"], by_round[[0, 1, 1]], rtol=1e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 def test_cgsv(how, tolerance):
     algorithm = cgsv(TASK, how, length=LENGTH, alpha=ALPHA, beta=BETA)
@@ -159,6 +161,7 @@ def test_cgsv(how, tolerance):
         assert len({int((model["w"] != models[0]["w"]).sum()) for model in models}) > 1
 
 
+@pytest.mark.sampled(2)
 def test_cgsv_iafl(tolerance):
     algorithm = cgsv_iafl(TASK, EPOCHS, length=LENGTH, alpha=ALPHA, kappa=KAPPA, recovery=0.4)
     states, records = run(algorithm)
@@ -182,6 +185,7 @@ def test_cgsv_iafl(tolerance):
         close(at(states.server.reference, t + 1), reference, tolerance)
 
 
+@pytest.mark.sampled(2)
 def test_rank(tolerance):
     x, y = (np.concatenate(both) for both in zip(*(own_rows(federation(), id) for id in (1, 3, 4)), strict=True))
     data = federation()
@@ -203,6 +207,7 @@ def test_rank_names_the_rows_that_the_server_has():
         run(rank(TASK, EPOCHS))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shared", [("b",), ("w", "b"), ()], ids=str)
 def test_lg_fedavg(shared, tolerance):
     states, records = run(lg_fedavg(TASK, STEPS, shared=shared))
@@ -223,6 +228,7 @@ def numpy_start():
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), TASK.init(jax.random.key(0)))
 
 
+@pytest.mark.sampled(2)
 def test_fedavg_finetune(tolerance):
     algorithm = missing(fedavg_finetune(TASK, STEPS, tune_epochs=2), LOST)
     states, records = history(lambda numbers: algorithm, federation(), len(LOST))
@@ -244,6 +250,7 @@ def test_fedavg_finetune(tolerance):
         close(common, model, tolerance)
 
 
+@pytest.mark.thorough
 def test_joining_probabilities_are_those_of_the_clients():
     probability = jnp.array([1.0, 0.2, 1.0, 0.7, 0.0])
     algorithm = iafl(TASK, STEPS, contribution=probability, ceiling=1.0, joining="contribution")

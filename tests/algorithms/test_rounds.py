@@ -147,6 +147,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("surrogate", "normalise", "how"), VARIANTS)
 def test_incfl_round(surrogate, normalise, how):
     check_incfl(surrogate, normalise, how, 1e-5)
@@ -274,6 +275,7 @@ def test_a_threshold_is_a_number_or_one_per_client():
     np.testing.assert_array_equal(record["weight"], np.where(record["cohort_id"] == first, 0, weight))
 
 
+@pytest.mark.thorough
 def test_tuning_changes_the_loss_but_not_the_update():
     data = federation()
     algorithm = incfl(TASK, STEPS, threshold=0.0, surrogate="relu", clients_per_round=None, tune_steps=4)

@@ -34,6 +34,7 @@ def test_every_algorithm_with_one_model_has_one():
     assert set(NAMES) == set(algorithms.REGISTRY) - others
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_adam_at_the_server(name):
     """Its first step is one of length server_lr in every entry that moves; a round without anybody moves nothing."""
@@ -54,6 +55,7 @@ def test_adam_at_the_server(name):
     jax.tree.map(np.testing.assert_array_equal, empty.server.optimizer, first.server.optimizer)
 
 
+@pytest.mark.thorough
 def test_ways_to_name_one():
     task, data = logistic_regression(), by_id(tiny_federation())
 
@@ -72,6 +74,7 @@ def test_ways_to_name_one():
         model("sgdd")
 
 
+@pytest.mark.thorough
 def test_numbers_in_double_precision_leave_a_single_model_single():
     with enable_x64(True):
         task, data = logistic_regression(jnp.float32), by_id(tiny_federation())
@@ -84,6 +87,7 @@ def test_numbers_in_double_precision_leave_a_single_model_single():
         assert dtypes(after.server) == dtypes(start.server)
 
 
+@pytest.mark.thorough
 def test_an_optimizer_is_given_steps_of_the_models_own_dtype():
     """Sums are in single precision; novograd refuses gradients of another dtype than the parameters."""
     task, data = logistic_regression(jnp.bfloat16), by_id(tiny_federation())

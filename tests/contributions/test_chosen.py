@@ -136,6 +136,7 @@ def outcome():
     return experiment.run(found), build_federation(found)[0]
 
 
+@pytest.mark.thorough
 def test_algorithms_are_given_what_was_chosen(outcome):
     run, federation = outcome
     alone = run.metrics.isel(evaluated_round=0)

@@ -211,6 +211,7 @@ def assert_rows_equal(stacked, number, single):
     assert np.all(np.asarray(stacked.clients.train.index)[padding] == 0)
 
 
+@pytest.mark.thorough
 def test_stack_keeps_shared_examples_once():
     single = federations(BLOBS, "dirichlet", clients=4, unseen=1, seeds=(1, 2, 3))
     assert single[0].examples.x is single[1].examples.x
@@ -257,6 +258,7 @@ def test_stack_refuses_unlike_federations():
             stack([federate(ALONE, clients=4), other])
 
 
+@pytest.mark.thorough
 def test_pad_changes_nothing_real():
     made = federate(BLOBS, "dirichlet", clients=4, unseen=1)
     longer = pad(made, 150, fill=7)
@@ -271,6 +273,7 @@ def test_pad_changes_nothing_real():
     assert stacked.clients.valid.index.shape == (2, 4, 150)
 
 
+@pytest.mark.thorough
 def test_census_counts_by_id_whatever_the_order():
     made = federate(BLOBS, "quantity", clients=5, valid_fraction=0.3)
     order = np.array([3, 0, 4, 1, 2])

@@ -30,6 +30,7 @@ def plan(threshold: Any) -> engine.Plan:
     return engine.Plan(incfl, ARGUMENTS | {"threshold": threshold})
 
 
+@pytest.mark.thorough
 def test_blocks_have_every_metric_of_the_results(alone):
     blocks: list[Block] = []
     result = engine.simulate(plan(0.6), FEDERATION, **RUN, reference=alone, callbacks=[blocks.append])
@@ -56,6 +57,7 @@ def test_a_run_can_be_stopped_by_the_share_of_incentivised_clients(alone):
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2]
 
 
+@pytest.mark.thorough
 def test_rows_are_runs_in_a_sweep(alone):
     blocks: list[Block] = []
     plans = [plan(0.1), plan(10.0), plan(0.1)]
@@ -71,6 +73,7 @@ def test_rows_are_runs_in_a_sweep(alone):
     assert np.isfinite(blocks[-1].metrics["average_loss"]).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["number", "by client", "by seed", "as a reference"])
 def test_a_threshold_of_a_plan_reaches_appeal(alone, way):
     seeds, clients = alone.threshold.shape

@@ -46,6 +46,7 @@ def test_distributions_are_known_by_their_numbers():
     assert numbered(tiny_federation(), "distribution") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_every_model_on_every_distribution(wrapped):
     algorithm = ipfl(TASK, LOCAL, clusters=3, clients_per_cluster=2)
@@ -78,6 +79,7 @@ def _with_models(state, models):
     return state._replace(server=inside(state.server))
 
 
+@pytest.mark.thorough
 def test_results_are_labelled_by_cluster_and_distribution():
     result = simulate(
         fedem(TASK, LOCAL, clusters=3), federation(), rounds=2, seeds=(0, 1), execution=Execution(devices=1)

@@ -29,6 +29,7 @@ TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 MODEL = 15 * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", [1, 2])
 def test_simulate_tells_the_estimate_before_it_trains(devices: int) -> None:
     told: list[Any] = []
@@ -97,6 +98,7 @@ def _refuse(*_: Any) -> Any:
     raise KeyError("num_consts")
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_without_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Memory] = []
     given: Any = {"rounds": 1, "execution": Execution(devices=1)}

@@ -62,6 +62,7 @@ def _algorithms() -> dict[str, Algorithm]:
     }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", list(_algorithms()))
 def test_judging_once_equals_judging_everybody(name: str) -> None:
     algorithm, data, valid = _algorithms()[name], _common(), name in ("fedavg", "tuned")
@@ -99,6 +100,7 @@ def test_same_tests_looks_at_real_rows_of_seen_and_unseen_in_every_federation() 
     assert not same_tests(data._replace(clients=data.clients._replace(test=nobody)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_model_of_the_servers_own_is_judged_on_held_rows(wrapped: bool) -> None:
     data, algorithm = tiny_federation(), _algorithms()["no shared model"]

@@ -108,6 +108,7 @@ def _double_and_sum(row: Any) -> Any:
     return {"sum": row[0] + jnp.sum(row[1]), "twice": 2 * row[1]}
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("count", "lanes", "devices", "costly"),
     list(itertools.product((1, 2, 5, 7, 12), (1, 2, 5, 20), (1, 2), (False, True))),
@@ -158,6 +159,7 @@ def _runs(execution: Execution, local: Local, rows: int) -> Any:
     return engine.simulate(plan, tiny_federation(), rounds=3, seeds=(1, 2), execution=execution)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("local", "rows"), [(LOCAL, 3), (LOCAL._replace(steps=None, epochs=2), 5)], ids=["steps", "epochs of ragged"]
 )
@@ -169,6 +171,7 @@ def test_every_strategy_gives_the_same(local: Local, rows: int) -> None:
         assert_close(expected, _runs(Execution(clients, devices=devices), local, rows).state)
 
 
+@pytest.mark.thorough
 def test_the_same_layout_gives_the_same_bits() -> None:
     """Other numbers of devices or lanes add up in another order: see ``test_every_strategy_gives_the_same``."""
     for execution in (Execution("scan", devices=2), Execution(2, devices=1)):
@@ -176,6 +179,7 @@ def test_the_same_layout_gives_the_same_bits() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
 
 
+@pytest.mark.thorough
 def test_all_devices_hold_the_same_bits() -> None:
     """Every device goes on from sums of its own, so they must be equal to the last bit; on 2, 4 and 8 devices."""
     code = """
@@ -205,6 +209,7 @@ print("same")
     assert found.stdout.split() == ["same"], found.stderr
 
 
+@pytest.mark.thorough
 def test_a_trial_takes_one_of_the_neighbours() -> None:
     assert [each.clients for each in neighbours(Lanes(4, 1, 1, 2), SIZES)] == [1, 4, 6]
     result = _runs(Execution("trial"), LOCAL, 5)
@@ -226,6 +231,7 @@ def _compilations() -> Iterator[list[str]]:
     yield seen  # afterwards it listens on, for nobody: the public interface takes no single listener back
 
 
+@pytest.mark.thorough
 def test_one_compilation_serves_seeds_rounds_and_values() -> None:
     def run(rate: float, seeds: tuple[int, ...], rounds: int) -> None:
         local = LOCAL._replace(learning_rate=rate)
@@ -255,6 +261,7 @@ def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     assert seen == []
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_another_number_of_devices() -> None:
     plan = fedavg(TASK, LOCAL, clients_per_round=5)
     run = lambda rounds, devices, initial=None: engine.simulate(  # noqa: E731
@@ -267,6 +274,7 @@ def test_a_run_goes_on_with_another_number_of_devices() -> None:
         assert_close(whole, found)
 
 
+@pytest.mark.thorough
 def test_double_precision_in_a_context() -> None:
     with enable_x64(True):
         task = logistic_regression(jnp.float64)
@@ -334,6 +342,7 @@ WORKLOADS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "devices"), [*((name, 1) for name in WORKLOADS), ("logistic regression, all at once", 2)]
 )
@@ -368,6 +377,7 @@ def test_the_estimate_of_memory_is_near_that_of_xla(name: str, devices: int) -> 
     assert low < estimate / real < high, (estimate, real, found.argument_size_in_bytes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seeds", "lanes"), [(1, Lanes(1, 1, 5)), (2, Lanes(1, 1, 5)), (2, Lanes(1, 2, 5))])
 def test_the_estimate_is_near_that_of_xla_where_the_server_keeps_many_models(seeds: int, lanes: Lanes) -> None:
     """Of the program that holds most; XLA writes more of the cohort's rows in place than the estimate knows."""

@@ -115,6 +115,7 @@ def test_a_traced_program_is_compiled_once() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.thorough
 def test_what_is_no_longer_kept_holds_no_memory_maps() -> None:
     maps = pathlib.Path("/proc/self/maps")
     if not maps.exists():
@@ -155,6 +156,7 @@ def many_products(spec: Any, lanes: Lanes, kernel: jax.Array, patches: jax.Array
     return jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=apart, check_vma=False)(kernel, patches)
 
 
+@pytest.mark.thorough
 def test_a_long_program_on_all_devices_computes_what_a_short_one_does() -> None:
     """With split loops jaxlib 0.10 is wrong after some 50 to 150 turns on a machine of two cores."""
     random = np.random.default_rng(0)

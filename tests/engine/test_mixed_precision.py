@@ -13,6 +13,8 @@ import fljax
 from fljax import data, models
 from fljax.algorithms import fedavg
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("model", [models.mlp, models.cnn], ids=["multilayer perceptron", "convolutions"])
 def test_accuracy_survives_half_precision(model: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fljax import engine, training
 from fljax.algorithms import fedavg
@@ -103,6 +104,7 @@ def test_who_is_not_available_keeps_its_last_ballot() -> None:
     assert changed.tolist() == [True, True, False, True, True]
 
 
+@pytest.mark.thorough
 def test_standalone_equals_training_each_client_by_a_loop() -> None:
     data, seeds = tiny_federation(), (3, 8)
     local = Local(0.3, batch_size=4, epochs=2)
@@ -161,6 +163,7 @@ def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) 
     assert all(np.isfinite(each.threshold).all() for each in found)
 
 
+@pytest.mark.thorough
 def test_everybody_is_as_if_all_were_named() -> None:
     """Where all clients have data nobody looks who has, and the same bits come out."""
     data = by_id(tiny_federation())

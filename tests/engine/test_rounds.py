@@ -27,6 +27,7 @@ def federation() -> Any:
     return tiny_federation()
 
 
+@pytest.mark.thorough
 def test_it_is_the_run_of_simulate(federation: Any) -> None:
     algorithm = algorithms.incfl(TASK, LOCAL, threshold=RHO, clients_per_round=3)
     state, records = jax.jit(functools.partial(fljax.rollout, algorithm, rounds=3))(federation, seed=1)
@@ -39,6 +40,7 @@ def test_it_is_the_run_of_simulate(federation: Any) -> None:
     np.testing.assert_allclose(records["loss"], result.records["loss"].values[0], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_it_goes_on_from_a_state(federation: Any) -> None:
     algorithm = algorithms.scaffold(TASK, Local(0.2, 2, steps=2), clients_per_round=3)
     run = jax.jit(functools.partial(fljax.rollout, algorithm, federation, clients=2), static_argnames="rounds")
@@ -52,6 +54,7 @@ def test_it_goes_on_from_a_state(federation: Any) -> None:
     assert records["cohort_id"].shape == (0, 3)
 
 
+@pytest.mark.thorough
 def test_counts_are_checked(federation: Any) -> None:
     algorithm = algorithms.fedavg(TASK, LOCAL)
     with pytest.raises(ValueError, match="expected a number of rounds of at least 0, got -1"):
@@ -76,6 +79,7 @@ def slope(federation: Any, algorithm: Any, **how: Any) -> Any:
     return jax.jit(jax.grad(loss))(0.2)
 
 
+@pytest.mark.thorough
 def test_gradients_do_not_depend_on_the_layout() -> None:
     with enable_x64(True):
         data, task = tiny_federation(dtype=np.float64), logistic_regression(jnp.float64)
@@ -86,6 +90,7 @@ def test_gradients_do_not_depend_on_the_layout() -> None:
         assert abs(found[0]) > 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clients", [None, 1])
 def test_nan_of_absent_clients_reaches_no_gradient(federation: Any, clients: int | None) -> None:
     """Client 1 never answers, and all that it has is NaN."""
@@ -100,6 +105,7 @@ def test_nan_of_absent_clients_reaches_no_gradient(federation: Any, clients: int
     np.testing.assert_array_equal(clean, slope(spoil_client(federation, 1), algorithm, clients=clients))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("local", [Local(0.1, 4, steps=5), Local(0.1, 4, epochs=2)], ids=["steps", "epochs"])
 def test_memory_of_a_gradient_is_that_of_one_client(local: Local) -> None:
     """With rematerialised clients one after another, ten times as many clients hold little more."""

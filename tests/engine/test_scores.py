@@ -31,6 +31,7 @@ def accuracies(metrics: Any) -> list[str]:
     return [str(name) for name in metrics if any(w in str(name) for w in words) and not str(name).endswith(of_losses)]
 
 
+@pytest.mark.thorough
 def test_without_a_score_nothing_is_made_of_accuracies() -> None:
     data = tiny_federation()
     reference = standalone(SILENT, data, LOCAL)
@@ -57,6 +58,7 @@ def test_without_a_score_nothing_is_made_of_accuracies() -> None:
     np.testing.assert_array_equal(scored.metrics["test_loss"], found["incfl"]["test_loss"])
 
 
+@pytest.mark.thorough
 def test_accuracies_are_what_the_score_says() -> None:
     task = PLAIN._replace(score=lambda logits, y: jnp.where(y == 0, 0.25, 0.75))
     data = tiny_federation()
@@ -181,6 +183,7 @@ def bounded(limit: float) -> Task:
     return PLAIN._replace(loss=loss)
 
 
+@pytest.mark.thorough
 def test_an_infinite_loss_is_reported_with_seed_round_and_clients() -> None:
     result = simulate(fedavg(bounded(30.0), Local(1e3, batch_size=2, steps=1)), tiny_federation(), rounds=2, seeds=[4])
     assert result.diverged == ()
@@ -206,6 +209,7 @@ def test_examples_that_are_nan_in_a_federation_made_by_hand_are_found_before_tra
     assert found == InfiniteLoss({"seed": 0}, 0, "test_loss", (0,))
 
 
+@pytest.mark.thorough
 def test_infinite_losses_of_joined_results() -> None:
     result = simulate(fedavg(PLAIN, LOCAL), tiny_federation(), rounds=1, seeds=[3, 5]).metrics
     bad = result.copy(deep=True)

@@ -48,6 +48,7 @@ def test_what_is_no_seed(wrong):
         seeds_of(wrong)
 
 
+@pytest.mark.thorough
 def test_a_number_of_seeds_means_the_same_everywhere():
     federation: Any = tiny_federation()
     algorithm = fedavg(TASK, LOCAL, clients_per_round=3)

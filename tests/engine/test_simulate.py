@@ -64,6 +64,7 @@ def _without_clock(metrics: Any) -> Any:
     return metrics.drop_vars([name for name in metrics if str(name).startswith("seconds_")])
 
 
+@pytest.mark.thorough
 def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> None:
     blocks: list[engine.Block] = []
     result = _simulate(federation, callbacks=[blocks.append])
@@ -126,6 +127,7 @@ def test_a_seed_does_not_depend_on_the_others(federation: Federation) -> None:
     np.testing.assert_array_equal(both.records.cohort_id.sel(seed=9), alone.records.cohort_id.sel(seed=9))
 
 
+@pytest.mark.thorough
 def test_seeds_with_federations_of_their_own(federation: Federation) -> None:
     other = tiny_federation(1)
     stacked = federations.stack([federation, other])
@@ -224,6 +226,7 @@ def test_bytes_on_the_wire(federation: Federation) -> None:
     assert records.bytes_up.values.tolist() == [[3 * 4 * (PARAMETERS + 1)] * 5] * 2  # the update and the size
 
 
+@pytest.mark.thorough
 def test_bytes_of_ballots_and_dimensions_of_records(federation: Federation) -> None:
     algorithm = clusters(TASK, LOCAL, clusters=2, poll_every=2)
     result = _simulate(federation, algorithm, rounds=3)

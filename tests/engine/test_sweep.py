@@ -62,6 +62,7 @@ def _assert_like_alone(
     return together[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("runs", ["scan", 4])
 def test_a_cell_equals_its_own_run(stacked: Federation, runs: Any) -> None:
     """Thresholds differ by cell and seed, federations by seed; clients are spread over two devices."""
@@ -70,6 +71,7 @@ def test_a_cell_equals_its_own_run(stacked: Federation, runs: Any) -> None:
     _assert_like_alone(plans, stacked, references, engine.Execution("scan", seeds=runs), bits=runs == "scan")
 
 
+@pytest.mark.thorough
 def test_one_federation_for_all_and_devices_that_take_whole_runs() -> None:
     local = LOCAL._replace(steps=None, epochs=2)  # ragged clients take different numbers of steps
     plans = [
@@ -80,6 +82,7 @@ def test_one_federation_for_all_and_devices_that_take_whole_runs() -> None:
     assert bool(found.metrics["execution_runs_apart"])
 
 
+@pytest.mark.thorough
 def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
     single = federations.stack([tiny_federation()])
     found = engine.sweep(_plans(fedavg), single, rounds=2, seeds=(5,))
@@ -87,6 +90,7 @@ def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
         assert_close(engine.simulate(plan, tiny_federation(), rounds=2, seeds=(5,)).state, mine.state)
 
 
+@pytest.mark.thorough
 def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
     thresholds = np.linspace(0.2, 1.0, 10, dtype=np.float32).reshape(2, 5)
     plans = [engine.Plan(incfl, {"task": TASK, "local": LOCAL, "threshold": rho}) for rho in thresholds]
@@ -113,6 +117,7 @@ def _build(task: Any, local: Local, broken: Any, traces: Any) -> Algorithm:
     return inner._replace(aggregate=aggregate)
 
 
+@pytest.mark.thorough
 def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
     traces: list[int] = []
     arguments = {"task": TASK, "traces": lambda: traces.append(1)}
@@ -149,6 +154,7 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
     assert several == len(traces)  # three cells take no more traces than one
 
 
+@pytest.mark.thorough
 def test_equal_standalone_models_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     standalone = importlib.import_module("fljax.engine.standalone")  # the package gives the function by that name
     calls: list[int] = []

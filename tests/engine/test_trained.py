@@ -79,6 +79,7 @@ def _without_cloudpickle(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_without_cloudpickle")
 def test_a_result_whose_functions_can_be_imported_goes_through_pickle(importable):
     again = pickle.loads(pickle.dumps(importable))
@@ -150,6 +151,7 @@ def test_models_from_the_arrays_of_a_state(importable):
         engine.restore(plan, FEDERATION, arrays, seeds=(5, 8))
 
 
+@pytest.mark.thorough
 def test_half_precision_survives_a_file(tmp_path, importable):
     half = IMPORTABLE._replace(init=init_half)
     plan = engine.Plan(fedavg, {"task": half, "local": LOCAL, "clients_per_round": 3})

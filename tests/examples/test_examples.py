@@ -32,6 +32,7 @@ def test_scripts_are_short(name):
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.thorough
 def test_regression(capsys):
     text, values = printed("regression", capsys)
     alone, *federated = numbers(text, "error")
@@ -46,6 +47,7 @@ def test_regression(capsys):
     np.testing.assert_allclose(values["result"].predict(0, values["x"][:3]), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_multi_label(capsys):
     text, values = printed("multi_label", capsys)
     right = numbers(text, "right")
@@ -55,6 +57,7 @@ def test_multi_label(capsys):
     np.testing.assert_array_equal(values["federation"].examples.y, values["y"])
 
 
+@pytest.mark.thorough
 def test_next_token(capsys):
     text, values = printed("next_token", capsys)
     right = numbers(text, "right")

@@ -55,6 +55,7 @@ def test_every_float_is_declared(name: str) -> None:
     assert set(declared) == set(numbers(ALGORITHMS[name]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None:
     entry, case = REGISTRY[name], ALGORITHMS[name]

@@ -52,6 +52,7 @@ def case(request: pytest.FixtureRequest) -> Bench:
     return bench(request.param)
 
 
+@pytest.mark.sampled(6)
 def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) -> None:
     """Seed, rounds and numbers are all traced, so that no value of theirs can lead to another program."""
     state = jax.eval_shape(case.whole, case.numbers, federation(), jnp.uint32(0), jnp.int32(2))
@@ -62,6 +63,7 @@ def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) 
     assert case.traces == traces + 3  # labels are checked and shapes are measured anew; nothing is compiled
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: bool) -> None:
     """In double precision a task of single precision must keep its dtype as well."""
@@ -74,6 +76,7 @@ def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: boo
             assert shapes(jax.eval_shape(step, start)) == shapes(start)
 
 
+@pytest.mark.sampled(4)
 def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
     side_by_side = case.run(case.start())
     one_by_one = jax.tree.map(lambda leaf: leaf[0], case.simulate(rounds=ROUNDS).state)
@@ -91,6 +94,7 @@ def test_law_03_chunks_of_two(name: str) -> None:
     assert_close(case.run(case.start()), state)
 
 
+@pytest.mark.sampled(4)
 def test_law_04_order_of_clients_and_of_rows_does_not_matter(case: Bench) -> None:
     twins = twin_clients(federation(), 1, 3)
     for data in (federation(), twins):
@@ -142,6 +146,7 @@ def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> N
         assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
 
 
+@pytest.mark.sampled(4)
 def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
     data, algorithm, state = by_id(federation()), case.algorithm(), case.start()
 
@@ -165,6 +170,7 @@ def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
             assert not all(map(is_same, some, others))
 
 
+@pytest.mark.sampled(4)
 def test_law_08_hyper_parameters_are_traced_and_seeds_mapped(case: Bench) -> None:
     first = case.simulate(rounds=ROUNDS)
     for position, seed in enumerate((0, 3)):
@@ -194,6 +200,7 @@ def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
             assert_same(case.judge(before, round=2), case.judge(after, round=2))
 
 
+@pytest.mark.sampled(4)
 def test_law_10_loss_falls(case: Bench) -> None:
     metrics = case.simulate(rounds=40).metrics
     # Strangers bring few rows of their own: whoever trains on those alone soon learns them by heart.
@@ -222,6 +229,7 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
     assert sent(0) == sent(3)
 
 
+@pytest.mark.sampled(4)
 def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
     whole, half = case.simulate(rounds=4), case.simulate(rounds=2)
     rest = case.simulate(rounds=2, initial=half.state)

@@ -27,6 +27,7 @@ from tests.laws.compare import assert_finite, assert_same, shapes
 from tests.toys.quick import QUICK
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "name",
     [

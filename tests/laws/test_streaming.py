@@ -51,6 +51,7 @@ def test_which_algorithms_are_streamed() -> None:
     assert tuple(found) == STREAMED
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", STREAMED)
 def test_law_15_streamed_and_stacked_agree(name: str) -> None:
     """In chunks and all at once, ragged, with an absent client that holds NaN; law 3 has one client at a time."""

@@ -43,6 +43,7 @@ def places(raw, made):
     return np.array(found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(12, 10, 3), (9, 11, 1), (10, 10)])
 def test_pixels_are_those_of_one_window_of_the_framed_image(shape):
     """Also where images are not square: torchvision frames raw images with zeros, and so the frame is raw black."""
@@ -95,6 +96,7 @@ def test_same_key_same_result_and_clients_draw_by_their_keys():
         np.testing.assert_array_equal(together[i], run(keys[i], x))
 
 
+@pytest.mark.thorough
 def test_only_training_batches_see_it():
     shape, raw = (8, 8, 1), images(6, (8, 8, 1))
     tasks = [logistic_regression(shape, 3, prepare=standardise(0.5, 0.2), augment=each) for each in ("crop_flip", None)]

@@ -63,6 +63,7 @@ def test_other_layouts_are_handed_on():
     )
 
 
+@pytest.mark.thorough
 def test_kernels_per_client():
     x, w = draws((3, 2, 6, 6, 2), (3, 3, 3, 2, 4))
 
@@ -74,6 +75,7 @@ def test_kernels_per_client():
         np.testing.assert_allclose(together[i], jax.grad(loss)(w[i], x[i]), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_in_a_flax_layer():
     (x,) = draws((2, 6, 5, 3))
     layers = [

@@ -113,6 +113,7 @@ def test_one_layer_that_stays_off_is_enough(module, layer):
         task_from_module(module, X)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("module", [Mixed(rate=0.0), lambda rngs: MixedNnx(rngs, 0.0), Attending(reached=True)])
 def test_no_dropout_is_no_dropout_that_is_off(module):
     task = task_from_module(module, X)

@@ -50,6 +50,7 @@ def by_xla(x, kernel, padding):
     return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=NHWC)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("image", "batch", "kernel", "padding"), CASES)
 def test_equals_lax(image, batch, kernel, padding, small_cache):
     x, w = normal(0, (batch, *image), kernel)
@@ -90,6 +91,7 @@ def test_falls_back_to_planes(strides):
     np.testing.assert_allclose(y, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_kernels_per_client(small_cache):
     x, w = normal(2, (3, 40, 8, 9, 2), (3, 3, 3, 2, 4))
 
@@ -102,6 +104,7 @@ def test_kernels_per_client(small_cache):
     np.testing.assert_allclose(gradient(by_lines), gradient(by_xla), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_second_derivatives_and_forward_mode(small_cache):
     x, w, dx, dw = normal(3, (40, 6, 7, 2), (3, 3, 2, 3), (40, 6, 7, 2), (3, 3, 2, 3))
 
@@ -139,6 +142,7 @@ def test_sums_may_be_of_another_type(small_cache):
     np.testing.assert_allclose(wide.transpose(3, 0, 2, 1), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_in_a_flax_layer(small_cache):
     (x,) = normal(5, (40, 8, 9, 3))
     plain = nn.Conv(4, (3, 3), param_dtype=jnp.float64)

@@ -122,6 +122,7 @@ def test_a_task_or_a_sentence(width, feature, label, shape, loss):
         assert jax.eval_shape(judged, params).shape == (2,)
 
 
+@pytest.mark.thorough
 def test_a_label_that_is_no_class_is_never_another_class():
     """Counted from the end, -1 would be the last class."""
     logits = jnp.zeros((3, 2, 4))

@@ -24,6 +24,7 @@ def count(task):
     return trees.size(jax.eval_shape(task.init, jax.random.key(0)))
 
 
+@pytest.mark.thorough
 def test_parameter_counts():
     assert count(logistic_regression((60,), 10)) == 61 * 10
     assert count(mlp((28, 28, 1), 10)) == 785 * 64 + 65 * 30 + 31 * 10
@@ -60,6 +61,7 @@ SMALL = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SMALL)
 def test_contract(name):
     shape, options = SMALL[name]
@@ -101,6 +103,7 @@ def test_contract(name):
         assert jnp.isfinite(value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_clients_with_their_own_parameters(name):
     shape, options = SMALL[name]
@@ -124,6 +127,7 @@ def test_clients_with_their_own_parameters(name):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_dropout_only_with_a_key():
     task = mlp((20,), 3, hidden=(200, 4), dropout=0.5)
     params, logits = jax.jit(task.init)(jax.random.key(0)), jax.jit(task.logits)
@@ -201,6 +205,7 @@ def test_errors():
         mlp((8,), 2, dtype=jnp.int32)
 
 
+@pytest.mark.thorough
 def test_paddings_and_dropout_may_differ_by_layer():
     """IP-FL's network against flax's own layers, with and without dropout in front of the dense layer."""
     task = cnn_c((28, 28, 1), 5)

@@ -39,6 +39,7 @@ def drawn_shape(seed):
     return (batch, *image, channels), (*size, channels, width), strides, padding, dilation
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_equals_lax_on_drawn_shapes(seed, monkeypatch):
     monkeypatch.setattr(planes, "CACHED", 2**16)  # small blocks, so that batches of 40 need several
@@ -73,6 +74,7 @@ def test_other_backends(monkeypatch):
     np.testing.assert_allclose(convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC), expected, rtol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 5, 2, 4), (4, 3, 2, 4), (3, 3, 2, 20)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_squares_of_a_convolution(kernel, padding):
@@ -113,6 +115,7 @@ def test_blocks_change_nothing(batch):
     assert seen[0] == {0: 0, 1: 1, 16: 16, 23: 12, 37: 13}[batch]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_group_norm(axis):
     x, scale, bias = normal(5, (3, 5, 4, 6), (6,), (6,))
@@ -132,6 +135,7 @@ def test_group_norm(axis):
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_largest_of_squares():
     (x,) = normal(6, (2, 7, 6, 3))
 

@@ -99,6 +99,7 @@ def both(task, module, shape, batch, names: Callable[[Any], Any] = lambda params
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("shape", "batch", "blocks", "kernel", "padding", "groups"),
     [
@@ -112,6 +113,7 @@ def test_cnn(x64, shape, batch, blocks, kernel, padding, groups):
     both(cnn(shape, 3, dense=(5,), dtype=jnp.float64, **options), Plain(**options), shape, batch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("batch", "cached"), [(2, planes.CACHED), (32, 1000)])
 def test_resnet18(batch, cached, x64, optimised, monkeypatch):
     monkeypatch.setattr(planes, "CACHED", cached)
@@ -126,6 +128,7 @@ def test_resnet18_is_as_the_paper_says():
         resnet18((32,), 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_half_precision(name):
     with jax.numpy_dtype_promotion("strict"), enable_x64(False):

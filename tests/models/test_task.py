@@ -51,6 +51,7 @@ def pairs(*layers):
     return [(np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"])) for layer in layers]
 
 
+@pytest.mark.thorough
 def test_three_kinds_agree_with_numpy():
     tasks = [task_from_module(Linen(), X), task_from_module(Nnx, X), mlp((5,), 3, hidden=(7, 6))]
     params = [jax.jit(task.init)(jax.random.key(0)) for task in tasks]
@@ -79,6 +80,7 @@ def test_modes(module):
     assert not np.allclose(logits(params, X, one), logits(params, X, two))
 
 
+@pytest.mark.thorough
 def test_nnx_under_transforms():
     task = task_from_module(Nnx, X)
     keys = jax.random.split(jax.random.key(0), 3)

@@ -36,6 +36,7 @@ def test_every_model_has_its_contract():
     assert {*SMALL, *TEXTS} == set(MODELS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
 def test_contract(name):
     task, params = make(name)
@@ -67,6 +68,7 @@ def test_contract(name):
     np.testing.assert_allclose(jax.jit(half.logits)(params, TOKENS), logits, atol=0.05)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("dropout", [False, True])
 def test_padding_changes_nothing(name, dropout):
@@ -136,6 +138,7 @@ def test_published_sizes_and_the_order_of_paths():
     assert trees.size(params) == 1000 * 300 + 3 * 901 * 128 + 385 * 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
 def test_clients_with_their_own_parameters(name):
     task, _ = make(name)
@@ -166,6 +169,7 @@ def test_float64(name):
         assert {leaf.dtype for leaf in jax.tree.leaves((params, logits))} == {jnp.dtype("float64")}
 
 
+@pytest.mark.thorough
 def test_errors():
     with pytest.raises(ValueError, match=r"expected texts for bilstm, .* got inputs of shape \(28, 28, 1\) without"):
         bilstm((28, 28, 1), 10)

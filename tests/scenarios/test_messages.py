@@ -78,6 +78,7 @@ def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
             assert 0.5 < np.sqrt(np.mean(own**2)) / (2 * np.sqrt(np.mean(size**2))) < 1.6
 
 
+@pytest.mark.thorough
 def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     inner = incfl(TASK, LOCAL, threshold=0.8, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=jnp.inf, noise=1e6), federation, 4)
@@ -116,6 +117,7 @@ def test_byzantine_clients_of_mwfed_always_complain(federation):
     np.testing.assert_allclose(records[-1]["share"][bad], 8 / 12, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_ballots_are_inflated_around_and_not_inside(federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=None)
     outside = byzantine(appeal_based(inner, threshold=5.0, after=1), fraction=0.4)
@@ -129,6 +131,7 @@ def test_ballots_are_inflated_around_and_not_inside(federation):
     assert records[1]["appealed"].all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count_all", [False, True])
 def test_metrics_are_over_honest_clients(count_all, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL, clients_per_round=3), fraction=0.4, count_all=count_all)
@@ -143,6 +146,7 @@ def test_metrics_are_over_honest_clients(count_all, federation):
     np.testing.assert_allclose(result.metrics["average_accuracy"], mean, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_evaluation_without_rounds_counts_as_well(federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
     data = by_id(federation)
@@ -252,6 +256,7 @@ def test_free_riders_are_clients(ids, federation):
 ALTERNATING = jnp.array([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
 
 
+@pytest.mark.thorough
 def test_who_rides_and_when_is_data(federation):
     """Tables are arguments: one program for all of them, and each round is that of a run with its row alone."""
     inner = fedavg(TASK, LOCAL, **WEIGHTS)
@@ -291,6 +296,7 @@ def test_a_fraction_rides_and_one_inside_another_is_drawn_apart(federation):
     assert (np.asarray(nested.behaviour.values) != np.asarray(nested.inner.behaviour.values)).any()
 
 
+@pytest.mark.thorough
 def test_byzantine_clients_may_be_given(federation):
     inner = incfl(TASK, LOCAL, threshold=0.5, clients_per_round=None)
     who = jnp.array([0, 1, 0, 0, 1])
@@ -326,6 +332,7 @@ def test_who_rides_is_checked(options, message, federation):
         initial_state(free_riding(fedavg(TASK, LOCAL), **options), by_id(federation), jnp.uint32(0))
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_follows_its_own_plan(federation):
     """Who is given is no part of the state: free riders may begin, or stop, where a run is taken up."""
     inner = fedavg(TASK, LOCAL, **WEIGHTS)

@@ -62,6 +62,7 @@ def present(algorithm: Any, federation: Any) -> np.ndarray:
     return np.asarray(selected(algorithm, federation).present)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("between", [None, *REGISTRY])
 def test_dropouts_inside_each_other_multiply(between, federation):
     """A quarter of the clients answers: 500 of 2,000 with a standard deviation of 19."""
@@ -91,6 +92,7 @@ def test_a_single_dropout_draws_what_it_always_drew(federation):
         np.testing.assert_array_equal(around.present, cohort.present)
 
 
+@pytest.mark.thorough
 def test_a_dropout_of_nobody_changes_nothing_inside_or_outside(federation):
     inner = dropout(fedavg(TASK, LOCAL, clients_per_round=3), rate=0.4)
     plain, _ = run(inner, federation, 3)
@@ -115,6 +117,7 @@ def test_byzantine_clients_inside_each_other_are_drawn_apart(federation):
     np.testing.assert_array_equal(alone.behaviour.values, inner)
 
 
+@pytest.mark.thorough
 def test_the_noise_of_nested_clipping_is_drawn_apart(federation):
     """75 pairs of numbers; if they were the same, their correlation would be 1."""
     flat = lambda tree: np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])  # noqa: E731
@@ -128,6 +131,7 @@ def test_the_noise_of_nested_clipping_is_drawn_apart(federation):
     assert abs(np.corrcoef(once - plain, both - once)[0, 1]) < 0.4
 
 
+@pytest.mark.thorough
 def test_the_noise_of_byzantine_clients_inside_each_other_is_drawn_apart(federation):
     """Of the two noises of a client that is Byzantine twice, neither is a multiple of the other."""
     inner = byzantine(everybody(), fraction=1.0, noise=1.0)
@@ -179,6 +183,7 @@ def first_round(inner: str) -> frozenset[int]:
     return frozenset(taking_part(run(wrapped, tiny_federation(), 1)[1][0]))
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
 def test_presence_never_grows(outer, inner, federation):
     """A scenario may take clients out of the pool or the cohort and never adds one that the other took out."""

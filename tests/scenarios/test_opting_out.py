@@ -52,6 +52,7 @@ def accuracies(model, federation, part):
     return np.array(found)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("split", ["valid", "train"])
 def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
@@ -92,6 +93,7 @@ def test_when_all_have_left_nothing_moves(federation):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.thorough
 def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
     inner = ipfl(TASK, LOCAL, clients_per_cluster=2, initial_tokens=20)
     _, records = run(opting_out(inner, baseline=jnp.asarray(BASELINE), every=2), federation, 8)
@@ -130,6 +132,7 @@ def slow_run(federation):
     return states, table
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("inner", ["fedavg", "polled"])
 @pytest.mark.parametrize("extra", [0, 3])
 def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
@@ -154,6 +157,7 @@ def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federa
     assert records[EVERY]["opted_out"].sum() == leave
 
 
+@pytest.mark.thorough
 def test_only_the_rows_of_decisions_are_read(federation):
     """Rows between them may be unknown. Where the row of a decision is, everybody stays."""
     table = np.full((ROUNDS, 5), np.nan, np.float32)
@@ -170,6 +174,7 @@ def test_only_the_rows_of_decisions_are_read(federation):
     assert int(found[-1].diverged) == -1
 
 
+@pytest.mark.thorough
 def test_a_table_of_too_few_rounds_is_refused(federation):
     algorithm = opting_out(fedavg(TASK, LOCAL), baseline=jnp.zeros((3, 5)), every=2)
     with pytest.raises(
@@ -183,6 +188,7 @@ def test_a_table_of_too_few_rounds_is_refused(federation):
     np.testing.assert_array_equal(last.records["opted_out"], False)
 
 
+@pytest.mark.thorough
 def test_nobody_loses_to_itself_in_double_precision(x64):
     """Accuracies of a model in single precision are compared in single precision, whatever the baseline is in."""
     data = by_id(tiny_federation())

@@ -64,6 +64,7 @@ def taking_part(record: Any) -> set[int]:
 THRESHOLD = np.array([0.55, 0.35, 0.55, 0.4, 0.5])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("empty_pool", ["skip", "all"])
 @pytest.mark.parametrize("inner", ["fedavg", "incfl"])
 def test_the_pool_is_what_saved_models_say(inner, empty_pool, federation):
@@ -94,6 +95,7 @@ def test_the_pool_is_what_saved_models_say(inner, empty_pool, federation):
     assert came_back
 
 
+@pytest.mark.thorough
 def test_an_empty_pool_stays_empty_or_asks_everybody(federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=2)
     nobody = appeal_based(inner, threshold=0.0, after=2)
@@ -108,6 +110,7 @@ def test_an_empty_pool_stays_empty_or_asks_everybody(federation):
     assert all(int(record["pool_size"]) == 5 for record in records)
 
 
+@pytest.mark.thorough
 def test_what_appeals_is_what_would_be_deployed(federation):
     """A personalised method is judged by the personal model."""
     algorithm = REGISTRY["pfedme"].build(TASK, LOCAL, regularisation=1.0, clients_per_round=5)
@@ -117,6 +120,7 @@ def test_what_appeals_is_what_would_be_deployed(federation):
     assert np.abs(records[2]["polled_loss"] - losses(states[2].server.model, federation)).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_the_split_that_is_asked(federation):
     algorithm = appeal_based(fedavg(TASK, LOCAL), threshold=1.0, split="test")
     states, records = run(algorithm, federation, 1)
@@ -139,6 +143,7 @@ def test_appeal_errors(federation):
 # --- Absence ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_dropout_at_its_extremes(federation):
     inner = scaffold(TASK, LOCAL, clients_per_round=3)
     plain, _ = run(inner, federation, 3)
@@ -150,6 +155,7 @@ def test_dropout_at_its_extremes(federation):
     jax.tree.map(np.testing.assert_array_equal, always[0].clients, always[-1].clients)
 
 
+@pytest.mark.thorough
 def test_dropout_by_client(federation):
     rate = jnp.asarray([0.0, 1.0, 0.5, 0.5, 0.0])
     _, records = run(dropout(fedavg(TASK, LOCAL, clients_per_round=None), rate=rate), federation, 60)
@@ -182,6 +188,7 @@ def test_availability_follows_its_trace_and_repeats_it(ending, federation, tmp_p
         assert taking_part(record) == set(np.flatnonzero(TRACE[round % 3]))
 
 
+@pytest.mark.thorough
 def test_an_announced_absence_is_known_before_selection(federation):
     inner = fedavg(TASK, LOCAL, clients_per_round=2)
     _, surprised = run(availability(inner, trace=TRACE), federation, 30)
@@ -204,6 +211,7 @@ def test_availability_errors(federation, tmp_path):
         availability(inner, trace=str(tmp_path / "words.csv"))
 
 
+@pytest.mark.thorough
 def test_a_client_without_such_rows_is_asked_on_its_training_rows(federation):
     empty = federation.clients.valid._replace(size=jnp.zeros_like(federation.clients.valid.size))
     data = federation._replace(clients=federation.clients._replace(valid=empty))
