@@ -25,7 +25,7 @@ from fljax.algorithms.common import (
 )
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
@@ -103,8 +103,8 @@ def afl(
         return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
 
     def train(key: Key[Array, ""], seat: Seat, down: AflDown, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        batch = training.draw(jax.random.fold_in(key, 0), data.train, one_batch)
-        own_key = jax.random.fold_in(key, 1)
+        batch = training.draw(training.stream(key, Stream.BATCHES), data.train, one_batch)
+        own_key = training.stream(key, Stream.STEPS)
         loss, slope = training.value_and_gradient(
             task, down.model, data.train, batch.position[0], batch.mask[0], own_key
         )

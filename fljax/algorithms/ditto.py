@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
@@ -16,7 +15,7 @@ from fljax import training, trees
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.messages import Sent
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{li2021ditto,
@@ -25,9 +24,6 @@ REFERENCE = """@inproceedings{li2021ditto,
   booktitle = {ICML},
   year = {2021}
 }"""
-
-# Folded into the key for the personal training: ``training.train`` uses 0 and 1.
-PERSONAL = 2
 
 
 class DittoClient(NamedTuple):
@@ -87,7 +83,7 @@ def ditto(
     ) -> tuple[Sent, DittoClient]:
         up, _ = inner.train(key, seat, down, (), data)
         own = training.train(
-            jax.random.fold_in(key, PERSONAL),
+            training.stream(key, Stream.PERSONAL_MODEL),
             client.personal,
             data.train,
             task=task,

@@ -21,7 +21,7 @@ from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
 from fljax.loops import repeat
 from fljax.messages import Report, Sent
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Rows, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{zhang2023fedala,
@@ -31,8 +31,6 @@ REFERENCE = """@inproceedings{zhang2023fedala,
   year = {2023}
 }"""
 
-# Folded into the key for learning the weights: ``training.train`` uses 0 and 1.
-WEIGHTS = 2
 # The first learning ends after more than LAST epochs, once the losses of the last LAST epochs have a standard deviation
 # below SETTLED.
 LAST, SETTLED = 10, 0.1
@@ -124,7 +122,7 @@ def fedala(
         """The client's state with new weights W."""
         same = jnp.stack(jax.tree.leaves(jax.tree.map(jnp.array_equal, client.model, received)))
         limit = jnp.where(jnp.all(same), 0, jnp.where(client.learned, 1, most_epochs))
-        some = _some(jax.random.fold_in(key, 0), subset, sample)
+        some = _some(training.stream(key, Stream.BATCHES), subset, sample)
         away = trees.subtract(tops(received), tops(client.model))
         dtype = jax.tree.leaves(received)[0].dtype
 
@@ -138,10 +136,10 @@ def fedala(
 
         def epoch(_: Int[Array, ""], carry: PyTree) -> PyTree:
             weights, recent, done = carry
-            own_key = jax.random.fold_in(jax.random.fold_in(key, 1), done)
-            batches = training.draw(jax.random.fold_in(own_key, 0), some, once)
+            own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), done)
+            batches = training.draw(training.stream(own_key, Stream.BATCHES), some, once)
             begin = (weights, jnp.zeros((), dtype))
-            (weights, total), _ = training.descend(step, begin, batches, jax.random.fold_in(own_key, 1))
+            (weights, total), _ = training.descend(step, begin, batches, training.stream(own_key, Stream.STEPS))
             return weights, recent.at[done % LAST].set(total / jnp.maximum(some.rows.size, 1)), done + 1
 
         def settled(carry: PyTree) -> Bool[Array, ""]:
@@ -155,7 +153,7 @@ def fedala(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedAlaClient, data: LocalData
     ) -> tuple[Sent, FedAlaClient]:
-        client = learn(jax.random.fold_in(key, WEIGHTS), down, client, data.train)
+        client = learn(training.stream(key, Stream.MIXING_WEIGHTS), down, client, data.train)
         begin = start(down, client.model, client.weights)
         trained = training.train(key, begin, data.train, task=task, local=local, round=seat.round).params
         kept = client._replace(model=trained, trained=jnp.asarray(True))

@@ -20,7 +20,7 @@ from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_m
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.training import Local
+from fljax.training import Local, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{marfoq2021federated,
@@ -103,7 +103,7 @@ def fedem(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData
     ) -> tuple[FedEMUp, FedEMClient]:
-        losses = row_losses(task, down, data.train, jax.random.fold_in(key, 2))  # training.train uses 0 and 1
+        losses = row_losses(task, down, data.train, training.stream(key, Stream.LOSS))
         responsibility, mixture = expectation(client.mixture, losses, data.train.rows.size)
 
         def maximise(component: tuple[PyTree, Array]) -> PyTree:
@@ -138,7 +138,7 @@ def fedem(
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData) -> Mixture:
         if deploy_steps == 0:
             return Mixture(down, client.mixture)
-        losses, size = row_losses(task, down, data.train, jax.random.fold_in(key, 2)), data.train.rows.size
+        losses, size = row_losses(task, down, data.train, training.stream(key, Stream.LOSS)), data.train.rows.size
         step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 

@@ -19,7 +19,7 @@ from fljax import training, trees
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.loops import repeat
 from fljax.streaming import Part, Streamed, Total, divided
-from fljax.training import AT_ONCE, Local
+from fljax.training import AT_ONCE, Local, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{tan2022fedproto,
@@ -33,8 +33,6 @@ REFERENCE = """@inproceedings{tan2022fedproto,
 # The logit of a class without a prototype: finite, so that losses stay finite, and far below the negative squared
 # distances of a network that has not diverged.
 UNKNOWN = -1e6
-# Folded into the key for the prototypes: ``training.train`` uses 0 and 1.
-PROTOTYPES = 2
 
 
 class FedProtoDown(NamedTuple):
@@ -132,7 +130,7 @@ def fedproto(
     ) -> tuple[FedProtoUp, FedProtoClient]:
         loss = lambda *arguments: penalised(down, *arguments)  # noqa: E731
         trained = training.train(key, client.model, data.train, task=task, local=local, round=seat.round, loss=loss)
-        total, count = class_sums(task, trained.params, data.train, jax.random.fold_in(key, PROTOTYPES))
+        total, count = class_sums(task, trained.params, data.train, training.stream(key, Stream.PROTOTYPES))
         means = total / jnp.maximum(count, 1).astype(total.dtype)[:, None]
         return FedProtoUp(means.astype(down.prototypes.dtype), count), FedProtoClient(trained.params)
 

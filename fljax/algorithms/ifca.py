@@ -19,7 +19,7 @@ from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models,
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
-from fljax.training import Local
+from fljax.training import Local, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{ghosh2020efficient,
@@ -87,14 +87,14 @@ def ifca(
         require_plain_sgd(local, "averaging gradients")
 
     def best(key: Key[Array, ""], models: PyTree, data: LocalData) -> Int[Array, ""]:
-        loss = jnp.sum(row_losses(task, models, data.train, jax.random.fold_in(key, 2)), axis=1)  # train: 0 and 1
+        loss = jnp.sum(row_losses(task, models, data.train, training.stream(key, Stream.LOSS)), axis=1)
         return jnp.argmin(jnp.where(jnp.isnan(loss), jnp.inf, loss)).astype(jnp.int32)
 
     def change(key: Key[Array, ""], model: PyTree, round: Int[Array, ""], data: LocalData) -> PyTree:
         if averaging == "model":
             trained = training.train(key, model, data.train, task=task, local=local, round=round)
             return trees.subtract(trained.params, model)
-        slope = training.full_gradient(task, model, data.train, jax.random.fold_in(key, 1))
+        slope = training.full_gradient(task, model, data.train, training.stream(key, Stream.STEPS))
         if local.weight_decay is not None:
             slope = trees.add(slope, trees.scale(model, local.weight_decay))
         return trees.scale(slope, -training.rate(local, round, jax.tree.leaves(model)[0].dtype))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -28,7 +27,7 @@ from fljax.algorithms.common import (
 )
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
@@ -93,9 +92,9 @@ def incfl(
         judged = down
         if tune_steps > 0:
             tuning = local._replace(steps=tune_steps, epochs=None)
-            tune_key = jax.random.fold_in(key, 3)  # training.train uses 0 and 1
+            tune_key = training.stream(key, Stream.TUNING)
             judged = training.train(tune_key, down, data.train, task=task, local=tuning, round=seat.round).params
-        loss_key = jax.random.fold_in(key, 2)
+        loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(judged, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         own = threshold_of(rho, seat.id).astype(loss.dtype)

@@ -44,6 +44,9 @@ class IpflServer(NamedTuple):
     books: Books
 
 
+# Streams of the key of ``select``.
+_BIDS, _CHOICE, _SETTLEMENT = 0, 1, 2
+
 # Whole tokens are int32.
 MOST_TOKENS = 2**31 - 1
 
@@ -165,7 +168,7 @@ def ipfl(
         key: Key[Array, ""], round: Int[Array, ""], server: IpflServer, ballots: Report, available: Available
     ) -> tuple[IpflServer, Cohort, Info]:
         able = available.mask()
-        bid_key, choice_key, settle_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
+        bid_key, choice_key, settle_key = (jax.random.fold_in(key, use) for use in (_BIDS, _CHOICE, _SETTLEMENT))
         books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, trade)
         bids, open_to_all = market.place_bids(bid_key, round, books, ballots.bid, able, bidding, trade.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)

@@ -31,7 +31,7 @@ from fljax.algorithms.common import (
 )
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
 
 REFERENCE = """@inproceedings{blum2021one,
@@ -144,7 +144,7 @@ def mwfed(
     def train(
         key: Key[Array, ""], seat: Seat, down: MwFedDown, client: PyTree, data: LocalData
     ) -> tuple[MwFedUp, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # training.train uses 0 and 1
+        loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(down.model, x), data.train, key=loss_key)
         report = Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype))
         if mode == "pooled":
@@ -210,10 +210,10 @@ def _pooled(
     count = jnp.round(down.effort * batch).astype(jnp.int32)
 
     def one(index: Int[Array, ""], total: PyTree) -> PyTree:
-        own_key = jax.random.fold_in(jax.random.fold_in(key, 1), index)
-        position = jax.random.randint(jax.random.fold_in(own_key, 0), (batch,), 0, size)
+        own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
+        position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
         mask = index * batch + jnp.arange(batch) < count
-        slope = training.gradient(task, down.model, subset, position, mask, jax.random.fold_in(own_key, 1))
+        slope = training.gradient(task, down.model, subset, position, mask, training.stream(own_key, Stream.STEPS))
         return trees.add(total, trees.scale(slope, jnp.sum(mask)))
 
     total = jax.lax.fori_loop(0, -(-count // batch), one, trees.zeros_like(down.model))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, PyTree
 from fljax import training, trees
 from fljax.algorithms.common import Entry, contribute_update, mean_update, single_model, with_server_optimizer
 from fljax.messages import Sent
-from fljax.training import Batches, Local, Optimizer
+from fljax.training import Batches, Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{fallah2020personalized,
@@ -69,7 +69,7 @@ def perfedavg(
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype)
-        batches = _draw(jax.random.fold_in(key, 0), data.train, local, 2 if hessian == "none" else 3)
+        batches = _draw(training.stream(key, Stream.BATCHES), data.train, local, 2 if hessian == "none" else 3)
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
             params, state = carry
@@ -91,7 +91,7 @@ def perfedavg(
             return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
 
         carry = (down, transformation.init(down))
-        (trained, _), _ = training.descend(step, carry, batches, jax.random.fold_in(key, 1))
+        (trained, _), _ = training.descend(step, carry, batches, training.stream(key, Stream.STEPS))
         return Sent(trees.subtract(trained, down)), client
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:

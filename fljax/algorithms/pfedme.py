@@ -23,7 +23,7 @@ from fljax.algorithms.common import (
     with_server_optimizer,
 )
 from fljax.messages import Sent
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Task
 
 REFERENCE = """@inproceedings{dinh2020personalized,
@@ -103,8 +103,8 @@ def pfedme(
                 pull = trees.add(pull, trees.scale(model, local.weight_decay))
             return trees.subtract(model, trees.scale(pull, eta)), personal
 
-        batches = training.draw(jax.random.fold_in(key, 0), data.train, local)
-        (model, personal), _ = training.descend(step, (down, down), batches, jax.random.fold_in(key, 1))
+        batches = training.draw(training.stream(key, Stream.BATCHES), data.train, local)
+        (model, personal), _ = training.descend(step, (down, down), batches, training.stream(key, Stream.STEPS))
         return Sent(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
 
     return single_model(

@@ -14,7 +14,7 @@ from fljax import aggregators, training, trees
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.messages import Report, Sent
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{li2020fair,
@@ -50,7 +50,7 @@ def qffl(
     server_side = optimizer(server_lr, server_optimizer)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        loss_key = jax.random.fold_in(key, 2)  # training.train uses 0 and 1
+        loss_key = training.stream(key, Stream.LOSS)
         loss, _ = training.evaluate(task, lambda x: task.logits(down, x), data.train, key=loss_key)
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), Report(loss=loss)), client

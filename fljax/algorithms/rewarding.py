@@ -31,6 +31,9 @@ from fljax.types import (
     along,
 )
 
+# Streams of the key of ``select``; the uniform choice of a cohort uses the key itself.
+_RECOVERY, _JOINING = 1, 2
+
 
 class Models(NamedTuple):
     """Server: a model for every client, the reference model, and any other state of the algorithm (``book``)."""
@@ -102,7 +105,7 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        joins = jax.random.uniform(jax.random.fold_in(key, 2), (available.population,)) < probability
+        joins = jax.random.uniform(jax.random.fold_in(key, _JOINING), (available.population,)) < probability
         return uniform(key, round, server, ballots, available.only(joins))
 
     return select
@@ -118,7 +121,7 @@ def with_recovery(inner: Select, probability: float | Array) -> Select:
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
     ) -> tuple[Models, Cohort, Info]:
         server, cohort, info = inner(key, round, server, ballots, available)
-        chosen = jax.random.uniform(jax.random.fold_in(key, 1), (available.population,)) < probability
+        chosen = jax.random.uniform(jax.random.fold_in(key, _RECOVERY), (available.population,)) < probability
         chosen = chosen & jnp.any(cohort.present)
         models = trees.where_rows(chosen, replicate_model(server.reference, available.population), server.models.values)
         return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}

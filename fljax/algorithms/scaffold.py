@@ -18,7 +18,7 @@ from fljax import training, trees
 from fljax.algorithms.common import Entry, normalise_weights, require_plain_sgd, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.streaming import Part, Streamed, Total, divided
-from fljax.training import Local, Optimizer
+from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
@@ -110,8 +110,7 @@ def scaffold(
         )
         update = trees.subtract(trained.params, down.model)
         if option == "I":
-            # training.train uses 0 and 1
-            control = training.full_gradient(task, down.model, data.train, jax.random.fold_in(key, 2))
+            control = training.full_gradient(task, down.model, data.train, training.stream(key, Stream.CONTROL_VARIATE))
         else:
             eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
             length = trained.steps.astype(eta.dtype) * eta

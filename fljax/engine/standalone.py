@@ -30,7 +30,7 @@ from fljax.engine.program import (
 from fljax.engine.round import by_id, local_data
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
-from fljax.training import Local
+from fljax.training import Local, Stream
 from fljax.types import ClientData, Federation, Task
 
 
@@ -208,7 +208,7 @@ def _population(
         own_key = client_key(round_key(seed, purpose), client.id)
         trained = training.train(own_key, params, own.train, task=solo.task, local=solo.local).params
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-        threshold, _ = training.evaluate(solo.task, predict, own.train, key=jax.random.fold_in(own_key, 2))
+        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(own_key, Stream.LOSS))
         counts = (client.train.size > 0) & (client.test.size > 0)
         loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
         return threshold, loss, accuracy, trained if keep_models else None

@@ -16,6 +16,9 @@ from fljax.scenarios.common import Entry, applied_scenarios
 from fljax.training import Local
 from fljax.types import Algorithm, LocalData, Seat
 
+# Streams of the key of ``deploy``.
+_DEPLOYMENT, _TUNING = 0, 1
+
 
 def finetuned(
     inner: Algorithm,
@@ -52,7 +55,7 @@ def finetuned(
     tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
-        start = inner.deploy(jax.random.fold_in(key, 0), seat, down, client, data)
+        start = inner.deploy(jax.random.fold_in(key, _DEPLOYMENT), seat, down, client, data)
         leaves, structure = jax.tree.flatten(start)
         floating = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in leaves]
 
@@ -67,7 +70,7 @@ def finetuned(
             return inner.task.loss(inner.predict(rebuild(params), x, key), y)
 
         params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]
-        tune_key = jax.random.fold_in(key, 1)
+        tune_key = jax.random.fold_in(key, _TUNING)
         tuned = rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
         return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 

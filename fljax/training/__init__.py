@@ -33,3 +33,5 @@ from fljax.training.steps import task_loss as task_loss
 from fljax.training.steps import train as train
 from fljax.training.steps import value_and_gradient as value_and_gradient
 from fljax.training.steps import with_correction as with_correction
+from fljax.training.streams import Stream as Stream
+from fljax.training.streams import stream as stream

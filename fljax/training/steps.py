@@ -14,10 +14,14 @@ from fljax.loops import repeat
 from fljax.training.batches import Batches, draw, fetch
 from fljax.training.evaluation import AT_ONCE, per_sample
 from fljax.training.settings import Local, optimizer
+from fljax.training.streams import Stream, stream
 from fljax.types import Subset, Task
 
 Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
 Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
+
+# Streams of one batch.
+_EXAMPLES, _AUGMENTATION = 1, 2
 
 
 class Trained(NamedTuple):
@@ -58,9 +62,9 @@ def value_and_gradient(
       ValueError: if the loss is not one number per sample.
     """
     loss = task_loss(task) if loss is None else loss
-    x, y = fetch(task, subset, position, jax.random.fold_in(key, 1))
+    x, y = fetch(task, subset, position, jax.random.fold_in(key, _EXAMPLES))
     if task.augment is not None:
-        x = task.augment(jax.random.fold_in(key, 2), x)
+        x = task.augment(jax.random.fold_in(key, _AUGMENTATION), x)
 
     def mean(p: PyTree) -> Array:
         return masked_mean(per_sample(loss(p, x, y, position, key), len(position), "loss"), mask)
@@ -158,7 +162,7 @@ def train(
       parameters unchanged; the engine never trains such a client.
     """
     transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype)
-    batches = draw(jax.random.fold_in(key, 0), subset, local, steps=steps)
+    batches = draw(stream(key, Stream.BATCHES), subset, local, steps=steps)
 
     def step(carry: PyTree, position: Array, mask: Array, step_key: Any) -> PyTree:
         params, state = carry
@@ -169,7 +173,7 @@ def train(
         return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
 
     carry = (params, transformation.init(params))
-    (params, _), taken = descend(step, carry, batches, jax.random.fold_in(key, 1))
+    (params, _), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
     return Trained(params, taken)
 
 
