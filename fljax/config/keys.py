@@ -183,16 +183,28 @@ class Local(Table):
         return self
 
 
-class Standalone(Table):
-    """Training of the standalone models: as in ``local``, except for the keys given here, and at a constant rate.
-
-    ``local.decay`` does not apply, since it is per round and standalone training is one long round.
-    """
+class _LocalChanges(Table):
+    """Keys that replace those of ``local``; steps replace epochs, and epochs replace steps."""
 
     steps: Count | None = None
     epochs: Count | None = None
     learning_rate: Positive | None = None
     batch_size: Count | None = None
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            got = f"steps = {self.steps} and epochs = {self.epochs}"
+            raise ValueError(f"expected at most one of steps and epochs, got {got}")
+        return self
+
+
+class Standalone(_LocalChanges):
+    """Training of the standalone models: as in ``local``, except for the keys given here, and at a constant rate.
+
+    ``local.decay`` does not apply, since it is per round and standalone training is one long round.
+    """
+
     weight_decay: NonNegative | None = None
 
     @model_validator(mode="before")
@@ -202,12 +214,11 @@ class Standalone(Table):
             return raw
         return {**raw, "steps": 100}
 
-    @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Self:
-        if self.steps is not None and self.epochs is not None:
-            got = f"steps = {self.steps} and epochs = {self.epochs}"
-            raise ValueError(f"expected at most one of steps and epochs, got {got}")
-        return self
+
+class OwnLocal(_LocalChanges):
+    """Local settings of one algorithm that replace keys of ``local``."""
+
+    decay: Positive | None = None
 
 
 class Participation(Table):
@@ -227,24 +238,6 @@ class Execution(Table):
 
 class Scenario(Named):
     """A wrapper around an algorithm; other keys are passed to its builder."""
-
-
-class OwnLocal(Table):
-    """Local settings of one algorithm that replace keys of ``local``."""
-
-    learning_rate: Positive | None = None
-    batch_size: Count | None = None
-    steps: Count | None = None
-    epochs: Count | None = None
-    decay: Positive | None = None
-
-    @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Self:
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError(
-                f"expected at most one of steps and epochs, got steps = {self.steps}, epochs = {self.epochs}"
-            )
-        return self
 
 
 class AlgorithmEntry(Named):
