@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan
+    from fljax.engine import evaluate_clients as evaluate_clients
     from fljax.engine import rollout as rollout
     from fljax.engine import simulate as simulate
     from fljax.engine import standalone as standalone
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "simulate": "engine",
+    "evaluate_clients": "engine",
     "rollout": "engine",
     "standalone": "engine",
     "use_cores": "engine",

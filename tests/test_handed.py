@@ -53,6 +53,7 @@ def test_an_algorithm_is_handed_every_reserved_name(monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(seen["reference"].threshold, seen["threshold"])
 
 
+@pytest.mark.thorough
 def test_the_reference_has_what_unseen_clients_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 

@@ -60,7 +60,7 @@ def federation(loaded: Config) -> Federation:
     return Federation(Examples(x, jnp.zeros(1, jnp.int32)), ClientData(ids, rows, rows, rows), held=held)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(36)
 @EVERY
 def test_algorithms_of_shipped_configs_can_be_built(name):
     loaded = config.load(ROOT / name)

@@ -63,6 +63,7 @@ def test_induced_rates(x64):
     np.testing.assert_allclose(theory.induced_rates(jnp.zeros(5)), 0.2, rtol=1e-14)
 
 
+@pytest.mark.thorough
 def test_propagation_term(x64):
     rates = induced(50)
     term = theory.propagation_term(SETTING, rates)
@@ -153,6 +154,7 @@ def test_without_recovery_errors_stay():
     assert np.all(found.mean(0)[-1] > 10 * perfect[-1])
 
 
+@pytest.mark.thorough
 def test_one_low_contributor_hurts_everybody():
     mean, spread = mean_and_error(errors(jnp.ones(CLIENTS).at[0].set(0.2)).clients)
     perfect, _ = mean_and_error(errors(jnp.ones(CLIENTS)).clients)

@@ -230,6 +230,7 @@ def test_evaluate_without_rows_is_nan():
     assert np.isnan(accuracy)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_each_of_several_models_is_judged_as_alone(backend, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

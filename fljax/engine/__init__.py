@@ -19,6 +19,7 @@ from fljax.engine.program import groups as groups
 from fljax.engine.program import is_stacked as is_stacked
 from fljax.engine.round import State as State
 from fljax.engine.round import one_round as one_round
+from fljax.engine.rounds import evaluate_clients as evaluate_clients
 from fljax.engine.rounds import rollout as rollout
 from fljax.engine.simulate import Block as Block
 from fljax.engine.simulate import simulate as simulate

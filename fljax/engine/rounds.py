@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from fljax.engine.evaluate import evaluate
 from fljax.engine.execution import Lanes
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation, unlabelled
@@ -49,12 +50,7 @@ def rollout(
     """
     if rounds < 0:
         raise ValueError(f"expected a number of rounds of at least 0, got {rounds}")
-    if clients is not None and clients < 1:
-        raise ValueError(f"expected a positive number of clients, got {clients}")
-    if np.ndim(federation.clients.id) != 1:
-        raise ValueError(f"expected the federation of one seed, got one of {np.shape(federation.clients.id)[0]} seeds")
-    if initial is not None and np.ndim(initial.round):
-        raise ValueError(f"expected the state of one run, got one of {np.shape(initial.round)[0]} runs")
+    _check_single(federation, initial, clients)
     for name, length in algorithm.scenarios:
         if length is not None and rounds > length:
             raise ValueError(f"expected at most {length} rounds, for which the table of {name} has rows, got {rounds}")
@@ -68,3 +64,41 @@ def rollout(
         return state, unlabelled(info)
 
     return jax.lax.scan(step, state, None, length=rounds)
+
+
+def evaluate_clients(
+    algorithm: Algorithm, federation: Federation, state: State, *, clients: int | None = None
+) -> dict[str, Array]:
+    """Losses and accuracies of the models that clients would use, on their test rows and validation rows.
+
+    It may be called under ``jit``, ``vmap`` and ``grad``, like ``rollout``, which gives the state.
+
+    Args:
+      algorithm: the algorithm that made the state.
+      federation: a federation of one seed.
+      state: of one run.
+      clients: how many clients are evaluated side by side; None: all of them.
+
+    Returns:
+      ``test_loss`` and, if the task has a score, ``test_accuracy`` ``[N]`` by client id, and the other metrics of one
+      evaluation in ``Result.metrics``. NaN for a client without rows.
+
+    Raises:
+      ValueError: if ``clients`` is not positive, or if the federation or the state is of several seeds.
+    """
+    _check_single(federation, state, clients)
+    federation = by_id(federation)
+    population = federation.clients.id.shape[0]
+    lanes = Lanes(population, 1, clients or population)
+    valid = federation.clients.valid.index.shape[-1] > 0
+    return unlabelled(evaluate(algorithm, federation, lanes, state, state.round, valid))
+
+
+def _check_single(federation: Federation, state: State | None, clients: int | None) -> None:
+    """Raises a ValueError unless federation and state are of one run, and ``clients`` is a positive number or None."""
+    if clients is not None and clients < 1:
+        raise ValueError(f"expected a positive number of clients, got {clients}")
+    if np.ndim(federation.clients.id) != 1:
+        raise ValueError(f"expected the federation of one seed, got one of {np.shape(federation.clients.id)[0]} seeds")
+    if state is not None and np.ndim(state.round):
+        raise ValueError(f"expected the state of one run, got one of {np.shape(state.round)[0]} runs")

@@ -144,6 +144,7 @@ def test_every_aggregator_on_a_mesh(kind, spec, data, expected):
     same(jax.jit(everything)(placed), expected)
 
 
+@pytest.mark.thorough
 def test_calls_outside_of_jit_and_gradients(data, expected):
     mesh, placed = on_mesh(AxisType.Explicit, CLIENTS, data)
     results: Any = expected["rows"]["whole"]
@@ -164,7 +165,6 @@ def by_lane(x):
     return jax.tree.map(lambda leaf: leaf.reshape(2, leaf.shape[0] // 2, *leaf.shape[1:]), x)
 
 
-@pytest.mark.thorough
 def test_split_over_a_mapped_axis(data, expected):
     """Every lane holds half of the rows, and gets what one call with all of them gives."""
     found = jax.jit(jax.vmap(functools.partial(of_rows, axis_name="lanes"), axis_name="lanes"))(by_lane(data))

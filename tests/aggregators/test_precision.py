@@ -92,7 +92,7 @@ def test_qffl(dtype, seed, magnitude, q, rate):
     agree(found, expected, dtype, 5 * np.abs(u).max() * (f**q).sum() / rate / h.sum())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", HALF)
 @given(st.integers(0, 99), MAGNITUDES)
 @EXAMPLES

@@ -36,6 +36,7 @@ def many(population: int, rate: float):
 # --- Rates --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_rates_of_the_spec():
     rates = np.asarray(iafl_rates(jnp.array([1.0, 2.0, 4.0]), ceiling=4.0))
     np.testing.assert_allclose(rates, [0.25, 0.5, 1], rtol=1e-6)
@@ -118,7 +119,7 @@ def test_variance_of_rewards():
     np.testing.assert_allclose(1 / rewards.var(axis=0), 1 + 0.6 * 5, rtol=5 * np.sqrt(2 / DRAWS))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.thorough
 @pytest.mark.parametrize("population", [2, 11, 26, 101])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["single", "double"])
 def test_rounding_errors_add_nobody(population, dtype):
@@ -181,6 +182,7 @@ def test_edges_of_subsets():
 # --- The reference model ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rule", "size"), [("max", 4), ("median", 3)])
 def test_reference_takes_as_many_as_its_client(rule, size):
     rates = jnp.array([0.0, 0.1, 0.35, 0.5, 0.55, 0.2])  # median 0.275: 1 + ceil(1.375)
@@ -203,6 +205,7 @@ def test_edges_of_the_reference():
 # --- Rewards ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_rewards_are_naive_means():
     rates = jnp.array([0.1, 0.5, 0.9, 0.3, 1.0, 0.0])
     ids = jnp.array([3, 0, 5, 1, 4, 2])

@@ -158,6 +158,7 @@ def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ran
     assert set(np.unique(ledger.paid).tolist()) <= {0, price.item()}
 
 
+@pytest.mark.thorough
 def test_divisible_pools_do_not_fall_below_zero():
     tokens, members = np.full(1000, 7.3, np.float32), np.ones((1000, 1), bool)
     for price in (0.1, 0.7, 3.3):
@@ -230,6 +231,7 @@ def profits(lottery):
     return jax.lax.scan(play, start, jnp.arange(ROUNDS))[0][0] - 100_000
 
 
+@pytest.mark.thorough
 def test_no_id_is_favoured_under_honest_play():
     """The correlation of profit and id has a standard deviation of 0.1 for 100 clients whose ids mean nothing."""
     ids = np.arange(POPULATION)
@@ -239,6 +241,7 @@ def test_no_id_is_favoured_under_honest_play():
     assert abs(by_lot) < 0.35  # 3.5 standard deviations
 
 
+@pytest.mark.thorough
 def test_debts_are_not_forgiven():
     """Conservation holds for whatever stands in the books."""
     nobody = jnp.zeros((2, 1), bool)

@@ -186,6 +186,7 @@ def test_rewards_of_the_spec():
     np.testing.assert_array_equal(whole.tokens, [17, 15, 13, 11])
 
 
+@pytest.mark.thorough
 def test_orders_of_contribution_and_participation_are_apart():
     ledger = settled(
         [10] * 4, [16], [0.0], np.ones((4, 1)), np.array([[1], [2], [3], [4]]), np.array([[9], [8], [7], [6]]), [0.5]

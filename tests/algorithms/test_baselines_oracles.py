@@ -95,7 +95,7 @@ def test_incfl_with_everybody_at_the_threshold_is_fedavg(exact):
     close(records["weight"], np.full((1, 4), 0.25), exact)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedprox", "qffl", "scaffold"])
 def test_equals_fedavg_with_the_same_batches(name):
     """Ragged clients and small batches: the very batches of FedAvg."""
@@ -196,6 +196,7 @@ def test_scaffold_with_a_tenth_of_the_clients(option, x64):
 # --- Per-FedAvg ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("hessian", ["none", "exact", "difference"])
 def test_perfedavg_factors(hessian, x64):
     def build(values):

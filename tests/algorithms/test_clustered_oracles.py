@@ -58,7 +58,7 @@ def test_gradients_are_those_of_fedavg_with_one_step_of_all_rows(exact):
     close(take(found.server.models, (slice(None), 0)), wanted.server.model, exact)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("build", "weights"),
     [
@@ -101,7 +101,7 @@ def test_ifca_finds_separated_groups(averaging, x64):
         np.testing.assert_allclose(weight[:, members], 1 / len(members), rtol=1e-12)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", [ifca, fedem], ids=["ifca", "fedem"])
 def test_permuted_clusters_give_permuted_results(build, exact):
     order = np.array([2, 0, 1])
@@ -161,7 +161,7 @@ def test_losses_of_rows_in_parts():
             np.testing.assert_allclose(found[row, c, :size], oracle.row_losses(params, x[own], y[own]), rtol=1e-4)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", [ifca, fedsoft, fedem], ids=["ifca", "fedsoft", "fedem"])
 def test_a_stranger_gets_what_somebody_with_its_rows_gets_who_never_trained(build):
     algorithm = build(SCATTERED, SMALL, clusters=3)

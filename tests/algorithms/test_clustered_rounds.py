@@ -187,7 +187,7 @@ def test_fedsoft(each, estimate_every, tolerance):
 # --- FedEM --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 def test_fedem(how, server_lr, tolerance):

@@ -113,6 +113,7 @@ def test_fedsoft_solves_the_proximal_problem(x64):
         close(models(states)[1], v.T @ states.clients.personal["w"][1], 1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 2])
 def test_clusters_choose_by_importance_and_size(count):
     rounds = 600
@@ -133,7 +134,7 @@ def test_clusters_choose_by_importance_and_size(count):
     np.testing.assert_array_equal(records["cohort_present"].sum(axis=1), member.any(axis=2).sum(axis=1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", [2, None], ids=str)
 def test_who_was_not_asked_is_not_chosen(each):
     algorithm = fedsoft(SCATTERED, SMALL, clients_per_cluster=each)
@@ -154,7 +155,7 @@ def test_who_was_not_asked_is_not_chosen(each):
     jax.tree.map(np.testing.assert_array_equal, nobody.server.models, state.server.models)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_fedsofts_permuted_clusters_give_permuted_results(exact):
     """Where nobody is drawn, and personal models start from the same one."""
     order = np.array([2, 0, 1])

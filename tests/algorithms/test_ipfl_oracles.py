@@ -50,6 +50,7 @@ def test_one_cluster_of_everybody_is_fedavg_by_size(exact):
             np.testing.assert_allclose(deployed[name], last.server.models[name][0], rtol=exact, atol=exact)
 
 
+@pytest.mark.sampled(2)
 def test_equal_models_are_everybodys_model(exact):
     algorithm = ipfl(TASK, HOW, clusters=3)
     state = initial_state(algorithm, by_id(data()), jnp.uint32(0))
@@ -59,7 +60,7 @@ def test_equal_models_are_everybodys_model(exact):
         np.testing.assert_allclose(leaf, state.server.models[name][2], rtol=10 * exact, atol=exact)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [{}, {"code_mode": True}, {"bid": "random", "price": 3}, {"ranked": "all", "most_reimbursed": 0.5}],

@@ -95,7 +95,7 @@ def test_ditto_that_is_held_fast_is_the_received_model(exact):
     same(states.server.model["w"], SHARED, exact)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.thorough
 @pytest.mark.parametrize("regularisation", [0.0, 3.0])
 @pytest.mark.parametrize(
     "options", [{}, {"weights": "uniform", "server_optimizer": "adam", "server_lr": 0.01}], ids=str
@@ -124,7 +124,7 @@ def test_what_ditto_refuses(arguments, message):
 # --- FedALA -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.thorough
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
     plain = ragged(fedavg)
@@ -133,6 +133,7 @@ def test_fedala_that_does_not_learn_is_fedavg(layers, exact):
     np.testing.assert_array_equal(found.clients.weights[0], 1)
 
 
+@pytest.mark.sampled(2)
 def test_fedala_that_does_not_learn_on_quadratics(exact):
     build = lambda values: fedala(  # noqa: E731
         quadratic.quadratic(values["start"]), how(STEPS), layers=1, weight_learning_rate=values["rate"], most_epochs=3
@@ -143,7 +144,7 @@ def test_fedala_that_does_not_learn_on_quadratics(exact):
     assert np.abs(moving.server.model["w"] - SHARED).max() > 0.01
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_fedala_with_weights_of_0_shares_the_lower_layers(exact):
     """As LG-FedAvg does, where all clients have equally many rows; ``w`` is the top tensor and ``b`` the lower one."""
 
@@ -180,7 +181,7 @@ def test_no_layers_are_all_layers():
     assert np.min(everything.clients.weights[1]) < 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_what_is_deployed_is_merged_and_nothing_is_learned(exact):
     algorithm = missing(fedala(TASK, EPOCHS, layers=1), ((), (1,), (1,)))
     states, _ = history(lambda numbers: algorithm, federation(), 3)
@@ -220,6 +221,7 @@ def layer(name):
     return {f"{name}/kernel", f"{name}/bias"}
 
 
+@pytest.mark.thorough
 def test_top_tensors_follow_the_model():
     cnn = MODELS["cnn_a"]((28, 28, 1), 10)
     assert top_names(cnn, 1) == {"head/bias"}
@@ -258,7 +260,7 @@ def test_what_fedala_refuses(arguments, message):
 # --- FedFomo ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
     build = lambda values: fedfomo(quadratic.quadratic(values["start"]), how(STEPS), models_sent=0)  # noqa: E731
     states, records = run(build, ROUNDS)
@@ -430,7 +432,7 @@ def test_one_client_has_its_own_class_means(weights, exact):
             same(found.prototypes[t, label], z[y == label].mean(axis=0), exact)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_classes_may_change_their_names(exact):
     order = np.array([2, 0, 3, 1])  # class j is called order[j]
     data = federation()

@@ -15,12 +15,10 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import ditto, fedala, fedfomo, fedproto
-from fljax.algorithms.ditto import PERSONAL
-from fljax.algorithms.fedala import WEIGHTS
 from fljax.algorithms.fedproto import UNKNOWN
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
 from fljax.models import correct
-from fljax.training import Local
+from fljax.training import Local, Stream
 from fljax.trees import take
 from fljax.types import Examples, Rows, Seat, Subset, Task
 from tests.algorithms.rounds_tools import (
@@ -106,7 +104,7 @@ def stranger(algorithm, data, state):
 # --- Ditto --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "arguments", "own"),
     [
@@ -142,7 +140,7 @@ def test_ditto(how, arguments, own, tolerance):
 
 
 def personal_batches(id, t, how):
-    key = jax.random.fold_in(jax.random.fold_in(engine_key(jnp.int32(id), t), PERSONAL), 0)
+    key = jax.random.fold_in(jax.random.fold_in(engine_key(jnp.int32(id), t), int(Stream.PERSONAL_MODEL)), 0)
     return batches_of(drawn_with(key, stored(federation()).clients.train, jnp.int32(id), how))
 
 
@@ -167,7 +165,7 @@ def _share(key, rows, id, share):
 def learning_epochs(id, t, how, share, most):
     """Batches of each epoch in which the engine's client learns its weights; asking for one too many is an error."""
     rows = stored(federation()).clients.train
-    key = jax.random.fold_in(engine_key(jnp.int32(id), t), WEIGHTS)
+    key = jax.random.fold_in(engine_key(jnp.int32(id), t), int(Stream.MIXING_WEIGHTS))
     order, count = _share(key, rows, jnp.int32(id), share)
     some = Rows(rows.index, jnp.full(rows.size.shape, count))
     for number in range(most):
@@ -180,7 +178,7 @@ def learning_epochs(id, t, how, share, most):
 WIDE = federation(x=np.random.default_rng(1).normal(size=(17, 3)) * np.array([1.0, 6.0, 9.0]))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "layers", "top"),
     [(STEPS, 1, ("w",)), (EPOCHS, 2, ("b", "w")), (STEPS, 0, ("b", "w"))],
@@ -244,7 +242,7 @@ def judging_rows(data, id):
     return np.asarray(data.examples.x, np.float64)[rows], np.asarray(data.examples.y)[rows]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.thorough
 @modes
 @pytest.mark.parametrize("models_sent", [2, 9])
 def test_fedfomo(how, models_sent, tolerance):

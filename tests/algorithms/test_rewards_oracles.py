@@ -44,6 +44,7 @@ def models(states):
     return np.asarray(states.server.models.values["w"], np.float64)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recovery", [0.0, 0.5, 1.0])
 def test_rate_1_is_fedavg_whatever_recovers(recovery, exact):
     states, records = run(rewarded, ROUNDS, contribution=np.ones(POPULATION), recovery=recovery)

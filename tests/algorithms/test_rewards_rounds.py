@@ -161,7 +161,7 @@ def test_cgsv(how, tolerance):
         assert len({int((model["w"] != models[0]["w"]).sum()) for model in models}) > 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_cgsv_iafl(tolerance):
     algorithm = cgsv_iafl(TASK, EPOCHS, length=LENGTH, alpha=ALPHA, kappa=KAPPA, recovery=0.4)
     states, records = run(algorithm)
@@ -228,7 +228,7 @@ def numpy_start():
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), TASK.init(jax.random.key(0)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_fedavg_finetune(tolerance):
     algorithm = missing(fedavg_finetune(TASK, STEPS, tune_epochs=2), LOST)
     states, records = history(lambda numbers: algorithm, federation(), len(LOST))

@@ -34,7 +34,7 @@ def test_every_algorithm_with_one_model_has_one():
     assert set(NAMES) == set(algorithms.REGISTRY) - others
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_adam_at_the_server(name):
     """Its first step is one of length server_lr in every entry that moves; a round without anybody moves nothing."""

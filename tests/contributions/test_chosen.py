@@ -158,6 +158,7 @@ def test_algorithms_are_given_what_was_chosen(outcome):
     assert np.isnan(run.records["contribution"].sel(algorithm="fedavg")).all()
 
 
+@pytest.mark.thorough
 def test_correlation_with_accuracy_is_among_the_metrics(outcome):
     run, _ = outcome
     found = run.metrics["contribution_correlation"].transpose("algorithm", "seed", "evaluated_round")

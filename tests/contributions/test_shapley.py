@@ -165,7 +165,7 @@ def square(params):
     return jnp.sum(params["w"] ** 2) + params["b"] ** 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [None, (1.0, 3.0, 2.0)])
 def test_a_coalition_is_worth_its_mean_update(weights):
     a = np.ones(3) if weights is None else np.asarray(weights)

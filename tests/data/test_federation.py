@@ -227,6 +227,7 @@ def test_stack_keeps_shared_examples_once():
             assert_rows_equal(many, number, federation)
 
 
+@pytest.mark.thorough
 def test_stack_lays_different_examples_end_to_end():
     data = [load("synthetic", clients=3, cap=60, seed=seed) for seed in (1, 2)]
     single = [federate(each, "natural", seed=seed) for seed, each in enumerate(data)]

@@ -44,6 +44,7 @@ def test_blocks_have_every_metric_of_the_results(alone):
             np.testing.assert_array_equal(block.metrics[name], at, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_without_a_reference_nothing_is_compared():
     blocks: list[Block] = []
     engine.simulate(plan(0.6), FEDERATION, **RUN, callbacks=[blocks.append])

@@ -62,7 +62,7 @@ def _algorithms() -> dict[str, Algorithm]:
     }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(_algorithms()))
 def test_judging_once_equals_judging_everybody(name: str) -> None:
     algorithm, data, valid = _algorithms()[name], _common(), name in ("fedavg", "tuned")
@@ -83,6 +83,7 @@ def test_judging_once_equals_judging_everybody(name: str) -> None:
     assert np.isfinite(short["unseen_test_accuracy"]).all()
 
 
+@pytest.mark.thorough
 def test_same_tests_looks_at_real_rows_of_seen_and_unseen_in_every_federation() -> None:
     data = _common()
     assert not same_tests(tiny_federation())
@@ -100,7 +101,7 @@ def test_same_tests_looks_at_real_rows_of_seen_and_unseen_in_every_federation() 
     assert not same_tests(data._replace(clients=data.clients._replace(test=nobody)))
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_model_of_the_servers_own_is_judged_on_held_rows(wrapped: bool) -> None:
     data, algorithm = tiny_federation(), _algorithms()["no shared model"]
@@ -122,6 +123,7 @@ def test_a_model_of_the_servers_own_is_judged_on_held_rows(wrapped: bool) -> Non
     assert "server_test_accuracy" not in without.metrics
 
 
+@pytest.mark.thorough
 def test_simulate_judges_a_shared_model_once_where_it_can() -> None:
     algorithm = fedavg(TASK, LOCAL)
     data = stack([_common(), _common(1)])

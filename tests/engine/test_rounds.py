@@ -27,7 +27,6 @@ def federation() -> Any:
     return tiny_federation()
 
 
-@pytest.mark.thorough
 def test_it_is_the_run_of_simulate(federation: Any) -> None:
     algorithm = algorithms.incfl(TASK, LOCAL, threshold=RHO, clients_per_round=3)
     state, records = jax.jit(functools.partial(fljax.rollout, algorithm, rounds=3))(federation, seed=1)
@@ -38,6 +37,10 @@ def test_it_is_the_run_of_simulate(federation: Any) -> None:
     assert set(records) <= {str(name) for name in result.records}
     np.testing.assert_array_equal(records["cohort_id"], result.records["cohort_id"].values[0])
     np.testing.assert_allclose(records["loss"], result.records["loss"].values[0], rtol=1e-5)
+    found = jax.jit(functools.partial(fljax.evaluate_clients, algorithm, clients=2))(federation, state)
+    last = result.metrics.isel(seed=0, evaluated_round=-1)
+    for name in ("test_loss", "test_accuracy", "global_test_loss"):
+        np.testing.assert_allclose(found[name], last[name].values, rtol=1e-5)
 
 
 @pytest.mark.thorough
@@ -67,6 +70,8 @@ def test_counts_are_checked(federation: Any) -> None:
     state = fljax.simulate(algorithm, federation, rounds=0, seeds=(0, 1)).state
     with pytest.raises(ValueError, match="expected the state of one run, got one of 2 runs"):
         fljax.rollout(algorithm, federation, rounds=1, initial=state)
+    with pytest.raises(ValueError, match="expected the state of one run, got one of 2 runs"):
+        fljax.evaluate_clients(algorithm, federation, state)
 
 
 def slope(federation: Any, algorithm: Any, **how: Any) -> Any:

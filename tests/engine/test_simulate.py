@@ -94,6 +94,7 @@ def test_evaluations_that_do_not_divide_the_rounds(federation: Federation) -> No
     }
 
 
+@pytest.mark.thorough
 def test_no_rounds_give_the_initial_model(federation: Federation) -> None:
     result = _simulate(federation, rounds=0, evaluate_every=1)
     assert result.metrics.evaluated_round.values.tolist() == [0]

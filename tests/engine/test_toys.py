@@ -86,7 +86,7 @@ def _assert_close(found: Any, expected: Any, tolerance: float) -> None:
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_models_per_client(precision: Any) -> None:
     dtype, tolerance = precision
     data, contribution = tiny_federation(dtype=dtype), (1.0, 0.5, 0.8, 0.2, 0.6)
@@ -106,7 +106,7 @@ def test_models_per_client(precision: Any) -> None:
         assert sorted(np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]) == ids
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("poll_every", [1, 2])
 def test_clusters(precision: Any, poll_every: int) -> None:
     """One client trains both cluster models in the same round; its two slots draw batches of their own."""

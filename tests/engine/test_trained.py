@@ -94,6 +94,7 @@ def test_a_result_whose_functions_can_be_imported_goes_through_pickle(importable
     np.testing.assert_array_equal(more[0].metrics["test_loss"], more[1].metrics["test_loss"])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_without_cloudpickle")
 def test_without_importable_functions_everything_else_survives(closures):
     again = pickle.loads(pickle.dumps(closures))
@@ -109,6 +110,7 @@ def test_with_cloudpickle_any_function_will_do(closures):
     assert_predicts(pickle.loads(pickle.dumps(closures)), closures)
 
 
+@pytest.mark.thorough
 def test_an_algorithm_instead_of_a_plan(closures):
     """Its functions are always made inside a function."""
     result = engine.simulate(fedavg(IMPORTABLE, LOCAL, clients_per_round=3), FEDERATION, rounds=1)
@@ -124,6 +126,7 @@ def test_copies(closures):
     assert (closures.metrics["test_loss"] != 0).any()
 
 
+@pytest.mark.thorough
 def test_a_missing_module_is_said(importable, monkeypatch):
     data = pickle.dumps(importable).replace(b"tests.engine.test_trained", b"tests.engine.test_removed")
     again = pickle.loads(data)
@@ -132,6 +135,7 @@ def test_a_missing_module_is_said(importable, monkeypatch):
         again.predict(1, X)
 
 
+@pytest.mark.thorough
 def test_models_from_the_arrays_of_a_state(importable):
     plan = engine.Plan(ditto, {"task": IMPORTABLE, "local": LOCAL, "clients_per_round": 3})
     arrays = engine.arrays_of(importable.state)

@@ -76,7 +76,7 @@ def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: boo
             assert shapes(jax.eval_shape(step, start)) == shapes(start)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
     side_by_side = case.run(case.start())
     one_by_one = jax.tree.map(lambda leaf: leaf[0], case.simulate(rounds=ROUNDS).state)
@@ -108,6 +108,7 @@ def test_law_04_order_of_clients_and_of_rows_does_not_matter(case: Bench) -> Non
         assert_close(stored, shuffled)
 
 
+@pytest.mark.sampled(3)
 def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
     before = case.run(case.start(), rounds=1)
     for keep in (np.arange(case.rows) % 2 == 0, np.arange(case.rows) == 0):
@@ -120,6 +121,7 @@ def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
         assert_same(absent(before), absent(after))
 
 
+@pytest.mark.sampled(3)
 def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> None:
     padded = pad_with_nan(federation())
     state = case.run(case.start())

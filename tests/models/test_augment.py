@@ -85,6 +85,7 @@ def test_places_are_uniform_and_half_of_the_images_are_mirrored():
     assert np.abs(correlation[np.triu_indices(3, 1)]).max() < 4 / np.sqrt(300)
 
 
+@pytest.mark.thorough
 def test_same_key_same_result_and_clients_draw_by_their_keys():
     x = jnp.asarray(images(8, (8, 8, 3)), jnp.float32)
     run = jax.jit(crop_flip)

@@ -48,6 +48,7 @@ def dropped(task):
     return float(jnp.mean(trained == 0)), float(jnp.mean(judged == 0))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("source", [LINEN, NNX], ids=["linen", "nnx"])
 @pytest.mark.parametrize("flag", [*TRAINING, *EVALUATING])
 def test_every_usual_flag_switches_dropout_on_in_training_only(source, flag):

@@ -115,7 +115,7 @@ def test_blocks_change_nothing(batch):
     assert seen[0] == {0: 0, 1: 1, 16: 16, 23: 12, 37: 13}[batch]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("axis", [0, 1])
 def test_group_norm(axis):
     x, scale, bias = normal(5, (3, 5, 4, 6), (6,), (6,))

@@ -122,6 +122,7 @@ def test_resnet18(batch, cached, x64, optimised, monkeypatch):
     both(resnet18((8, 8, 3), 3, dtype=jnp.float64), PlainResNet18(), (8, 8, 3), batch, flattened)
 
 
+@pytest.mark.thorough
 def test_resnet18_is_as_the_paper_says():
     assert trees.size(jax.eval_shape(resnet18((32, 32, 3), 10).init, jax.random.key(0))) == 11_178_762
     with pytest.raises(ValueError, match="input shape"):

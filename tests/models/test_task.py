@@ -68,6 +68,7 @@ def test_three_kinds_agree_with_numpy():
     np.testing.assert_allclose(tasks[1].logits(moved, X), tasks[0].logits(a, X), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", [Linen(), Nnx, lambda rngs: Nnx(rngs)])
 def test_modes(module):
     task = task_from_module(module, X, classes=3)

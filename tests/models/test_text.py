@@ -86,6 +86,7 @@ def test_padding_changes_nothing(name, dropout):
     assert not np.allclose(run(params, TOKENS[:, ::-1])[0], short[0])
 
 
+@pytest.mark.thorough
 def test_bilstm_by_hand():
     """The last state of each direction, of one text of three words, by the equations of the LSTM."""
     task, params = make("bilstm")

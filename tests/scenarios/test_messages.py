@@ -62,6 +62,7 @@ def test_how_many_are_byzantine(fraction, count, federation):
         assert any((mask != masks[0]).any() for mask in masks)
 
 
+@pytest.mark.thorough
 def test_byzantine_clients_inflate_losses_and_blur_updates(federation):
     inner = incfl(TASK, LOCAL, threshold=0.5)
     _, honest = sent(inner, federation)
@@ -101,6 +102,7 @@ def test_an_infinite_loss_has_no_influence_under_incfl(federation):
     assert records[0]["weight"][records[0]["cohort_id"] == bad] == 1
 
 
+@pytest.mark.thorough
 def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     inner = afl(TASK, LOCAL, mixture_learning_rate=1.0)
     states, records = run(byzantine(inner, fraction=0.4, loss_increase=jnp.inf, noise=0.0), federation, 2)
@@ -109,6 +111,7 @@ def test_an_infinite_loss_is_all_that_afl_looks_at(federation):
     np.testing.assert_allclose(records[-1]["mixture"][bad].sum(), 1, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_byzantine_clients_of_mwfed_always_complain(federation):
     inner = mwfed(TASK, LOCAL, threshold=100.0, clients_per_round=None)
     states, records = run(byzantine(inner, fraction=0.2, loss_increase=1e3, noise=0.0), federation, 3)
@@ -131,7 +134,7 @@ def test_ballots_are_inflated_around_and_not_inside(federation):
     assert records[1]["appealed"].all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("count_all", [False, True])
 def test_metrics_are_over_honest_clients(count_all, federation):
     algorithm = byzantine(fedavg(TASK, LOCAL, clients_per_round=3), fraction=0.4, count_all=count_all)
@@ -161,6 +164,7 @@ def lengths(updates: Any) -> np.ndarray:
     return np.sqrt(sum(np.square(leaf).reshape(POPULATION, -1).sum(axis=1) for leaf in jax.tree.leaves(updates)))
 
 
+@pytest.mark.thorough
 def test_updates_are_no_longer_than_asked(federation):
     inner = fedavg(TASK, LOCAL)
     plain = sent(inner, federation)[1].update
@@ -172,6 +176,7 @@ def test_updates_are_no_longer_than_asked(federation):
         np.testing.assert_allclose(b, a * factor, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_noise_is_of_the_asked_size_and_differs_between_clients(federation):
     inner = fedavg(TASK, LOCAL)
     quiet = sent(clipped(inner, norm=0.5), federation)[1].update
@@ -182,6 +187,7 @@ def test_noise_is_of_the_asked_size_and_differs_between_clients(federation):
     assert np.unique(rows).size == rows.size
 
 
+@pytest.mark.thorough
 def test_nothing_to_clip(federation):
     inner = standalone(TASK, LOCAL)
     states, _ = run(clipped(inner, norm=1e-3, noise=1.0), federation, 2)
@@ -205,6 +211,7 @@ def test_a_huge_update_is_clipped_without_overflow(federation):
     np.testing.assert_allclose(lengths(found), 2.0, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_who_clips_may_be_given(federation):
     inner = fedavg(TASK, LOCAL)
     who = jnp.array([1, 0, 0, 1, 0])
@@ -219,6 +226,7 @@ def test_who_clips_may_be_given(federation):
 # --- Free riders --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inner", [incfl(TASK, LOCAL, threshold=0.5), scaffold(TASK, LOCAL)], ids=["incfl", "scaffold"])
 def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
     rides = np.isin(np.arange(POPULATION), (4, 0))
@@ -232,6 +240,7 @@ def test_free_riders_send_nothing_and_all_else_stays(inner, federation):
     jax.tree.map(np.testing.assert_array_equal, *rest)
 
 
+@pytest.mark.thorough
 def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     inner = fedavg(TASK, LOCAL, **WEIGHTS)
     _, honest = sent(inner, federation)

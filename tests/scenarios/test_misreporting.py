@@ -90,7 +90,7 @@ def test_whole_contributions_may_be_misreported_by_halves(federation):
     np.testing.assert_allclose(found[0, 0], [1.2, 0.4, 2, 1, 1], rtol=1e-6)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("report", ["contribution", "loss"])
 def test_what_is_at_least_0(report, federation):
     rewarded, weighed = iafl(TASK, LOCAL, contribution=CONTRIBUTION), incfl(TASK, LOCAL, threshold=1.0)

@@ -52,7 +52,7 @@ def accuracies(model, federation, part):
     return np.array(found)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("split", ["valid", "train"])
 def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
@@ -75,6 +75,7 @@ def test_the_pool_is_what_saved_models_say(comes_back, split, federation):
     assert 0 < sum(gone) < 5
 
 
+@pytest.mark.thorough
 def test_nobody_leaves_a_model_that_is_better(federation):
     states, records = run(opting_out(fedavg(TASK, LOCAL), baseline=0.0, every=1), federation, 4)
     plain, _ = run(fedavg(TASK, LOCAL), federation, 4)
@@ -132,7 +133,7 @@ def slow_run(federation):
     return states, table
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["fedavg", "polled"])
 @pytest.mark.parametrize("extra", [0, 3])
 def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
@@ -149,6 +150,7 @@ def test_fedavg_loses_nobody_to_itself(inner, extra, federation, slow_run):
     jax.tree.map(np.testing.assert_array_equal, model, plain[-1].server.model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("missing", "leave"), [(1e-7, 0), (1e-3, 5)])
 def test_what_is_missing_by_rounding_alone_does_not_count(missing, leave, federation, slow_run):
     _, table = slow_run

@@ -64,7 +64,7 @@ def taking_part(record: Any) -> set[int]:
 THRESHOLD = np.array([0.55, 0.35, 0.55, 0.4, 0.5])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("empty_pool", ["skip", "all"])
 @pytest.mark.parametrize("inner", ["fedavg", "incfl"])
 def test_the_pool_is_what_saved_models_say(inner, empty_pool, federation):
