@@ -1,5 +1,10 @@
 """fljax: a JAX-vectorised simulator of federated learning in which clients decide whether to take part.
 
+Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
+``standalone`` trains every client alone; ``use_cores`` makes the cores of a CPU devices. Values: ``Algorithm``,
+``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Result``, ``Reference``. Packages: ``algorithms``,
+``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``.
+
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
 

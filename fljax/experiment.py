@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -62,7 +63,8 @@ def run(
       ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
     """
-    text, labels = dumps(config), [entry.label for entry in config.algorithms]
+    labels = [entry.label for entry in config.algorithms]
+    text = "" if directory is None else dumps(config)
     with claim(directory, text, resume) as claimed:
         tell = teller(directory, on_event)
         for words in claimed.notes:
@@ -71,14 +73,15 @@ def run(
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             return _outcome(config.name, labels, claimed.finished, {})
-        return _run(resolve_setup(config, tell), directory, claimed, tell, on_result)
+        keep = None if directory is None else functools.partial(_keep, directory, text)
+        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result)
 
 
 def _run(
     setup: Setup,
-    directory: pathlib.Path | None,
     claimed: Claim,
     tell: Tell,
+    keep: Callable[[xr.Dataset, xr.Dataset], None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
 ) -> Outcome:
     check(setup)
@@ -133,12 +136,17 @@ def _run(
             tell("note", label, round, rounds, f"diverged in round {round} of seed {seed}; frozen there")
         for each in kept[label].infinite:
             tell("note", label, each.round or 0, rounds, str(each))
-        if directory is not None:
-            save(directory, *join(setup.name, setup.labels, parts), setup.text)
+        if keep is not None:
+            keep(*join(setup.name, setup.labels, parts))
             tell("saved", label, rounds, rounds, "")
         if on_result is not None:
             on_result(label, plan, kept[label])
     return _outcome(setup.name, setup.labels, parts, kept)
+
+
+def _keep(directory: pathlib.Path, text: str, metrics: xr.Dataset, records: xr.Dataset) -> None:
+    """Saves the results of the algorithms that are finished, with the text of their config."""
+    save(directory, metrics, records, text)
 
 
 def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:

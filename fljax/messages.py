@@ -39,7 +39,16 @@ class Report(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The Up of most algorithms: a client's update (new minus old) and its report."""
+    """The Up of most algorithms: a client's update and its report.
+
+    An algorithm may send another NamedTuple. Scenarios then change its field ``update`` and its Reports, and leave all
+    other fields as they are. If ``update`` is a normalised change (FedNova's change per step), scenarios that clip it
+    or add noise act on the normalised change.
+
+    Attributes:
+      update: the change of the model, new minus old.
+      report: what the client says about itself.
+    """
 
     update: PyTree
     report: Report = Report()

@@ -1,7 +1,7 @@
 """A config, resolved once: federation, task, local training, algorithms and execution as values of their own.
 
-Only ``resolve_setup`` and ``resolve_cells`` read a config. The modules that run an experiment or a sweep are given the
-Setup.
+Only this module replaces the names in a config by what they name. ``experiment`` and ``sweep`` read only the config's
+name, rounds, labels and sweep.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fljax import algorithms, data, models, scenarios
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.config import AlgorithmEntry, Clustering, Config, dumps
+from fljax.config import AlgorithmEntry, Clustering, Config
 from fljax.engine import Execution
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
@@ -31,8 +31,8 @@ class AlgorithmSetup(NamedTuple):
       options: arguments of the builder that the config gives.
       scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
       local: how its clients train.
-      contribution: what ``fljax.contributions.measure`` measures for it.
-      clustering: where its clusters start; None: the algorithm draws them.
+      contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
+      clustering: where its clusters start; None or the name "random": the algorithm draws them.
     """
 
     label: str
@@ -49,12 +49,11 @@ class Setup(NamedTuple):
 
     Attributes:
       name: of the experiment.
-      text: the config with every default, as TOML; a run folder keeps it.
       federation: of all seeds, stacked.
       task: the model and its loss.
       algorithms: in the order of the config; the first one is what the others are compared with.
       standalone: how standalone models are trained.
-      clients_per_round: rows of a cohort; all clients train where there are fewer.
+      clients_per_round: the number in the config; a cohort has ``min(clients_per_round, clients)`` rows.
       rounds: of every run.
       seeds: of the runs.
       evaluate_every: rounds between two evaluations.
@@ -62,7 +61,6 @@ class Setup(NamedTuple):
     """
 
     name: str
-    text: str
     federation: Federation
     task: Task
     algorithms: tuple[AlgorithmSetup, ...]
@@ -102,7 +100,10 @@ def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
 
 
 def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Setup]:
-    """The setup of every cell of a sweep; cells with equal data share a federation, and with equal models a task."""
+    """The setup of every cell of a sweep.
+
+    Cells with equal data and seeds share a federation. Cells whose models are equal too share a task.
+    """
     federations: dict[str, Federation] = {}
     pairs: dict[str, tuple[Federation, Task]] = {}
     setups = []
@@ -122,7 +123,6 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     own = config.standalone.model_dump(exclude_none=True)
     return Setup(
         name=config.name,
-        text=dumps(config),
         federation=federation,
         task=task,
         algorithms=tuple(_algorithm(config, entry, local) for entry in config.algorithms),

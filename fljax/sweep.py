@@ -96,7 +96,8 @@ def run(
       OSError: if the disk has no room for the results; results saved before are kept.
     """
     metric = check(grid)
-    with claim(directory, dumps(grid.config), resume, _paths(grid)) as claimed:
+    text = "" if directory is None else dumps(grid.config)
+    with claim(directory, text, resume, _paths(grid)) as claimed:
         return _run(grid, metric, directory, claimed, on_event)
 
 

@@ -24,19 +24,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a function that is ``sampled(share)``, every share-th case stays in the default run; the rest is thorough.
+    """Of a function that is ``sampled(share)``, about one case in ``share`` is quick; the other cases are thorough.
 
-    The first case that stays depends on the name of the function, so that functions over the same cases take others.
+    A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
+    function, the first one is quick.
     """
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("sampled")
         if mark is not None and item.get_closest_marker("slow") is None:
             cases[item.nodeid.split("[")[0], mark.args[0]].append(item)
-    for (function, share), found in cases.items():
-        first = zlib.crc32(function.encode()) % min(share, len(found))
-        for place, item in enumerate(found):
-            if place % share != first:
+    for (_, share), found in cases.items():
+        chosen = [item for item in found if zlib.crc32(item.nodeid.encode()) % share == 0] or found[:1]
+        for item in found:
+            if item not in chosen:
                 item.add_marker(pytest.mark.thorough)
 
 

@@ -80,7 +80,7 @@ def simplex_projection(
     Args:
       point: ``[N]`` finite.
       mass: the sum of the result.
-      mask: ``[N]`` entries that take part; None: all. Masked entries are never read, and are 0 in the result.
+      mask: ``[N]`` entries that take part; None: all. Other entries are never read, and are 0 in the result.
 
     Returns:
       ``[N]`` in the dtype of ``point`` (whole numbers become floats); zeros where ``mask`` is empty.
@@ -115,7 +115,7 @@ def mw_weights(
 
     Returns:
       ``[N]`` of sum 1, in the dtype of ``weights``. Before normalisation, positive weights are raised to at least 1e-12
-      and to at least the smallest normal number of their dtype.
+      of the largest weight, and to at least the smallest normal number of their dtype.
     """
     weights = floating(weights)
     dtype, least = weights.dtype, max(LEAST_WEIGHT, float(jnp.finfo(weights.dtype).tiny))

@@ -83,8 +83,8 @@ def bid_preferences(
       key: the round's key, which orders a client's clusters of equal u; None: the lowest c first.
 
     Returns:
-      ``[N, C]``. A client without a cluster above the threshold bids for the cluster of largest u. A client that cannot
-      pay does not bid.
+      ``[N, C]``. A client without a cluster at or above the threshold bids for the cluster of largest u. A client
+      that cannot pay does not bid.
 
     Raises:
       ValueError: if ``rule`` is not a valid name, or ``price`` is not a valid amount of tokens.

@@ -202,7 +202,8 @@ def single_model(
 ) -> Algorithm:
     """An algorithm with one global model, sent to a uniform cohort and used by all clients; ``others`` replace fields.
 
-    The default ``aggregate`` leaves the server unchanged.
+    Down is the model. The default ``aggregate`` leaves the server unchanged, so most algorithms also pass the fields of
+    ``with_server_optimizer``. Another ``aggregate`` gets and returns a Server that is a ``SingleModel``.
     """
     usual = Algorithm(
         task=task,
@@ -227,8 +228,11 @@ def with_server_optimizer(
 
     Args:
       task: gives the initial model.
-      contribute: the client's part of the sums of a round, as in ``Streamed``.
+      contribute: ``(server, seat, up) -> (Part(value, weight), row)``: the client's part of the sums of a round, as in
+        ``Streamed``. A tuple as ``value`` gives several sums. ``row`` is any pytree.
       direction: ``(total, rows, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
+        ``streaming.mean(total)`` is the weighted mean of the values; ``rows`` are the rows of the cohort, stacked
+        ``[S, ...]``.
       server_lr: the server's learning rate.
       optimizer: see ``server_optimizer``.
     """
@@ -265,12 +269,20 @@ def reported_size(weights: str, data: LocalData) -> Report:
 
 
 def mean_update(total: Total, rows: Float[Array, " S"], cohort: Cohort) -> tuple[PyTree, Info]:
-    """The direction ``sum_k a_k update_k / sum_k a_k``, where ``rows`` are the ``a_k``; Info: ``weight`` [row]."""
+    """The direction ``sum_k a_k update_k / sum_k a_k``, where ``rows`` are the ``a_k``; Info: ``weight`` [row].
+
+    It belongs to ``contribute_update`` and ``contribute_weighted``, whose rows are plain weights.
+    """
     return mean(total), along("row", weight=normalise_weights(rows))
 
 
-# All clients have weight 1, so the direction is the plain mean over present clients.
-contribute_update = contribute_weighted(lambda up: 1.0)
+def contribute_update(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Array]:
+    """``contribute`` that adds the client's update with weight 1, so ``mean_update`` is the plain mean over the cohort.
+
+    ``contribute_weighted(lambda up: up.report.size)`` weights clients by their number of samples.
+    """
+    mass = trees.wide(1.0)
+    return Part(up.update, mass), mass
 
 
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:

@@ -158,7 +158,8 @@ def place_bids(
 
     ``bid`` is the reported worth of each cluster's model to the client; an honest client reports the model's accuracy.
     In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
-    without bidders are filled at random during the first ``fill_empty`` rounds.
+    without bidders are filled at random during the first ``fill_empty`` rounds (None: always), with clients that can
+    pay.
     """
     drawn = jax.random.uniform(key, bid.shape)
     tie_key = jax.random.fold_in(key, 0)

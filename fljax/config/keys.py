@@ -184,7 +184,7 @@ class Local(Table):
 
 
 class _LocalChanges(Table):
-    """Keys that replace those of ``local``; steps replace epochs, and epochs replace steps."""
+    """Keys that replace those of ``local``; at most one of steps and epochs is given."""
 
     steps: Count | None = None
     epochs: Count | None = None
@@ -200,7 +200,9 @@ class _LocalChanges(Table):
 
 
 class Standalone(_LocalChanges):
-    """Training of the standalone models: as in ``local``, except for the keys given here, and at a constant rate.
+    """Training of the standalone models: 100 steps unless steps or epochs are given, at a constant rate.
+
+    All other settings are those of ``local``, except for the keys given here.
 
     ``local.decay`` does not apply, since it is per round and standalone training is one long round.
     """

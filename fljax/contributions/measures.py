@@ -5,7 +5,7 @@ A measure is a function whose parameters, by their names, request these inputs:
 - ``size`` ``[..., N]``: number of training samples of every client, by id;
 - ``population``: N, an int;
 - ``standalone_accuracy`` and ``standalone_loss`` ``[..., N]``: results of each client's standalone model on its test
-  rows (NaN for a client without test rows).
+  rows (NaN for a client without training rows or without test rows).
 
 A measure returns ``[..., N]``, with larger values for larger contributions. The leading axis is seeds; a result ``[N]``
 is used for all seeds.
@@ -46,7 +46,7 @@ def participation_rate(population: int) -> Float[Array, " N"]:
 
 
 def standalone_accuracy(standalone_accuracy: Float[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
-    """``p_k``: test accuracy of the client's standalone model, a fraction; NaN for a client without test rows.
+    """``p_k``: test accuracy of the client's standalone model, a fraction (NaN as above).
 
     IAFL's tables use one global test set for all clients and train for as many epochs as there are rounds.
 

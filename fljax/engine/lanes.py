@@ -1,4 +1,8 @@
-"""Maps a function of one client over many: lanes side by side, chunks one after another, over several devices."""
+"""Maps a function of one client over many, on several devices.
+
+A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
+another. ``Lanes.clients`` is the number of clients per chunk.
+"""
 
 from __future__ import annotations
 

@@ -80,8 +80,10 @@ def evaluate_clients(
       clients: how many clients are evaluated side by side; None: all of them.
 
     Returns:
-      ``test_loss`` and, if the task has a score, ``test_accuracy`` ``[N]`` by client id, and the other metrics of one
-      evaluation in ``Result.metrics``. NaN for a client without rows.
+      ``test_loss`` and, if the task has a score, ``test_accuracy`` ``[N]`` by client id; ``valid_loss`` and
+      ``valid_accuracy`` if some client has validation rows or the federation is traced; and what else
+      ``engine.evaluate.evaluate`` lists. NaN for clients without training rows, without rows of the split, or not
+      counted by the algorithm. A NaN loss becomes infinite.
 
     Raises:
       ValueError: if ``clients`` is not positive, or if the federation or the state is of several seeds.
@@ -90,7 +92,11 @@ def evaluate_clients(
     federation = by_id(federation)
     population = federation.clients.id.shape[0]
     lanes = Lanes(population, 1, clients or population)
-    valid = federation.clients.valid.index.shape[-1] > 0
+    sizes = federation.clients.valid.size
+    try:
+        valid = bool(np.any(np.asarray(sizes) > 0))
+    except jax.errors.TracerArrayConversionError:
+        valid = True
     return unlabelled(evaluate(algorithm, federation, lanes, state, state.round, valid))
 
 

@@ -116,7 +116,7 @@ def _shuffled(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[A
 
 
 def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array, ""] | None = None) -> Batches:
-    """The batches of one round, by steps or by epochs.
+    """The batches of one round in their order, by steps or by epochs.
 
     Args:
       key: key of this client, round and slot.

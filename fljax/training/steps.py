@@ -25,10 +25,15 @@ _EXAMPLES, _AUGMENTATION = 1, 2
 
 
 class Trained(NamedTuple):
-    """The result of local training."""
+    """The result of local training.
+
+    Attributes:
+      params: the trained parameters.
+      steps: ``[]``, the number of steps taken, an integer; ``trees.floating`` makes it a weight.
+    """
 
     params: PyTree
-    steps: Int[Array, ""]  # number of steps taken
+    steps: Int[Array, ""]
 
 
 def task_loss(task: Task) -> Loss:

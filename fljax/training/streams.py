@@ -16,7 +16,7 @@ class Stream(enum.IntEnum):
 
     BATCHES = 0  # which rows each batch has
     STEPS = 1  # augmentation, noise and dropout in each step
-    LOSS = 2  # the loss that a client reports
+    LOSS = 2  # noise of the features while a loss on training rows is measured
     CONTROL_VARIATE = 2
     PERSONAL_MODEL = 2
     PROTOTYPES = 2

@@ -64,6 +64,11 @@ class Cohort(NamedTuple):
 
     A row with ``present`` False is empty: its id is ignored, its weight is zero and its results are discarded.
     An id may be in several rows (with different slots) only if training changes no client state.
+
+    Attributes:
+      id: ``[S]``, client ids.
+      slot: ``[S]``, the client's task in the round; 0 if there is only one.
+      present: ``[S]``, whether the row is a client that trains.
     """
 
     id: Int[Array, " S"]
@@ -86,7 +91,10 @@ class Labelled:
 
 
 def along(*dimensions: str, **values: Any) -> dict[str, Labelled]:
-    """Entries of Info that share their dimensions: ``along("row", loss=loss, weight=weight)``."""
+    """Entries of Info that share their dimensions: ``along("row", loss=loss, weight=weight)``.
+
+    An array without names gets the dimensions ``NAME_axis_0``, ... in results; single numbers need no names.
+    """
     return {name: Labelled(entry, dimensions) for name, entry in values.items()}
 
 

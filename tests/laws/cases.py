@@ -79,8 +79,8 @@ COMPOSED = {
     for name, case in ALGORITHMS.items()
 }
 PAIRS |= COMPOSED
-# The default run takes every third pair, so that each scenario and each algorithm has its share, and four of the nested
-# ones. The rest is left to the full product.
+# Every third pair is not slow, so that each scenario and each algorithm has its share, and so are four of the nested
+# ones. The quick tests take a sample of these.
 PAIRS_SLOW = {
     name for name, case in COMPOSED.items() if case.algorithm not in ("incfl", "scaffold", "pfedme", "mwfed")
 } | {

@@ -25,7 +25,7 @@ RATE = "the clients' learning rate"
 # With QUICK, whose second option is added to this one, jaxlib 0.10.2 computes wrong numbers in the program of fedala.
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 MODES = {"steps": Local(0.2, 2, steps=3), "epochs": Local(0.2, 2, epochs=1)}
-# By default some unlike algorithms run, each in one mode; the rest is left to the full product.
+# Some unlike algorithms, each in one mode, are not slow; the quick tests take a sample of these.
 DEFAULT = {
     "fedavg": "steps",
     "scaffold": "epochs",

@@ -164,7 +164,7 @@ def test_absence_of_both_kinds_adds_up(federation):
 
 
 NAMES = list(REGISTRY)
-# Of all pairs the default run takes each scenario inside itself and inside the next one.
+# Of all pairs, each scenario inside itself and inside the next one is not slow; the quick tests take a sample of these.
 PAIRS = [
     pytest.param(
         outer,
