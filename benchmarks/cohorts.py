@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 COHORTS = (100, 1_000, 10_000)
 ROWS = 60
@@ -36,27 +37,35 @@ def main() -> None:
         print(" ".join([f"{name:>10}", *cells]), flush=True)
 
 
+def federation(clients: int) -> Any:
+    """Clients with 60 of 6,000 random images each."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    from fljax.types import ClientData, Examples, Federation, Rows
+
+    random = np.random.default_rng(0)
+    examples = Examples(jnp.asarray(random.integers(0, 256, (6000, 28, 28)), jnp.uint8), jnp.arange(6000) % 10)
+    owned = Rows(jnp.asarray(random.integers(0, 6000, (clients, ROWS)), jnp.int32), jnp.full(clients, ROWS, jnp.int32))
+    few = Rows(owned.index[:, :1], jnp.ones(clients, jnp.int32))
+    return Federation(examples, ClientData(jnp.arange(clients, dtype=jnp.int32), owned, few, few))
+
+
 def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     """Temporary megabytes of the compiled round, and how many clients are side by side on each device."""
     import jax.numpy as jnp
-    import numpy as np
 
     from fljax import algorithms, models
     from fljax.engine import Execution, program
     from fljax.engine.execution import resolve
     from fljax.training import Local
-    from fljax.types import ClientData, Examples, Federation, Rows
 
     try:
         from fljax.engine.shapes import measure as shapes_of
     except ImportError:  # an older checkout
         shapes_of = vars(program)["measure"]
 
-    random = np.random.default_rng(0)
-    examples = Examples(jnp.asarray(random.integers(0, 256, (6000, 28, 28)), jnp.uint8), jnp.arange(6000) % 10)
-    owned = Rows(jnp.asarray(random.integers(0, 6000, (cohort, ROWS)), jnp.int32), jnp.full(cohort, ROWS, jnp.int32))
-    few = Rows(owned.index[:, :1], jnp.ones(cohort, jnp.int32))
-    data = Federation(examples, ClientData(jnp.arange(cohort, dtype=jnp.int32), owned, few, few))
+    data = federation(cohort)
     task = models.mlp((28, 28), 10, hidden=(64, 30), dropout=0.0)
     more = {"threshold": 1.0} if name == "incfl" else {}
     algorithm = getattr(algorithms, name)(task, Local(0.05, 30, epochs=1), clients_per_round=None, **more)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-ROWS = 60
+from cohorts import federation
 
 
 def main() -> None:
@@ -55,17 +55,11 @@ def gradient(clients: int, rounds: int, layout: dict[str, Any]) -> tuple[Callabl
     """The compiled gradient, and its argument."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     import fljax
     from fljax import algorithms, models, training
-    from fljax.types import ClientData, Examples, Federation, Rows
 
-    random = np.random.default_rng(0)
-    examples = Examples(jnp.asarray(random.integers(0, 256, (6000, 28, 28)), jnp.uint8), jnp.arange(6000) % 10)
-    owned = Rows(jnp.asarray(random.integers(0, 6000, (clients, ROWS)), jnp.int32), jnp.full(clients, ROWS, jnp.int32))
-    few = Rows(owned.index[:, :1], jnp.ones(clients, jnp.int32))
-    data = Federation(examples, ClientData(jnp.arange(clients, dtype=jnp.int32), owned, few, few))
+    data = federation(clients)
     task = models.mlp((28, 28), 10, hidden=(64, 30), dropout=0.0)
 
     def loss(values: dict[str, Any]) -> Any:

@@ -73,7 +73,7 @@ def run(
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             return _outcome(config.name, labels, claimed.finished, {})
-        keep = None if directory is None else functools.partial(_keep, directory, text)
+        keep = None if directory is None else functools.partial(save, directory, text=text)
         return _run(resolve_setup(config, tell), claimed, tell, keep, on_result)
 
 
@@ -81,7 +81,7 @@ def _run(
     setup: Setup,
     claimed: Claim,
     tell: Tell,
-    keep: Callable[[xr.Dataset, xr.Dataset], None] | None,
+    keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
 ) -> Outcome:
     check(setup)
@@ -142,11 +142,6 @@ def _run(
         if on_result is not None:
             on_result(label, plan, kept[label])
     return _outcome(setup.name, setup.labels, parts, kept)
-
-
-def _keep(directory: pathlib.Path, text: str, metrics: xr.Dataset, records: xr.Dataset) -> None:
-    """Saves the results of the algorithms that are finished, with the text of their config."""
-    save(directory, metrics, records, text)
 
 
 def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:
