@@ -8,6 +8,7 @@ from fljax.algorithms.ditto import ditto as ditto
 from fljax.algorithms.fedala import fedala as fedala
 from fljax.algorithms.fedavg import fedavg as fedavg
 from fljax.algorithms.fedavg_finetune import fedavg_finetune as fedavg_finetune
+from fljax.algorithms.fedbn import fedbn as fedbn
 from fljax.algorithms.fedem import fedem as fedem
 from fljax.algorithms.fedfomo import fedfomo as fedfomo
 from fljax.algorithms.fedproto import fedproto as fedproto

@@ -89,7 +89,7 @@ def afl(
       ValueError: if ``clients_per_round`` is less than the population, or the local optimizer is not plain SGD.
     """
     require_plain_sgd(local, "afl")
-    server_side = optimizer(server_lr, server_optimizer)
+    server_side = optimizer(server_lr, server_optimizer, task)
     one_batch = local._replace(steps=1, epochs=None)
 
     def init_server(key: Key[Array, ""], census: Census) -> AflServer:
@@ -108,10 +108,7 @@ def afl(
         loss, slope = training.value_and_gradient(
             task, down.model, data.train, batch.position[0], batch.mask[0], own_key
         )
-        if local.weight_decay is not None:
-            slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
-        eta = training.rate(local, seat.round, jax.tree.leaves(slope)[0].dtype)
-        return Sent(trees.scale(slope, -eta), Report(loss=loss)), client
+        return Sent(training.one_step(task, local, down.model, slope, seat.round), Report(loss=loss)), client
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
+from fljax import aggregators, roles, trees
 from fljax.algorithms.common import (
     IAFL_REFERENCE,
     Entry,
@@ -26,11 +26,14 @@ from fljax.algorithms.rewarding import (
     Models,
     Sharing,
     check_sharing,
+    move_models,
     per_client_models,
     reference_model,
+    replicate_model,
     reward_rates,
     share_rewards,
     with_recovery,
+    with_statistics_sent,
 )
 from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
@@ -96,10 +99,15 @@ def cgsv(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Models, Info]:
-        book, total = _judged(server.book, up.update, cohort, length, alpha)
+        book, total = _judged(task, server.book, up.update, cohort, length, alpha)
         rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
-        models = PerClient(trees.add(server.models.values, rewards))
-        moved = Models(models, trees.add(server.reference, total), book)
+        # Everybody gets the mean statistics.
+        sent = with_statistics_sent(task, server, up.update, cohort)
+        total = roles.replace_statistics(task, total, aggregators.weighted_mean(sent, trees.wide(cohort.present)))
+        everybody = jnp.ones(book.weight.shape, bool)
+        rewards = roles.replace_statistics(task, rewards, replicate_model(total, everybody.shape[0]))
+        models = PerClient(move_models(task, server.models.values, rewards, everybody))
+        moved = Models(models, move_models(task, server.reference, total, jnp.asarray(True)), book)
         after = trees.where(jnp.any(cohort.present), moved, server)
         shares = aggregators.cgsv_shares(after.book.reputation, beta=beta)
         return after, along("client", contribution=after.book.reputation, share=shares)
@@ -157,10 +165,10 @@ def cgsv_iafl(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Models, Info]:
-        judged, _ = _judged(server.book, up.update, cohort, length, alpha)
+        judged, _ = _judged(task, server.book, up.update, cohort, length, alpha)
         book = trees.where(jnp.any(cohort.present), judged, server.book)
         rates = reward_rates(book.reputation, sharing)
-        after = share_rewards(key, server._replace(book=book), up.update, cohort, rates, sharing)
+        after = share_rewards(task, key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
     usual = per_client_models(task, local, with_recovery(select_uniform(clients_per_round), recovery), aggregate)
@@ -186,10 +194,10 @@ def _with_book(init_server: InitServer) -> InitServer:
 
 
 def _judged(
-    book: Book, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
+    task: Task, book: Book, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
 ) -> tuple[Book, PyTree]:
     """The book after a round, and the total update ``u``."""
-    unit = aggregators.cgsv_normalised(update, length=length)
+    unit = aggregators.cgsv_normalised(roles.zero_statistics(task, update), length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
     total = aggregators.weighted_sum(unit, weight)
     reputation = aggregators.cgsv_reputation(

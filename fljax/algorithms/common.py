@@ -13,7 +13,7 @@ from fljax import trees
 from fljax.messages import Report
 from fljax.naming import renamed
 from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import Local, Optimizer, named_optimizer
+from fljax.training import Local, Optimizer, bypass_statistics, named_optimizer
 from fljax.types import (
     Algorithm,
     Available,
@@ -132,7 +132,7 @@ class ServerOptimizer(NamedTuple):
     move: Callable[..., tuple[PyTree, PyTree]]
 
 
-def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
+def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task) -> ServerOptimizer:
     """The server's optimizer by name: FedAvgM, FedAdam, FedYogi or any other optimizer of optax.
 
     Args:
@@ -140,6 +140,7 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
       chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a mapping with ``name`` and the
         optimizer's other arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or
         ``learning_rate -> GradientTransformation``.
+      task: its statistics move by ``step`` itself, whatever the rate and the optimizer.
 
     Raises:
       ValueError: if optax has no optimizer of that name.
@@ -149,7 +150,7 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
     """
     options = dict(chosen) if isinstance(chosen, Mapping) else {}
     name = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
-    transformation = named_optimizer(name, rate, options)
+    transformation = bypass_statistics(task, named_optimizer(name, rate, options))
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
         gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)
@@ -236,7 +237,7 @@ def with_server_optimizer(
       server_lr: the server's learning rate.
       optimizer: see ``server_optimizer``.
     """
-    server_side = server_optimizer(server_lr, optimizer)
+    server_side = server_optimizer(server_lr, optimizer, task)
 
     def finish(
         key: Key[Array, ""],

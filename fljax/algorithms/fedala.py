@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
 from fljax.loops import repeat
 from fljax.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Rows, Seat, Subset, Task
+from fljax.types import Algorithm, LocalData, Role, Rows, Seat, Subset, Task
 
 REFERENCE = """@inproceedings{zhang2023fedala,
   title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
@@ -78,10 +78,10 @@ def fedala(
     Args:
       task: model and loss.
       local: how clients train; W is learned with its batch size.
-      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Tensors are in the order
+      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Statistics do not count. Tensors are in the order
         of the model: fields of tuples in their own order; dictionary names in alphabetical order, with numbers in
         names compared as numbers and a layer's bias last. ``embedding`` and ``stem`` come first; layers called
-        ``dense``, ``dense_0`` and so on come after all others, and the head (``Task.is_head``) comes last.
+        ``dense``, ``dense_0`` and so on come after all others, and the head (``Task.roles``) comes last.
       weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
       sample: share of the rows on which W is learned, at least one row, drawn in every round.
       most_epochs: limit of the first learning. It ends earlier, after 11 epochs or more, once the losses of the last 10
@@ -182,7 +182,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
             f"they are {', '.join(names)}"
         )
-    heads = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
+    found = roles.roles_of(task, shapes)
     seen: dict[str, int] = {}
 
     def place(path: jax.tree_util.KeyPath) -> tuple[tuple[Any, ...], ...]:
@@ -194,16 +194,17 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             found.append((number,) if name is None else (name == "bias", _natural(name)))
         return tuple(found)
 
-    def kind(path: jax.tree_util.KeyPath, is_head: bool) -> int:
+    def kind(path: jax.tree_util.KeyPath, role: Role | None) -> int:
         names = [jax.tree_util.keystr((part,), simple=True).lower() for part in path]
-        if is_head:
+        if role == "head":
             return 2
         if any(re.fullmatch(r"dense(_\d+)?", name) for name in names):
             return 1
         return -1 if names[0] in FIRST else 0
 
-    keys = [(kind(path, is_head), place(path)) for path, is_head in zip(paths, heads, strict=True)]
-    last = sorted(range(len(paths)), key=keys.__getitem__)[len(paths) - layers if layers else 0 :]
+    keys = [(kind(path, role), place(path)) for path, role in zip(paths, found, strict=True)]
+    trained = [number for number, role in enumerate(found) if role != "statistic"]
+    last = sorted(trained, key=keys.__getitem__)[len(trained) - layers if layers else 0 :]
     return [number in last for number in range(len(paths))]
 
 

@@ -104,7 +104,7 @@ def iafl(
     def aggregate(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, up: Sent, cohort: Cohort, held: Held
     ) -> tuple[Models, Info]:
-        return share_rewards(key, server, up.update, cohort, server.book, sharing), {}
+        return share_rewards(task, key, server, up.update, cohort, server.book, sharing), {}
 
     usual = per_client_models(task, local, select, aggregate)
 

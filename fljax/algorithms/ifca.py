@@ -95,9 +95,7 @@ def ifca(
             trained = training.train(key, model, data.train, task=task, local=local, round=round)
             return trees.subtract(trained.params, model)
         slope = training.full_gradient(task, model, data.train, training.stream(key, Stream.STEPS))
-        if local.weight_decay is not None:
-            slope = trees.add(slope, trees.scale(model, local.weight_decay))
-        return trees.scale(slope, -training.rate(local, round, jax.tree.leaves(model)[0].dtype))
+        return training.one_step(task, local, model, slope, round)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[IfcaUp, PyTree]:
         cluster = best(key, down, data)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, roles, training, trees
 from fljax.aggregators.incfl import check_names
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
@@ -26,7 +26,7 @@ from fljax.algorithms.common import (
     with_server_optimizer,
 )
 from fljax.messages import Report, Sent
-from fljax.streaming import Part, Total, divided
+from fljax.streaming import Part, Total, divided, mean
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
 
@@ -109,6 +109,7 @@ def incfl(
         step = divided(total.value, total.weight + jnp.asarray(eps, total.weight.dtype) * LIFT)
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
+        step = roles.replace_statistics(task, step, mean(total))
         loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))
         return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import PyTree
 
-from fljax import training, trees
-from fljax.algorithms.common import Entry, contribute_update, mean_update, select_uniform
-from fljax.messages import Sent
-from fljax.streaming import Streamed, Total
+from fljax.algorithms.common import Entry, contribute_update
+from fljax.algorithms.partly_shared import leaf_paths, partly_shared
+from fljax.roles import roles_of
 from fljax.training import Local
-from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
+from fljax.types import Algorithm, Task
 
 REFERENCE = """@article{liang2020think,
   title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
@@ -28,21 +26,6 @@ REFERENCE = """@article{liang2020think,
   journal = {arXiv preprint arXiv:2001.01523},
   year = {2020}
 }"""
-
-Leaves = tuple["Array", ...]
-
-
-class LgFedAvgServer(NamedTuple):
-    """The shared parameters, and the initial values of the private parameters."""
-
-    shared: Leaves
-    start: Leaves
-
-
-class LgFedAvgClient(NamedTuple):
-    """A client's own parameters, kept between rounds."""
-
-    own: Leaves
 
 
 def lg_fedavg(
@@ -70,51 +53,13 @@ def lg_fedavg(
       ValueError: if the model has fewer dense layers than ``shared``, or a name matches no parameter.
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    structure = jax.tree.structure(shapes)
-    chosen = _chosen([_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)], shared, task, shapes)
-
-    def split(model: PyTree) -> tuple[Leaves, Leaves]:
-        leaves = list(zip(jax.tree.leaves(model), chosen, strict=True))
-        return tuple(leaf for leaf, is_shared in leaves if is_shared), tuple(
-            leaf for leaf, other in leaves if not other
-        )
-
-    def merge(common: Leaves, own: Leaves) -> PyTree:
-        parts = iter(common), iter(own)
-        return jax.tree.unflatten(structure, [next(parts[0] if is_shared else parts[1]) for is_shared in chosen])
-
-    def init_client(key: Key[Array, ""], seat: Seat, down: LgFedAvgServer, data: LocalData) -> LgFedAvgClient:
-        return LgFedAvgClient(down.start)
-
-    def train(
-        key: Key[Array, ""], seat: Seat, down: Leaves, client: LgFedAvgClient, data: LocalData
-    ) -> tuple[Sent, LgFedAvgClient]:
-        model = merge(down, client.own)
-        trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, own = split(trained)
-        return Sent(trees.subtract(common, down)), LgFedAvgClient(own)
-
-    def finish(
-        key: Key[Array, ""],
-        round: Int[Array, ""],
-        server: LgFedAvgServer,
-        total: Total,
-        rows: PyTree,
-        cohort: Cohort,
-        held: Held,
-    ) -> tuple[LgFedAvgServer, Info]:
-        step, info = mean_update(total, rows, cohort)
-        return server._replace(shared=trees.add_scaled(server.shared, step)), info
-
-    return Algorithm(
-        task=task,
-        init_server=lambda key, census: LgFedAvgServer(*split(task.init(key))),
-        init_client=init_client,
-        send=lambda server, seat: server if seat.first else server.shared,
-        train=train,
-        aggregate=Streamed(contribute_update, finish),
-        select=select_uniform(clients_per_round),
-        personal=lambda key, seat, down, client, data: merge(down, client.own),
+    paths = leaf_paths(shapes)
+    return partly_shared(
+        task,
+        local,
+        _chosen(paths, shared, task, shapes),
+        clients_per_round=clients_per_round,
+        contribute=contribute_update,
     )
 
 
@@ -146,15 +91,14 @@ def _chosen(
 
 def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> list[str]:
     """The dense layers in the order of their numbers, then the head."""
-    head = [False] * len(paths) if task.is_head is None else jax.tree.leaves(task.is_head(shapes))
-    heads = {path.rpartition("/")[0] or path for path, is_head in zip(paths, head, strict=True) if is_head}
+    heads = {
+        path.rpartition("/")[0] or path
+        for path, role in zip(paths, roles_of(task, shapes), strict=True)
+        if role == "head"
+    }
     found = [layer for layer in layers if layer not in heads and re.fullmatch(r"dense(_\d+)?", layer, re.IGNORECASE)]
     number = lambda layer: int(layer.rpartition("_")[2] if "_" in layer else 0)  # noqa: E731
     return sorted(found, key=number) + sorted(heads)
-
-
-def _path(path: jax.tree_util.KeyPath) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 ENTRY = Entry(

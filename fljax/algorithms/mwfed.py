@@ -119,7 +119,7 @@ def mwfed(
         require_plain_sgd(local, "mwfed in mode pooled")
     rho = jnp.asarray(threshold)
     uniform = select_uniform(clients_per_round)
-    server_side = optimizer(server_lr, server_optimizer)
+    server_side = optimizer(server_lr, server_optimizer, task)
 
     def init_server(key: Key[Array, ""], census: Census) -> MwFedServer:
         model = task.init(key)
@@ -219,10 +219,7 @@ def _pooled(
     total = jax.lax.fori_loop(0, -(-count // batch), one, trees.zeros_like(down.model))
     samples = count.astype(down.effort.dtype)
     slope = trees.scale(total, 1 / jnp.maximum(samples, 1))
-    if local.weight_decay is not None:
-        slope = trees.add(slope, trees.scale(down.model, local.weight_decay))
-    eta = training.rate(local, round, jax.tree.leaves(slope)[0].dtype)
-    return trees.scale(slope, -eta), samples
+    return training.one_step(task, local, down.model, slope, round), samples
 
 
 ENTRY = Entry(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, contribute_update, mean_update, single_model, with_server_optimizer
 from fljax.messages import Sent
 from fljax.training import Batches, Local, Optimizer, Stream
@@ -68,7 +68,7 @@ def perfedavg(
         raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype)
+        transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype, task)
         batches = _draw(training.stream(key, Stream.BATCHES), data.train, local, 2 if hessian == "none" else 3)
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
@@ -79,7 +79,7 @@ def perfedavg(
                 return training.gradient(task, params, data.train, position[batch], mask[batch], batch_key)
 
             ahead = trees.subtract(params, trees.scale(slope(params, 0), alpha))
-            outer = slope(ahead, 1)
+            outer = first = slope(roles.replace_statistics(task, ahead, params), 1)
             if hessian == "exact":
                 _, product = jax.jvp(lambda p: slope(p, 2), (params,), (outer,))
                 outer = trees.subtract(outer, trees.scale(product, alpha))
@@ -87,6 +87,7 @@ def perfedavg(
                 up, down = (trees.add(params, trees.scale(outer, sign * delta)) for sign in (1, -1))
                 product = trees.scale(trees.subtract(slope(up, 2), slope(down, 2)), 1 / (2 * delta))
                 outer = trees.subtract(outer, trees.scale(product, alpha))
+            outer = roles.replace_statistics(task, outer, first)
             move, state = transformation.update(outer, state, params)
             return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
 

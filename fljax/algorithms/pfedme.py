@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.common import (
     Entry,
     contribute_update,
@@ -93,15 +93,16 @@ def pfedme(
             def inner(theta: PyTree, index: Int[Array, ""]) -> tuple[PyTree, None]:
                 own_key = jax.random.fold_in(key, index)
                 slope = training.gradient(task, theta, data.train, position, mask, own_key)
-                slope = training.proximal(model, regularisation)(slope, theta)
-                slope = trees.add(slope, trees.scale(theta, personal_weight_decay))
-                return trees.subtract(theta, trees.scale(slope, personal_learning_rate)), None
+                pulled = training.proximal(model, regularisation)(slope, theta)
+                pulled = trees.add(pulled, trees.scale(theta, personal_weight_decay))
+                move = roles.replace_statistics(task, trees.scale(pulled, personal_learning_rate), slope)
+                return trees.subtract(theta, move), None
 
             personal, _ = jax.lax.scan(inner, personal, jnp.arange(personal_steps))
             pull = trees.scale(trees.subtract(model, personal), regularisation)
             if local.weight_decay is not None:
                 pull = trees.add(pull, trees.scale(model, local.weight_decay))
-            return trees.subtract(model, trees.scale(pull, eta)), personal
+            return roles.replace_statistics(task, trees.subtract(model, trees.scale(pull, eta)), personal), personal
 
         batches = training.draw(training.stream(key, Stream.BATCHES), data.train, local)
         (model, personal), _ = training.descend(step, (down, down), batches, training.stream(key, Stream.STEPS))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, roles, training, trees
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.messages import Report, Sent
@@ -47,7 +47,7 @@ def qffl(
     Returns:
       The algorithm. Info by row: ``loss`` of the received model on all training rows; NaN in an empty row.
     """
-    server_side = optimizer(server_lr, server_optimizer)
+    server_side = optimizer(server_lr, server_optimizer, task)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         loss_key = training.stream(key, Stream.LOSS)
@@ -65,7 +65,9 @@ def qffl(
         held: Held,
     ) -> tuple[SingleModel, Info]:
         rate = training.rate(local, round, jax.tree.leaves(up.update)[0].dtype)
-        step = aggregators.qffl_update(up.update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
+        update = roles.zero_statistics(task, up.update)
+        step = aggregators.qffl_update(update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
+        step = roles.replace_statistics(task, step, aggregators.weighted_mean(up.update, trees.wide(cohort.present)))
         after = server_side.move(server.model, server.optimizer, step, cohort.present)
         return SingleModel(*after), along("row", loss=jnp.where(cohort.present, up.report.loss, jnp.nan))
 

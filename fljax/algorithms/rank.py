@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, roles, training, trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
-from fljax.algorithms.rewarding import Models, per_client_models
+from fljax.algorithms.rewarding import Models, move_models, per_client_models
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
 
@@ -55,8 +55,8 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         models = server.models.values
         update = trees.set_rows(trees.zeros_like(models), cohort.id, cohort.present, up.update)
         _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
-        rewards = aggregators.rank_rewards(update, score)
-        moved = trees.add(models, rewards)
+        sent = roles.replace_statistics(task, update, trees.add(models, update))
+        moved = move_models(task, models, aggregators.rank_rewards(sent, score), jnp.ones(score.shape, bool))
         # The mean of all models, for unseen clients.
         reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
         return Models(PerClient(moved), reference), along("client", score=score)

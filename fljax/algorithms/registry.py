@@ -10,6 +10,7 @@ from fljax.algorithms.ditto import ENTRY as ditto
 from fljax.algorithms.fedala import ENTRY as fedala
 from fljax.algorithms.fedavg import ENTRY as fedavg
 from fljax.algorithms.fedavg_finetune import ENTRY as fedavg_finetune
+from fljax.algorithms.fedbn import ENTRY as fedbn
 from fljax.algorithms.fedem import ENTRY as fedem
 from fljax.algorithms.fedfomo import ENTRY as fedfomo
 from fljax.algorithms.fedproto import ENTRY as fedproto
@@ -43,6 +44,7 @@ REGISTRY: dict[str, Entry] = {
     "cgsv_iafl": cgsv_iafl,
     "rank": rank,
     "lg_fedavg": lg_fedavg,
+    "fedbn": fedbn,
     "ipfl": ipfl,
     "ifca": ifca,
     "fedsoft": fedsoft,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import check_share, select_uniform, use_received_model
 from fljax.messages import Sent
@@ -134,11 +134,33 @@ def reward_rates(contribution: Float[Array, " N"], sharing: Sharing) -> Float[Ar
     return iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
 
 
+def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Cohort) -> PyTree:
+    """``update`` with the statistics of the trained models, in place of their change.
+
+    Clients start from different models, so changes of statistics are not comparable.
+    """
+    own = trees.take(server.models.values, cohort.id)
+    return roles.replace_statistics(task, update, trees.add(own, update))
+
+
+def move_models(task: Task, models: PyTree, steps: PyTree, rewarded: Bool[Array, " R"]) -> PyTree:
+    """``models + steps`` ``[R, ...]``; statistics of rewarded models become those of ``steps``, others stay."""
+    moved = roles.replace_statistics(task, trees.add(models, steps), models)
+    return roles.replace_statistics(task, moved, trees.where_rows(rewarded, steps, moved))
+
+
 def share_rewards(
-    key: Key[Array, ""], server: Models, update: PyTree, cohort: Cohort, rates: Float[Array, " N"], sharing: Sharing
+    task: Task,
+    key: Key[Array, ""],
+    server: Models,
+    update: PyTree,
+    cohort: Cohort,
+    rates: Float[Array, " N"],
+    sharing: Sharing,
 ) -> Models:
     """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product."""
     population = rates.shape[0]
+    update = with_statistics_sent(task, server, update, cohort)
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
     if sharing.reference_draw == "own":
         own = iafl_reference(key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule)
@@ -146,9 +168,11 @@ def share_rewards(
         # The client with the largest or the median rate; ties for the largest go to the lower id.
         place = jnp.argmax(rates) if sharing.reference_rule == "max" else jnp.argsort(rates)[population // 2]
         own = subsets[place][None]
-    steps = mix(jnp.concatenate([subsets, own]), update)
-    models = PerClient(trees.add(server.models.values, jax.tree.map(lambda leaf: leaf[:population], steps)))
-    reference = trees.add(server.reference, jax.tree.map(lambda leaf: leaf[population], steps))
+    matrix = jnp.concatenate([subsets, own])
+    steps, rewarded = mix(matrix, update), jnp.any(matrix > 0, axis=1)
+    rewards, step = (jax.tree.map(lambda leaf, at=at: leaf[at], steps) for at in (slice(population), population))
+    models = PerClient(move_models(task, server.models.values, rewards, rewarded[:population]))
+    reference = move_models(task, server.reference, step, rewarded[population])
     return server._replace(models=models, reference=reference)
 
 

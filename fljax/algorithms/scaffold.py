@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, normalise_weights, require_plain_sgd, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.streaming import Part, Streamed, Total, divided
@@ -88,7 +88,7 @@ def scaffold(
     if option not in ("I", "II"):
         raise ValueError(f"expected option to be I or II, got {option!r}")
     require_plain_sgd(local, "scaffold")
-    server_side = optimizer(server_lr, server_optimizer)
+    server_side = optimizer(server_lr, server_optimizer, task)
 
     def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
@@ -115,6 +115,7 @@ def scaffold(
             eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
             length = trained.steps.astype(eta.dtype) * eta
             control = trees.subtract(trees.scale(update, -1 / length), drift)
+        control = roles.zero_statistics(task, control)
         return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
 
     def contribute(server: ScaffoldServer, seat: Seat, up: ScaffoldUp) -> tuple[Part, tuple[()]]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import trees
+from fljax import roles, trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
 from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
@@ -57,10 +57,11 @@ def byzantine(
 
     def spoilt(key: Key[Array, ""], is_byzantine: Array, up: PyTree) -> PyTree:
         def spoil(update: PyTree) -> PyTree:
-            count = max(trees.size(update), 1)
-            squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(update)), jnp.zeros(()))
+            trained = roles.trained_leaves(inner.task, update)
+            count = max(trees.size(trained), 1)
+            squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(trained)), jnp.zeros(()))
             noisy = add_normal(jax.random.fold_in(key, number), update, noise * jnp.sqrt(squares / count))
-            return trees.where(is_byzantine, noisy, update)
+            return trees.where(is_byzantine, roles.replace_statistics(inner.task, noisy, update), update)
 
         return changed_update(inflated(is_byzantine, up), spoil)
 

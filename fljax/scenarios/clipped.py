@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import trees
+from fljax import roles, trees
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import everybody, given, with_behaviour
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
@@ -43,7 +43,7 @@ def clipped(
 
     def sent(key: Key[Array, ""], bounds: Array, up: PyTree) -> PyTree:
         def bound(update: PyTree) -> PyTree:
-            leaves = jax.tree.leaves(update)
+            leaves = jax.tree.leaves(roles.zero_statistics(inner.task, update))
             if not leaves:
                 return update
             # Divide by the largest entry first: squares of large entries overflow.
@@ -53,7 +53,7 @@ def clipped(
             length = unit * jnp.sqrt(squares)
             shorter = trees.scale(update, jnp.where(length > norm, norm / jnp.where(length > norm, length, 1), 1))
             noisy = add_normal(jax.random.fold_in(key, number), shorter, noise * jnp.asarray(norm))
-            return trees.where(bounds, noisy, update)
+            return trees.where(bounds, roles.replace_statistics(inner.task, noisy, update), update)
 
         return changed_update(up, bound)
 

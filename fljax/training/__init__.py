@@ -20,6 +20,7 @@ from fljax.training.evaluation import evaluate_each as evaluate_each
 from fljax.training.evaluation import per_sample as per_sample
 from fljax.training.settings import Local as Local
 from fljax.training.settings import Optimizer as Optimizer
+from fljax.training.settings import bypass_statistics as bypass_statistics
 from fljax.training.settings import named_optimizer as named_optimizer
 from fljax.training.settings import optimizer as optimizer
 from fljax.training.settings import rate as rate
@@ -28,6 +29,7 @@ from fljax.training.steps import descend as descend
 from fljax.training.steps import full_gradient as full_gradient
 from fljax.training.steps import gradient as gradient
 from fljax.training.steps import masked_mean as masked_mean
+from fljax.training.steps import one_step as one_step
 from fljax.training.steps import proximal as proximal
 from fljax.training.steps import task_loss as task_loss
 from fljax.training.steps import train as train

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
+
+from fljax import roles
+from fljax.types import Task
 
 # The name of an optax optimizer ("sgd", "adam", ...), a mapping with ``name`` and the optimizer's other arguments, or a
 # function ``learning_rate -> GradientTransformation``.
@@ -47,16 +50,39 @@ def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32
     return jnp.asarray(local.learning_rate, dtype) * decay
 
 
-def optimizer(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> optax.GradientTransformation:
+def optimizer(
+    local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32, task: Task | None = None
+) -> optax.GradientTransformation:
     """The optax transformation of one round; ``dtype`` is the dtype of the parameters.
+
+    With a ``task``, statistics take the new values that the gradient reports (``bypass_statistics``).
 
     Raises:
       ValueError: if optax has no optimizer of that name.
     """
     built = named_optimizer(local.optimizer, rate(local, round, dtype), dict(local.options))
-    if local.weight_decay is None:
-        return built
-    return optax.chain(optax.add_decayed_weights(jnp.asarray(local.weight_decay, dtype)), built)
+    if local.weight_decay is not None:
+        built = optax.chain(optax.add_decayed_weights(jnp.asarray(local.weight_decay, dtype)), built)
+    return built if task is None else bypass_statistics(task, built)
+
+
+def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """``inner`` for trained leaves; a statistic moves by the negated gradient, whatever ``inner`` does.
+
+    The result is ``inner`` itself for params without statistics.
+    """
+
+    def both(tree: PyTree) -> optax.GradientTransformation:
+        if not roles.has_statistics(task, tree):
+            return inner
+        trained = roles.trained_mask(task, tree)
+        others = jax.tree.map(lambda is_trained: not is_trained, trained)
+        return optax.chain(optax.masked(inner, trained), optax.masked(optax.scale(-1.0), others))
+
+    return optax.GradientTransformation(
+        lambda params: both(params).init(params),
+        lambda gradient, state, params=None: both(gradient).update(gradient, state, params),
+    )
 
 
 def named_optimizer(

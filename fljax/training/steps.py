@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import trees
+from fljax import roles, trees
 from fljax.loops import repeat
 from fljax.training.batches import Batches, draw, fetch
 from fljax.training.evaluation import AT_ONCE, per_sample
-from fljax.training.settings import Local, optimizer
+from fljax.training.settings import Local, optimizer, rate
 from fljax.training.streams import Stream, stream
-from fljax.types import Subset, Task
+from fljax.types import Subset, Task, TrainingBatch
 
-Loss = Callable[..., Float[Array, " b"]]  # (params, x, y, position, key) -> per-sample loss
+# (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
+Loss = Callable[..., Float[Array, " b"]]
 Adjust = Callable[[PyTree, PyTree], PyTree]  # (gradient, params) -> gradient
 
 # Streams of one batch.
@@ -63,6 +64,8 @@ def value_and_gradient(
 ) -> tuple[Float[Array, ""], PyTree]:
     """Masked mean loss of one batch and its gradient, with augmentation, noise and dropout drawn from ``key``.
 
+    The gradient of a statistic is its old value minus its new one (``fljax.roles.record``).
+
     Raises:
       ValueError: if the loss is not one number per sample.
     """
@@ -71,8 +74,10 @@ def value_and_gradient(
     if task.augment is not None:
         x = task.augment(jax.random.fold_in(key, _AUGMENTATION), x)
 
+    mode = TrainingBatch(key, mask) if roles.has_statistics(task, params) else key
+
     def mean(p: PyTree) -> Array:
-        return masked_mean(per_sample(loss(p, x, y, position, key), len(position), "loss"), mask)
+        return masked_mean(per_sample(loss(p, x, y, position, mode), len(position), "loss"), mask)
 
     return jax.value_and_grad(mean)(params)
 
@@ -158,28 +163,41 @@ def train(
       task: the model and its loss.
       local: batches, optimizer, learning rate.
       round: round number, for the decay of the learning rate.
-      loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's loss.
-      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: no change.
+      loss: ``(params, x, y, position, key) -> [b]`` per-sample losses; None: the task's loss. The ``key`` is for
+        ``task.logits``.
+      adjust: ``(gradient, params) -> gradient``, e.g. ``proximal`` or ``with_correction``; None: no change. It has no
+        effect on statistics.
       steps: a traced number of steps for this client, up to the static maximum of ``local``.
 
     Returns:
       New parameters and the number of steps taken. A client without samples has zero gradients, so plain SGD leaves its
       parameters unchanged; the engine never trains such a client.
     """
-    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype)
+    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype, task)
     batches = draw(stream(key, Stream.BATCHES), subset, local, steps=steps)
 
     def step(carry: PyTree, position: Array, mask: Array, step_key: Any) -> PyTree:
         params, state = carry
         slope = gradient(task, params, subset, position, mask, step_key, loss=loss)
         if adjust is not None:
-            slope = adjust(slope, params)
+            slope = roles.replace_statistics(task, adjust(slope, params), slope)
         move, state = transformation.update(slope, state, params)
         return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
 
     carry = (params, transformation.init(params))
     (params, _), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
     return Trained(params, taken)
+
+
+def one_step(task: Task, local: Local, params: PyTree, slope: PyTree, round: Int[Array, ""] | int = 0) -> PyTree:
+    """The update of one step of plain SGD: ``-rate(local, round) (slope + weight_decay params)``.
+
+    Statistics take the values that ``slope`` reports.
+    """
+    if local.weight_decay is not None:
+        slope = roles.replace_statistics(task, trees.add(slope, trees.scale(params, local.weight_decay)), slope)
+    step = trees.scale(slope, -rate(local, round, jax.tree.leaves(slope)[0].dtype))
+    return roles.replace_statistics(task, step, trees.scale(slope, -1))
 
 
 def proximal(anchor: PyTree, mu: float | Array) -> Adjust:

@@ -37,4 +37,6 @@ from fljax.types.rounds import Seat as Seat
 from fljax.types.rounds import along as along
 from fljax.types.rounds import seen_from as seen_from
 from fljax.types.rounds import unlabelled as unlabelled
+from fljax.types.task import Role as Role
 from fljax.types.task import Task as Task
+from fljax.types.task import TrainingBatch as TrainingBatch

@@ -1,0 +1,104 @@
+"""FedBN: clients average all layers but those of batch normalisation, which they keep.
+
+Source: Li et al., "FedBN: federated learning on non-IID features via local batch normalization" (ICLR 2021), Algorithm
+1. Deviation: a cohort may be drawn (in the paper all clients take part). ``own="statistics"`` is SiloBN: Andreux et
+al., "Siloed federated learning for multi-centric histopathology datasets" (2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fljax.algorithms.common import Entry, contribute_update, contribute_weighted
+from fljax.algorithms.partly_shared import leaf_paths, partly_shared
+from fljax.roles import roles_of
+from fljax.training import Local
+from fljax.types import Algorithm, Task
+
+REFERENCE = """@inproceedings{li2021fedbn,
+  title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},
+  author = {Li, Xiaoxiao and Jiang, Meirui and Zhang, Xiaofei and Kamp, Michael and Dou, Qi},
+  booktitle = {ICLR},
+  year = {2021}
+}"""
+
+
+def fedbn(
+    task: Task,
+    local: Local,
+    *,
+    own: Literal["layers", "statistics"] | Sequence[str] | Callable[[str], bool] = "layers",
+    clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "size",
+) -> Algorithm:
+    """``G <- G + sum_k a_k Delta_k[G] / sum_k a_k``; client k trains all of ``(G, L_k)`` and keeps its trained ``L_k``.
+
+    L are the layers of batch normalisation: their running averages, scales and biases.
+
+    Args:
+      task: model and loss.
+      local: how clients train.
+      own: the leaves in L. "layers": all leaves of layers with statistics (``Task.roles``). "statistics": the
+        statistics alone; scales and biases are averaged (SiloBN). Names: the layers and leaves whose path begins with
+        one of the names. A function: the leaves whose path, e.g. ``"BatchNorm_0/mean"``, it accepts.
+      clients_per_round: drawn uniformly without replacement; None: all. A client outside the cohort keeps its L and
+        uses it with the new G.
+      weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
+
+    Returns:
+      The algorithm. There is no model for unseen clients, which have no L: their metrics are NaN. Info: ``weight``
+      [row], normalised.
+
+    Raises:
+      ValueError: if a name is not valid or matches no leaf, or the task has no statistics and ``own`` asks for them.
+    """
+    if weights not in ("size", "uniform"):
+        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
+    kept = _own(task, own)
+    algorithm = partly_shared(
+        task,
+        local,
+        [not each for each in kept],
+        clients_per_round=clients_per_round,
+        contribute=contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update,
+        weights=weights,
+    )
+    return algorithm._replace(counts=lambda server, seat: jnp.asarray(seat.known))
+
+
+def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[bool]:
+    """Whether each leaf stays with the client."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    paths = leaf_paths(shapes)
+    if callable(own):
+        return [bool(own(path)) for path in paths]
+    if own in ("layers", "statistics"):
+        statistics = [path for path, role in zip(paths, roles_of(task, shapes), strict=True) if role == "statistic"]
+        if not statistics:
+            raise ValueError(
+                f"expected a task with statistics, such as those of BatchNorm, got one without; own may name leaves: "
+                f"valid names are {', '.join(paths)}"
+            )
+        names = statistics if own == "statistics" else [path.rpartition("/")[0] or path for path in statistics]
+    else:
+        names = [own] if isinstance(own, str) else list(own)
+    under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
+    for name in names:
+        if not any(under(path, name) for path in paths):
+            raise ValueError(
+                f"expected own to be layers, statistics or names of leaves, got {name!r}; "
+                f"valid names are {', '.join(paths)}"
+            )
+    return [any(under(path, name) for name in names) for path in paths]
+
+
+ENTRY = Entry(
+    fedbn,
+    "averages all layers but those of batch normalisation, which clients keep (FedBN)",
+    REFERENCE,
+    {"own": ("bias",)},
+)
