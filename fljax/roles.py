@@ -21,6 +21,9 @@ from jaxtyping import Array, PyTree
 from fljax.types import Role, Task
 
 
+_UNTRAINED: frozenset[Role | None] = frozenset({"statistic", "frozen"})
+
+
 def roles_of(task: Task, tree: PyTree) -> list[Role | None]:
     """The role of each leaf, in order; None where ``tree`` has None in place of a leaf.
 
@@ -37,8 +40,8 @@ def roles_of(task: Task, tree: PyTree) -> list[Role | None]:
 
 
 def has_statistics(task: Task, tree: PyTree) -> bool:
-    """Whether some leaf of ``tree``, which has the paths of params, is a statistic."""
-    return task.roles is not None and "statistic" in roles_of(task, tree)
+    """Whether some leaf of ``tree``, which has the paths of params, is a statistic (moving or frozen)."""
+    return task.roles is not None and not _UNTRAINED.isdisjoint(roles_of(task, tree))
 
 
 def replace_statistics(task: Task, tree: PyTree, source: PyTree) -> PyTree:
@@ -60,7 +63,7 @@ def trained_mask(task: Task, tree: PyTree) -> PyTree:
     """A tree of bools like ``tree``: whether a leaf is trained."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
     found = zip(leaves, roles_of(task, tree), strict=True)
-    mask = [None if leaf is None else role != "statistic" for leaf, role in found]
+    mask = [None if leaf is None else role not in _UNTRAINED for leaf, role in found]
     return jax.tree.unflatten(structure, mask)
 
 
@@ -70,7 +73,7 @@ def _choose(task: Task, tree: PyTree, source: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
     others = jax.tree.leaves(source, is_leaf=_is_none)
     chosen = [
-        other if role == "statistic" else own
+        other if role in _UNTRAINED else own
         for own, other, role in zip(leaves, others, roles_of(task, tree), strict=True)
     ]
     return jax.tree.unflatten(structure, chosen)

@@ -203,7 +203,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
         return -1 if names[0] in FIRST else 0
 
     keys = [(kind(path, role), place(path)) for path, role in zip(paths, found, strict=True)]
-    trained = [number for number, role in enumerate(found) if role != "statistic"]
+    trained = [number for number, role in enumerate(found) if role in ("trained", "head")]
     last = sorted(trained, key=keys.__getitem__)[len(trained) - layers if layers else 0 :]
     return [number in last for number in range(len(paths))]
 

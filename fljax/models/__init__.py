@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fljax.models.convolution import convolution, max_pool
+from fljax.models.frozen import freeze
 from fljax.models.losses import correct, cross_entropy, squared_error
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
@@ -19,6 +20,7 @@ __all__ = [
     "convolution",
     "correct",
     "cross_entropy",
+    "freeze",
     "logistic_regression",
     "max_pool",
     "mlp",

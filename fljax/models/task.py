@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import errors, nnx
+from flax import nnx
 from jaxtyping import Array, Key, PyTree
 
-from fljax import trees
+from fljax import roles, trees
 from fljax.models.checks import check_parameters
-from fljax.models.dropout import check_linen, check_nnx, flags
+from fljax.models.linen import linen_functions
 from fljax.models.losses import correct, cross_entropy
+from fljax.models.modules import random_in_training_only
+from fljax.models.nnx import nnx_functions
 from fljax.models.prepare import checked_dtype, pixels_to_floats
-from fljax.types import Task
+from fljax.types import Role, Task, TrainingBatch
 
 
 def task_from_module(
@@ -33,6 +33,7 @@ def task_from_module(
     prepare: Callable[[Array], Array] | None = None,
     augment: Callable[[Key[Array, ""], Array], Array] | None = None,
     head: Callable[[str], bool] | None = None,
+    statistics: Literal["averaged", "frozen"] = "averaged",
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
 ) -> Task:
@@ -44,6 +45,9 @@ def task_from_module(
     (True in training mode), ``deterministic`` or ``inference`` (the opposite), and a few more
     (``fljax.models.dropout``). An nnx module may rely on ``train()`` and ``eval()`` instead. In a training step, a
     linen module gets its random key as the stream ``"dropout"``, and an nnx module gets new keys in all of its streams.
+    The running averages of BatchNorm become leaves of params beside its scales and biases, with the role "statistic"
+    (``Task.roles``). In training, batches are normalised by their own rows; rows that pad a batch do not count.
+
     A method ``features(x)`` of the module (the input of the last layer) becomes ``Task.features``.
 
     Args:
@@ -62,7 +66,10 @@ def task_from_module(
         divided by 255, floats are cast to ``dtype``, other integers (tokens) are kept.
       augment: ``(key, x) -> x`` on a prepared training batch.
       head: maps a parameter's path, such as ``"Dense_2/kernel"``, to whether the parameter belongs to the last layer;
-        defines ``Task.is_head``.
+        defines the role "head" in ``Task.roles``.
+      statistics: "averaged": clients update the running averages of BatchNorm in every step, and algorithms average
+        them (``fljax.algorithms.fedbn`` keeps them with the client). "frozen": BatchNorm uses its running averages in
+        training, too, and nothing moves them; ``freeze`` keeps them out of messages.
       dtype: dtype of parameters and of prepared floating examples.
       compute_dtype: ``logits`` and ``features`` cast parameters and examples to this dtype, and the result back to
         ``dtype``. So ``"bfloat16"`` gives bfloat16 activations and products, while parameters, gradients and the loss
@@ -72,8 +79,8 @@ def task_from_module(
       A Task. Equal hashable arguments return the same Task, so compiled programs are reused.
 
     Raises:
-      ValueError: if the module keeps state other than parameters (BatchNorm), is not a flax module, has dropout that
-        stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the head; or if
+      ValueError: if the module keeps state other than parameters and running averages, is not a flax module, has
+        dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the head; or if
         loss or score is not one number per sample.
     """
     arguments = (
@@ -87,6 +94,7 @@ def task_from_module(
         prepare,
         augment,
         head,
+        statistics,
         checked_dtype(dtype),
         checked_dtype(dtype if compute_dtype is None else compute_dtype),
     )
@@ -95,14 +103,6 @@ def task_from_module(
     except TypeError:
         return _build.__wrapped__(*arguments)
     return _build(*arguments)
-
-
-class _Functions(NamedTuple):
-    """The functions of a linen or nnx module."""
-
-    init: Callable[..., Any]
-    logits: Callable[..., Any]
-    features: Callable[..., Any] | None
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,40 +117,50 @@ def _build(
     prepare: Callable | None,
     augment: Callable | None,
     head: Callable[[str], bool] | None,
+    statistics: str,
     dtype: Any,
     compute: Any,
 ) -> Task:
+    if statistics not in ("averaged", "frozen"):
+        raise ValueError(f"expected statistics to be averaged or frozen, got {statistics!r}")
     prepare = pixels_to_floats(dtype) if prepare is None else prepare
     x = jax.eval_shape(prepare, jax.ShapeDtypeStruct(shape, stored))
     x = jax.eval_shape(lambda x: trees.cast(x, dtype), x)
     if isinstance(module, nn.Module):
-        functions = _linen_functions(module, x)
+        functions = linen_functions(module, x, frozen=statistics == "frozen")
     elif isinstance(module, nnx.Module):
         raise ValueError(
             "expected what makes the nnx module, such as lambda rngs: Net(rngs=rngs), so that parameters can be drawn "
             f"anew, got an instance of {type(module).__name__}"
         )
     elif callable(module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        functions = _nnx_functions(module, x)
+        functions = nnx_functions(module, x, frozen=statistics == "frozen")
     else:
         raise ValueError(f"expected a flax.linen.Module instance or an nnx constructor, got {module!r}")
 
     def init(key: Key[Array, ""]) -> PyTree:
         return trees.cast(functions.init(key), dtype)
 
-    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Array:
-        out = functions.logits(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute), key)
+    role = _roles(head, functions.statistics, statistics == "frozen")
+    bare = Task(init, functions.logits, cross_entropy, roles=role)
+
+    def narrow(params: PyTree) -> PyTree:
+        # A running average changes by less than a narrow dtype resolves.
+        return roles.replace_statistics(bare, trees.cast(params, compute), params)
+
+    def logits(params: PyTree, x: Array, key: Key[Array, ""] | TrainingBatch | None = None) -> Array:
+        out = functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key)
         return out if compute == dtype else trees.cast(out, dtype)
 
     def features(params: PyTree, x: Array) -> Array:
         assert functions.features is not None
-        z = functions.features(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute))
+        z = functions.features(narrow(params), trees.cast(trees.cast(x, dtype), compute))
         z = z if compute == dtype else trees.cast(z, dtype)
         return z.reshape(z.shape[0], -1) if z.ndim != 2 else z
 
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
     check_parameters(params)
-    with _random_in_training_only(module):
+    with random_in_training_only(module):
         out = jax.eval_shape(logits, params, x)
     if (loss is None or classes is not None) and (len(out.shape) != 2 or classes not in (None, out.shape[1])):
         advice = "" if loss is not None or len(out.shape) == 2 else "; other shapes need a loss of their own"
@@ -161,8 +171,7 @@ def _build(
         loss, score, classes = cross_entropy, score or correct, out.shape[1]
     _check_judges(jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)), loss, score, labels)
     z = None if functions.features is None else jax.eval_shape(features, params, x).shape[1]
-    is_head = None if head is None else _head_mask(head)
-    if is_head is not None and not any(jax.tree.leaves(is_head(params))):
+    if head is not None and "head" not in roles.roles_of(bare, params):
         raise ValueError(f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}")
     return Task(
         init=init,
@@ -171,7 +180,7 @@ def _build(
         features=None if functions.features is None else features,
         prepare=prepare,
         augment=augment,
-        is_head=is_head,
+        roles=role,
         classes=classes,
         width=z,
         score=score,
@@ -192,126 +201,18 @@ def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tupl
             raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
 
 
-def _linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct) -> _Functions:
-    mode = flags(module)
+def _roles(head: Callable[[str], bool] | None, statistics: frozenset[str], frozen: bool) -> Callable[[PyTree], PyTree] | None:
+    """The role of each leaf by its path; None if all leaves are plainly trained."""
+    if head is None and not statistics:
+        return None
 
-    def variables(key: Key[Array, ""]) -> dict:
-        # Parameters are drawn in the module's own dtype and cast later, so dtypes may mix here.
-        with jax.numpy_dtype_promotion("standard"):
-            drawn = module.init({"params": key}, jnp.zeros(x.shape, x.dtype), **mode(False))
-        return dict(nn.meta.unbox(drawn))
+    def role(path: jax.tree_util.KeyPath) -> Role:
+        name = _name(path)
+        if name in statistics:
+            return "frozen" if frozen else "statistic"
+        return "head" if head is not None and head(name) else "trained"
 
-    def init(key: Key[Array, ""]) -> PyTree:
-        return variables(key).get("params", {})
-
-    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None) -> Any:
-        rngs = {} if key is None else {"dropout": key}
-        return module.apply({"params": params}, x, rngs=rngs, **mode(key is not None))
-
-    def features(params: PyTree, x: Array) -> Any:
-        return module.apply({"params": params}, x, method="features")
-
-    def trained(variables: dict) -> Any:
-        with jax.numpy_dtype_promotion("standard"):
-            return logits(variables.get("params", {}), jnp.zeros(x.shape, x.dtype), jax.random.key(0))
-
-    def begin() -> Any:
-        drawn = jax.eval_shape(variables, jax.random.key(0))
-        _refuse_state(set(drawn) - {"params"}, type(module).__name__)
-        return drawn
-
-    with _random_in_training_only(module):
-        check_linen(module, begin, functools.partial(jax.eval_shape, trained))
-    return _Functions(init, logits, features if _has_features(module) else None)
-
-
-def _nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct) -> _Functions:
-    named = "rngs" in inspect.signature(constructor).parameters
-
-    def construct(rngs: nnx.Rngs) -> Any:
-        return constructor(rngs=rngs) if named else constructor(rngs)
-
-    model = nnx.eval_shape(lambda: construct(nnx.Rngs(0)))
-    if not isinstance(model, nnx.Module):
-        raise ValueError(f"expected a function rngs -> nnx.Module, got one that returns {type(model).__name__}")
-    _, params, streams, state = nnx.split(model, nnx.Param, nnx.RngState, ...)
-    kinds = jax.tree.leaves(state, is_leaf=lambda v: isinstance(v, nnx.Variable))
-    _refuse_state({type(v).__name__ for v in kinds}, type(model).__name__)
-    mode = flags(model)
-    model.train()
-    training = nnx.graphdef(model)
-    model.eval()
-    evaluating = nnx.graphdef(model)
-
-    def merged(params_: PyTree, key: Key[Array, ""] | None) -> Any:
-        # Reseed: every stream gets its own key and a count of zero.
-        seed = jax.random.key(0) if key is None else key
-        fresh = [
-            jax.random.fold_in(seed, i)
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            else jnp.zeros(leaf.shape, leaf.dtype)
-            for i, leaf in enumerate(jax.tree.leaves(streams))
-        ]
-        return nnx.merge(
-            evaluating if key is None else training,
-            jax.tree.unflatten(jax.tree.structure(params), jax.tree.leaves(params_)),
-            jax.tree.unflatten(jax.tree.structure(streams), fresh),
-        )
-
-    def init(key: Key[Array, ""]) -> PyTree:
-        # Both pytrees have sorted keys at every level, so the leaves are in the order that ``merged`` expects.
-        return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), nnx.Param))
-
-    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None) -> Any:
-        return merged(params, key)(x, **mode(key is not None))
-
-    def features(params: PyTree, x: Array) -> Any:
-        return merged(params, None).features(x)
-
-    def fresh() -> Any:
-        return merged(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params), jax.random.key(0))
-
-    def trains(model: Any) -> Any:
-        with jax.numpy_dtype_promotion("standard"):
-            return model(jnp.zeros(x.shape, x.dtype), **mode(True))
-
-    check_nnx(model, trains, fresh)
-    return _Functions(init, logits, features if _has_features(model) else None)
-
-
-def _has_features(module: Any) -> bool:
-    """Whether the module has a method ``features``; an attribute of this name is usually a layer's width."""
-    return inspect.isfunction(getattr(type(module), "features", None))
-
-
-@contextlib.contextmanager
-def _random_in_training_only(module: Any) -> Iterator[None]:
-    """Turns the error of a linen module that draws random numbers without a key into a one-sentence ValueError."""
-    try:
-        yield
-    except errors.InvalidRngError as error:
-        missing = str(error).split(" (http")[0]
-        raise ValueError(
-            f"expected {type(module).__name__} to draw random numbers in training only, from the stream 'dropout', got "
-            f"{missing}; a keyword of __call__ such as train or deterministic tells it whether it trains"
-        ) from None
-
-
-def _refuse_state(kinds: set[str], name: str) -> None:
-    if kinds & {"batch_stats", "BatchStat"}:
-        raise ValueError(
-            f"expected a module without running statistics, got BatchNorm in {name}; use GroupNorm, since clients "
-            "with their own data have no batch statistics in common"
-        )
-    if kinds:
-        raise ValueError(f"expected a module whose only state is parameters, got {sorted(kinds)} in {name}")
-
-
-def _head_mask(head: Callable[[str], bool]) -> Callable[[PyTree], PyTree]:
-    def is_head(params: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(lambda path, _: bool(head(_name(path))), params)
-
-    return is_head
+    return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: role(path), tree)
 
 
 def _paths(params: PyTree) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-Role = Literal["trained", "head", "statistic"]
+Role = Literal["trained", "head", "statistic", "frozen"]
 
 
 class TrainingBatch(NamedTuple):
@@ -40,7 +40,7 @@ class Task(NamedTuple):
       augment: ``(key, x) -> x`` on a prepared training batch.
       roles: ``tree -> pytree of Role``: the role of each leaf of params, or of a tree with the same paths. "trained":
         moved by gradients. "head": trained, and in the last layer. "statistic": the model computes it from batches, as
-        BatchNorm computes its running averages. None: all leaves are trained.
+        BatchNorm computes its running averages. "frozen": a statistic that nothing moves. None: all leaves are trained.
       classes: the number of classes. Labels are then whole numbers ``[n]`` from 0 to ``classes - 1``. None: unknown, or
         the task has no classes. Algorithms with values per class need it.
       width: the length of a representation (z); None: unknown.
