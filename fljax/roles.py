@@ -20,7 +20,6 @@ from jaxtyping import Array, PyTree
 
 from fljax.types import Role, Task
 
-
 _UNTRAINED: frozenset[Role | None] = frozenset({"statistic", "frozen"})
 
 

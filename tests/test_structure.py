@@ -22,6 +22,7 @@ FLOORS = {
     "trees": (0, 0),
     "loops": (0, 0),
     "streaming": (0, 1),
+    "roles": (0, 1),
     "naming": (0, 0),
     "arguments": (0, 0),
     "environment": (0, 0),

@@ -132,7 +132,7 @@ class ServerOptimizer(NamedTuple):
     move: Callable[..., tuple[PyTree, PyTree]]
 
 
-def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task) -> ServerOptimizer:
+def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None = None) -> ServerOptimizer:
     """The server's optimizer by name: FedAvgM, FedAdam, FedYogi or any other optimizer of optax.
 
     Args:
@@ -140,7 +140,7 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task) -> Serv
       chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a mapping with ``name`` and the
         optimizer's other arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or
         ``learning_rate -> GradientTransformation``.
-      task: its statistics move by ``step`` itself, whatever the rate and the optimizer.
+      task: its statistics move by ``step`` itself, whatever the rate and the optimizer. None: there are none.
 
     Raises:
       ValueError: if optax has no optimizer of that name.
@@ -150,7 +150,9 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task) -> Serv
     """
     options = dict(chosen) if isinstance(chosen, Mapping) else {}
     name = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
-    transformation = bypass_statistics(task, named_optimizer(name, rate, options))
+    transformation = named_optimizer(name, rate, options)
+    if task is not None:
+        transformation = bypass_statistics(task, transformation)
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
         gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)

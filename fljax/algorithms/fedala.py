@@ -78,10 +78,11 @@ def fedala(
     Args:
       task: model and loss.
       local: how clients train; W is learned with its batch size.
-      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Statistics do not count. Tensors are in the order
-        of the model: fields of tuples in their own order; dictionary names in alphabetical order, with numbers in
-        names compared as numbers and a layer's bias last. ``embedding`` and ``stem`` come first; layers called
-        ``dense``, ``dense_0`` and so on come after all others, and the head (``Task.roles``) comes last.
+      layers: p, the number of top parameter tensors (a dense layer has two of them); 0: all. Statistics do not count;
+        they always come from the global model. Tensors are in the order of the model: fields of tuples in their own
+        order; dictionary names in alphabetical order, with numbers in names compared as numbers and a layer's bias
+        last. ``embedding`` and ``stem`` come first; layers called ``dense``, ``dense_0`` and so on come after all
+        others, and the head (``Task.roles``) comes last.
       weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
       sample: share of the rows on which W is learned, at least one row, drawn in every round.
       most_epochs: limit of the first learning. It ends earlier, after 11 epochs or more, once the losses of the last 10

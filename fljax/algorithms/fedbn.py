@@ -77,7 +77,8 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
     if callable(own):
         return [bool(own(path)) for path in paths]
     if own in ("layers", "statistics"):
-        statistics = [path for path, role in zip(paths, roles_of(task, shapes), strict=True) if role in ("statistic", "frozen")]
+        found = zip(paths, roles_of(task, shapes), strict=True)
+        statistics = [path for path, role in found if role in ("statistic", "frozen")]
         if not statistics:
             raise ValueError(
                 f"expected a task with statistics, such as those of BatchNorm, got one without; own may name leaves: "

@@ -135,7 +135,10 @@ def fedfomo(
         models = jax.tree.map(stack, before, down.own, down.others)
         loss, _ = training.evaluate_each(task, models, validation(data), ragged=True)
         away = jax.tree.map(lambda leaf: leaf[1:] - leaf[:1], models)
-        squares = [jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(roles.zero_statistics(task, away))]
+        squares = [
+            jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
+            for leaf in jax.tree.leaves(roles.trained_leaves(task, away))
+        ]
         distance = jnp.sqrt(jnp.sum(jnp.stack(squares), axis=0)).astype(loss.dtype)
         weight = (loss[0] - loss[1:]) / (distance + CLOSE)
         # The client's own model counts once. Before the first training it equals ``before_k``, so its weight is 0.

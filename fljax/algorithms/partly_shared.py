@@ -47,7 +47,9 @@ def merge_leaves(first: PyTree, second: PyTree) -> PyTree:
 
 def leaf_paths(tree: PyTree) -> list[str]:
     """The path of each leaf, such as ``dense_0/kernel``, in order."""
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
 
 
 def partly_shared(

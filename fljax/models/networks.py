@@ -1,6 +1,6 @@
 """The models of the papers, as flax modules and as Tasks: ``MODELS[name](input_shape, classes, **options)``.
 
-No model has BatchNorm, since its running statistics are state that clients do not share.
+They normalise by groups. BatchNorm works in modules of one's own (``task_from_module``), with statistics per client.
 """
 
 from __future__ import annotations

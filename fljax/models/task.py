@@ -80,8 +80,8 @@ def task_from_module(
 
     Raises:
       ValueError: if the module keeps state other than parameters and running averages, is not a flax module, has
-        dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the head; or if
-        loss or score is not one number per sample.
+        dropout that stays off in training, or returns logits not of shape ``[b, classes]``; if no parameter is in the
+        head; or if loss or score is not one number per sample.
     """
     arguments = (
         module,
@@ -201,7 +201,9 @@ def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tupl
             raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
 
 
-def _roles(head: Callable[[str], bool] | None, statistics: frozenset[str], frozen: bool) -> Callable[[PyTree], PyTree] | None:
+def _roles(
+    head: Callable[[str], bool] | None, statistics: frozenset[str], frozen: bool
+) -> Callable[[PyTree], PyTree] | None:
     """The role of each leaf by its path; None if all leaves are plainly trained."""
     if head is None and not statistics:
         return None

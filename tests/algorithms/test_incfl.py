@@ -24,7 +24,7 @@ PRESENT = np.array([True, True, False, True])
 
 def _step(loss: Any, scale: float = 1.0, **options: Any) -> tuple[Any, Any]:
     """What the server's model moves by, from 0, in a round; and the update of the aggregator."""
-    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
+    task, local = logistic_regression()._replace(roles=None), Local(0.1, batch_size=2, steps=1)
     algorithm = algorithms.incfl(task, local, threshold=0.0, **options)
     cohort = Cohort(jnp.arange(4), jnp.zeros(4, jnp.int32), jnp.asarray(PRESENT))
     update = {"w": jnp.asarray(scale * UPDATE, jnp.float32)}

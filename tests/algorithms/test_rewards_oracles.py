@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -151,20 +152,27 @@ def test_lg_fedavg_between_fedavg_and_standalone(shared, exact):
     build = lambda values: lg_fedavg(quadratic.quadratic(values["start"]), how(STEPS), shared=shared)  # noqa: E731
     states, _ = run(build, ROUNDS)
     if shared:
-        np.testing.assert_allclose(states.server.shared[0], SHARED, rtol=exact, atol=exact)
-        assert states.clients.own == ()
+        np.testing.assert_allclose(states.server.shared["w"], SHARED, rtol=exact, atol=exact)
+        assert not jax.tree.leaves(states.clients.own)
     else:
-        np.testing.assert_allclose(states.clients.own[0], ALONE, rtol=exact, atol=exact)
+        np.testing.assert_allclose(states.clients.own["w"], ALONE, rtol=exact, atol=exact)
 
 
 @pytest.mark.thorough
 def test_lg_fedavg_shares_the_last_dense_layers():
     task = MODELS["cnn_a"]((28, 28, 1), 10)
     server = lg_fedavg(task, Local(0.1, 8, steps=1)).init_server(jnp.zeros((2,), jnp.uint32), None)  # type: ignore
-    assert sorted(leaf.shape for leaf in server.shared if leaf.ndim > 1) == [(84, 10), (120, 84), (256, 120)]
-    assert sorted(leaf.shape for leaf in server.start if leaf.ndim > 1) == [(5, 5, 1, 6), (5, 5, 6, 16)]
+    assert sorted(leaf.shape for leaf in jax.tree.leaves(server.shared) if leaf.ndim > 1) == [
+        (84, 10),
+        (120, 84),
+        (256, 120),
+    ]
+    assert sorted(leaf.shape for leaf in jax.tree.leaves(server.start) if leaf.ndim > 1) == [
+        (5, 5, 1, 6),
+        (5, 5, 6, 16),
+    ]
     by_name = lg_fedavg(task, Local(0.1, 8, steps=1), shared=["dense_1", "head"])
-    assert len(by_name.init_server(jnp.zeros((2,), jnp.uint32), None).shared) == 4  # type: ignore
+    assert len(jax.tree.leaves(by_name.init_server(jnp.zeros((2,), jnp.uint32), None).shared)) == 4  # type: ignore
     by_path = lg_fedavg(task, Local(0.1, 8, steps=1), shared=lambda path: path.endswith("bias"))
     assert all(leaf.ndim == 1 for leaf in by_path.init_server(jnp.zeros((2,), jnp.uint32), None).shared)  # type: ignore
     with pytest.raises(ValueError, match="expected shared to be from 0 to the 3 dense layers of the model, got 4"):

@@ -215,11 +215,9 @@ def test_lg_fedavg(shared, tolerance):
     models = [start] * POPULATION
     for t in range(len(LOST)):
         models = oracle.lg_fedavg_round(models, clients_of(records, t, STEPS), rate_of(STEPS, t), shared)
-        names = sorted(start)  # the order of leaves
-        found = dict.fromkeys(names)
-        common, own = iter(at(states.server.shared, t + 1)), iter(at(states.clients.own, t + 1))
-        for name in names:
-            leaf = next(common) if name in shared else next(own)
+        found = {}
+        for name in start:
+            leaf = at(states.server.shared if name in shared else states.clients.own, t + 1)[name]
             found[name] = np.broadcast_to(leaf, (POPULATION, *leaf.shape)) if name in shared else leaf
         close(found, stack(models), tolerance)
 

@@ -39,7 +39,7 @@ def loss(out: Any, y: Any) -> Any:
     return -jax.nn.log_softmax(out)[jnp.arange(out.shape[0]), y]
 
 
-IMPORTABLE = CLOSURES._replace(init=init, logits=logits, loss=loss, features=None, prepare=None, is_head=None)
+IMPORTABLE = CLOSURES._replace(init=init, logits=logits, loss=loss, features=None, prepare=None, roles=None)
 
 
 def simulate(task: Task, build: Any = ditto) -> Any:

@@ -76,12 +76,14 @@ def _check(build: Any, between: bool) -> None:
     assert between or not kept or any(np.any(np.isclose(found.seven, SEVEN)) for found in kept)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
     """Models are those of the task without statistics. Statistics stay within the values that clients measured."""
     _check(lambda task: _case(name, task), name in BETWEEN)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", scenarios.REGISTRY)
 def test_law_18_in_scenarios(scenario: str) -> None:
     entry = scenarios.REGISTRY[scenario]

@@ -31,6 +31,7 @@ STREAMED = (
     "mwfed",
     "incfl",
     "lg_fedavg",
+    "fedbn",
     "ifca",
     "fedsoft",
     "fedem",

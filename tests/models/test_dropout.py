@@ -150,12 +150,19 @@ def test_dropout_behind_a_flag_is_looked_at_in_training():
         task_from_module(Net(), X)
 
 
-def test_batch_statistics_are_refused_before_dropout_is_looked_at():
+def test_dropout_beside_batch_statistics():
     class Net(nn.Module):
+        off: bool = False
+
         @nn.compact
         def __call__(self, x, train: bool = False):
             x = nn.BatchNorm(use_running_average=not train)(x)
-            return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
+            return nn.Dense(2)(nn.Dropout(0.5, deterministic=self.off or not train)(x))
 
-    with pytest.raises(ValueError, match="use GroupNorm"):
-        task_from_module(Net(), X)
+    task = task_from_module(Net(), X)
+    params = task.init(jax.random.key(0))
+    x = jnp.arange(X.size, dtype=X.dtype).reshape(X.shape) % 7
+    one, other = (task.logits(params, x, jax.random.key(seed)) for seed in (0, 1))
+    assert not np.allclose(one, other)
+    with pytest.raises(ValueError, match="expected dropout to be on in training"):
+        task_from_module(Net(off=True), X)

@@ -70,7 +70,7 @@ def test_contract(name):
 
     assert task.prepare is not None
     assert task.features is not None
-    assert task.is_head is not None
+    assert task.roles is not None
     prepare, features = task.prepare, task.features
 
     def everything(key):
@@ -93,7 +93,7 @@ def test_contract(name):
     assert logits.shape == (4, 3)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, logits, value))} == {jnp.dtype(jnp.float32)}
     assert jax.tree.map(jnp.shape, gradient) == jax.tree.map(jnp.shape, params)
-    mask = task.is_head(params)
+    mask = jax.tree.map(lambda role: role == "head", task.roles(params))
     assert jax.tree.structure(mask) == jax.tree.structure(params)
     assert all(jax.tree.leaves(mask["head"]))
     assert sum(jax.tree.leaves(mask)) == 2

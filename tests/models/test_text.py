@@ -42,7 +42,7 @@ def test_contract(name):
     task, params = make(name)
     assert task.prepare is not None
     assert task.features is not None
-    assert task.is_head is not None
+    assert task.roles is not None
     for stored in (np.int32, np.uint8, np.float32):
         assert task.prepare(jnp.asarray(TOKENS, stored)).dtype == jnp.int32
     np.testing.assert_array_equal(task.prepare(jnp.asarray(TOKENS, jnp.uint8)), TOKENS)
@@ -61,7 +61,7 @@ def test_contract(name):
     )
     assert jax.tree.map(jnp.shape, gradient) == jax.tree.map(jnp.shape, params)
     assert all(jnp.isfinite(leaf).all() and (leaf != 0).any() for leaf in jax.tree.leaves(gradient))
-    mask = task.is_head(params)
+    mask = jax.tree.map(lambda role: role == "head", task.roles(params))
     assert all(jax.tree.leaves(mask["head"]))
     assert sum(jax.tree.leaves(mask)) == 2
     half, _ = make(name, compute_dtype="bfloat16")
