@@ -174,7 +174,10 @@ def test_lg_fedavg_shares_the_last_dense_layers():
     by_name = lg_fedavg(task, Local(0.1, 8, steps=1), shared=["dense_1", "head"])
     assert len(jax.tree.leaves(by_name.init_server(jnp.zeros((2,), jnp.uint32), None).shared)) == 4  # type: ignore
     by_path = lg_fedavg(task, Local(0.1, 8, steps=1), shared=lambda path: path.endswith("bias"))
-    assert all(leaf.ndim == 1 for leaf in by_path.init_server(jnp.zeros((2,), jnp.uint32), None).shared)  # type: ignore
+    assert all(
+        leaf.ndim == 1
+        for leaf in jax.tree.leaves(by_path.init_server(jnp.zeros((2,), jnp.uint32), None).shared)  # type: ignore
+    )
     with pytest.raises(ValueError, match="expected shared to be from 0 to the 3 dense layers of the model, got 4"):
         lg_fedavg(task, Local(0.1, 8, steps=1), shared=4)
     with pytest.raises(ValueError, match="expected shared to name parameters, got 'layer4'; valid names are conv_0"):
