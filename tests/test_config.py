@@ -195,7 +195,7 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["evaluate_every=0"], "evaluate_every: expected a number above 0, got 0"),
         (["data.clients=0"], "data.clients: expected a number above 0, got 0"),
         (["data.unseen=-1"], "data.unseen: expected a number of at least 0, got -1"),
-        (["data.train_fraction=1.5"], "data.train_fraction: expected a number of at most 1, got 1.5"),
+        (["data.train_fraction=1"], "data.train_fraction: expected a number below 1, got 1"),
         (
             ["data.test=globl"],
             r"data.test: expected one of the values own, global, got 'globl' \(did .*'global'",

@@ -146,7 +146,7 @@ class Data(Table):
     partition: Printable
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS)]
     unseen: Annotated[int, Field(ge=0, le=MOST_CLIENTS)] = 0
-    train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.6
+    train_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.6
     valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test: Literal["own", "global"] = "own"
     held_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
