@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,31 +13,33 @@ from jaxtyping import Array
 
 from fljax.engine import program
 from fljax.engine.execution import Lanes
+from fljax.engine.memory import QUICK
 from fljax.engine.program import Inputs, Spec
 
 
 def compile_all(
-    spec: Spec,
-    lanes: Lanes,
-    capacity: int,
-    inputs: Inputs,
-    seeds: Array,
-    traced: Callable[[list[Any]], Any] = lambda programs: None,
-) -> None:
+    spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Array, quick: bool = False
+) -> list[Any]:
     """Compiles start, rounds and evaluation in parallel; later calls with the same shapes reuse them.
 
-    ``traced`` is called with the three programs as soon as all are traced.
+    Args:
+      spec: the static part of a plan.
+      lanes: how clients and runs map to devices.
+      capacity: rounds of the longest block.
+      inputs: the traced part of a plan.
+      seeds: ``[runs]``.
+      quick: whether the programs are compiled for their memory only (``fljax.engine.memory``); later calls do not
+        reuse them.
+
+    Returns:
+      The three programs (``jax.stages.Compiled``).
     """
-    programs, jobs = [], []
     with ThreadPoolExecutor(3) as pool:
         # Each program compiles while the next one is traced. Tracing stays in this thread, since it reads settings of
         # the thread, such as a context with double precision.
-        for each in program.trace_all(spec, lanes, capacity, inputs, seeds):
-            programs.append(each)
-            jobs.append(pool.submit(each.lower().compile))
-        traced(programs)
-        for job in jobs:
-            job.result()
+        traced = program.trace_all(spec, lanes, capacity, inputs, seeds)
+        jobs = [pool.submit(each.lower().compile, QUICK if quick else None) for each in traced]
+        return [job.result() for job in jobs]
 
 
 def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, seeds: Array) -> Lanes:

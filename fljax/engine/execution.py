@@ -69,7 +69,7 @@ class Sizes(NamedTuple):
     seeds: int  # runs: seeds, times cells in a sweep
     model: int  # bytes of one client's Down or of its model, whichever is larger
     evaluated: int  # bytes of the prepared examples in one client's evaluation
-    lane: int = 0  # peak bytes of one client's training
+    lane: int = 0  # bytes that one more client in training side by side takes; matters on accelerators only
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 
@@ -106,6 +106,11 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
         devices,
         apart,
     )
+
+
+def share(count: int) -> int:
+    """Bytes of an accelerator's memory for each of ``count`` lanes that ``resolve`` would put side by side."""
+    return _memory() // (2 * _power_of_two(max(count, 1) - 1) or 1)
 
 
 def neighbours(lanes: Lanes, sizes: Sizes) -> list[Lanes]:

@@ -90,7 +90,8 @@ def simulate(
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
         the run.
       execution: how clients and seeds map to devices.
-      on_memory: called with the run's estimated memory (``fljax.engine.estimate``) before anything is computed.
+      on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
+        is computed.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -155,14 +156,9 @@ def run_plans(
     if execution.clients == "trial":
         lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
-    known: list[Memory] = []
-
-    def measured(programs: list[Any]) -> None:
-        known.append(memory_of(programs, inputs.federation, shapes, lanes))
-        if on_memory is not None:
-            on_memory(known[0])
-
-    compile_all(spec, lanes, capacity, inputs, numbers, measured)
+    memory = memory_of(compile_all(spec, lanes, capacity, inputs, numbers), inputs, shapes, lanes)
+    if on_memory is not None:
+        on_memory(memory)
     state = program.start(spec, lanes, inputs, numbers)
     if initial is not None:
         state = replicate(_fit(initial, state, seeds), lanes.devices)
@@ -193,7 +189,7 @@ def run_plans(
             if any(answers):
                 break
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    course = _Course(first, evaluations, records, state, seconds, known[0].peak)
+    course = _Course(first, evaluations, records, state, seconds, memory.peak)
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
@@ -221,7 +217,7 @@ class _Course(NamedTuple):
     records: list[Info]  # of each block
     state: State
     seconds: dict[str, float]  # by purpose
-    memory: int | None  # estimated bytes of each device
+    memory: int | None  # bytes of each device
 
     def of(self, own: slice) -> _Course:
         """The results of some of the runs."""
@@ -311,7 +307,7 @@ def _result(run: _Run, course: _Course) -> Result:
         metrics[f"seconds_{purpose}"] = ((), spent)
     for name, number in run.lanes._asdict().items():
         metrics[f"execution_{name}"] = ((), number)
-    told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
+    told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]
     table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)

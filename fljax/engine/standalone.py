@@ -12,11 +12,11 @@ from jaxtyping import Array, PyTree
 
 from fljax import training, trees
 from fljax.engine import jit
-from fljax.engine.execution import Execution, Lanes, Sizes, resolve
+from fljax.engine.execution import Execution, Lanes, Sizes, resolve, share
 from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.lanes import map_lanes, on_devices, replicate
-from fljax.engine.memory import attempt, made_bytes
+from fljax.engine.memory import lane_bytes
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -137,8 +137,8 @@ def _references(
     # With epochs, the number of steps depends on the client's size; with steps, it does not.
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
-    # The memory of one client's training matters on accelerators only, and its estimate needs a trace.
-    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
+    # What training holds matters on accelerators only, and may need the compiler.
+    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs, enough=share(count * len(runs)))
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     lanes = resolve(execution or Execution(), sizes)
     inputs = replicate(inputs, lanes.devices)
@@ -147,18 +147,19 @@ def _references(
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
 
 
-def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
-    """Peak bytes of training and judging one client, by abstract evaluation."""
+def _lane_bytes(spec: Spec, inputs: Inputs, enough: int) -> int:
+    """Bytes of training and judging one client, as ``fljax.engine.memory.lane_bytes`` measures them."""
 
-    def one(traced: list[Any], by_seed: Any, data: Federation, client: ClientData) -> Any:
+    def chunk(clients: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
         solo: Any = spec.algorithm(traced, by_seed)
         params = solo.task.init(jax.random.key(0))
-        zero = jnp.zeros((), jnp.int32)
-        return _population(solo, data, client, zero[None], params, zero, Lanes(1, 1, 1), keep_models=True)
+        zero, count = jnp.zeros((), jnp.int32), clients.id.shape[0]
+        purpose = jnp.zeros(count, jnp.int32)
+        return _population(solo, data, clients, purpose, params, zero, Lanes(count, 1, 1), keep_models=True)
 
     traced, by_seed, data = first_run(spec, inputs)
-    single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), data.clients)
-    return attempt(made_bytes, jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr) or 0
+    client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
+    return lane_bytes(chunk, client, traced, by_seed, data, enough=enough)
 
 
 @jit.program(static_argnames=("spec", "lanes", "keep_models"), is_long=lambda static: True)

@@ -147,6 +147,7 @@ def test_standalone_without_strangers_and_without_models() -> None:
     assert np.isfinite(found.threshold).all()
 
 
+@pytest.mark.thorough
 def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) -> None:
     """Memory decides there: activations of many clients side by side are far more than their models."""
     seen: list[Sizes] = []
@@ -156,6 +157,7 @@ def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) 
         return Lanes(1, 1, 1)
 
     monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "resolve", kept)
+    monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "share", lambda count: 0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     small, large = (Local(0.2, batch_size=size, steps=1) for size in (2, 200))
     found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]
