@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.engine import program
 from fljax.engine.compilation import compile_all
-from fljax.engine.execution import Execution, Lanes, resolve
+from fljax.engine.execution import Execution, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
+from fljax.engine.layout import Layout
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import Inputs, Plan
 from fljax.engine.round import State, by_id, initial_state, one_round
@@ -75,9 +76,9 @@ def estimate(
     spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
-    lanes = resolve(execution or Execution(), shapes.sizes)
-    programs = compile_all(spec, lanes, capacity, inputs, jnp.asarray(seeds, jnp.uint32), quick=True)
-    return memory_of(programs, inputs, shapes, lanes)
+    layout = resolve(execution or Execution(), shapes.sizes)
+    programs = compile_all(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), quick=True)
+    return memory_of(programs, inputs, shapes, layout)
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
@@ -93,12 +94,12 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> State:
         algorithm = spec.algorithm(traced, by_seed)
         zero = jnp.zeros((), jnp.int32)
-        return one_round(algorithm, data, Lanes(1, 1, 1), initial_state(algorithm, data, zero))[0]
+        return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
 
     jax.eval_shape(begin, *first_run(spec, inputs))
 
 
-def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, lanes: Lanes) -> Memory:
+def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
     """The memory of a run with these compiled programs (start, rounds, evaluation)."""
     runs = shapes.sizes.seeds
     server, clients = runs * shapes.server, runs * shapes.clients
@@ -107,7 +108,7 @@ def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, lanes: La
     if programs and len(made) == len(programs):
         # The state is a result of the first program, and an argument of the others.
         peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + each for each in made[1:])])
-    return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, lanes.devices)
+    return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, layout.devices)
 
 
 def size(count: float | None) -> str:

@@ -11,7 +11,7 @@ import jax
 from jaxtyping import PyTree
 
 # XLA assigns memory before it makes machine code. So quick machine code, in half the time, has the same analysis.
-QUICK = {"xla_backend_optimization_level": 0}
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
 # The two numbers of lanes whose programs are compiled for ``lane_bytes``.
 FITTED = (2, 4)
 

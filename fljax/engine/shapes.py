@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import trees
-from fljax.engine.execution import Lanes, Sizes, share
+from fljax.engine.execution import Sizes, share
+from fljax.engine.layout import Layout
 from fljax.engine.memory import lane_bytes
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import initial_state, poll, train, train_one
@@ -46,7 +47,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
     kept: list[Any] = []
     federation = inputs.federation
     traced, by_seed, data = first_run(spec, inputs)
-    zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
+    zero, single = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
         algorithm = spec.algorithm(traced, by_seed)
@@ -69,8 +70,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
 
     def chunk(rows: Any, traced: list[Any], by_seed: Any, data: Federation, server: Any) -> PyTree:
         members, kept, own = rows
-        lanes, algorithm = single._replace(clients=members.id.shape[0]), spec.algorithm(traced, by_seed)
-        return train(algorithm, data, lanes, zero, zero, server, members, kept, own, skip=False, rematerialise=False)
+        layout, algorithm = single._replace(clients=members.id.shape[0]), spec.algorithm(traced, by_seed)
+        return train(algorithm, data, layout, zero, zero, server, members, kept, own, skip=False, rematerialise=False)
 
     shared, client = (traced, by_seed, data, state.server), (row(state.clients), row(data.clients))
     closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*shared, *client)

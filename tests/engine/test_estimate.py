@@ -19,7 +19,7 @@ from fljax.engine import Execution, Memory, estimate, in_words, jit, program, se
 from fljax.engine import shapes as engine_shapes
 from fljax.engine.compilation import compile_all
 from fljax.engine.estimate import memory_of
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.memory import lane_bytes, made_bytes
 from fljax.engine.round import by_id
 from fljax.training import Local
@@ -55,7 +55,7 @@ def test_simulate_tells_the_estimate_before_it_trains(devices: int) -> None:
 def test_what_clients_keep_counts() -> None:
     spec, inputs = program.partition_plan(scaffold(TASK, LOCAL), by_id(tiny_federation()))
     shapes = engine_shapes.measure(spec, inputs, 3)
-    memory = memory_of([], inputs, shapes, Lanes(1, 1, 1))
+    memory = memory_of([], inputs, shapes, Layout(1, 1, 1))
     assert memory.clients == 3 * 5 * MODEL
     assert memory.server >= 3 * 2 * MODEL
 
@@ -67,14 +67,14 @@ def test_nothing_is_run_for_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("lanes", "runs"), [(Lanes(1, 1, 5), 1), (Lanes(2, 2, 5), 3), (Lanes(2, 1, 3, 2), 1)])
-def test_the_peak_is_that_of_xla(lanes: Lanes, runs: int) -> None:
+@pytest.mark.parametrize(("layout", "runs"), [(Layout(1, 1, 5), 1), (Layout(2, 2, 5), 3), (Layout(2, 1, 3, 2), 1)])
+def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
     """Programs that are compiled for their memory only hold what the real ones hold."""
     spec, inputs = program.partition_plan(scaffold(TASK, LOCAL), by_id(tiny_federation()))
     shapes, seeds = engine_shapes.measure(spec, inputs, runs), jnp.arange(runs, dtype=jnp.uint32)
-    programs = compile_all(spec, lanes, 3, inputs, seeds)
-    memory = memory_of(programs, inputs, shapes, lanes)
-    assert memory == memory_of(compile_all(spec, lanes, 3, inputs, seeds, quick=True), inputs, shapes, lanes)
+    programs = compile_all(spec, layout, 3, inputs, seeds)
+    memory = memory_of(programs, inputs, shapes, layout)
+    assert memory == memory_of(compile_all(spec, layout, 3, inputs, seeds, quick=True), inputs, shapes, layout)
     found = [each.memory_analysis() for each in programs]
     sums = [
         each.argument_size_in_bytes + each.output_size_in_bytes - each.alias_size_in_bytes + each.temp_size_in_bytes
@@ -82,7 +82,7 @@ def test_the_peak_is_that_of_xla(lanes: Lanes, runs: int) -> None:
     ]
     # XLA counts only those arguments that a program reads, and a few bytes for the numbers of rounds.
     assert memory.peak == pytest.approx(max(sums), rel=0.02)
-    state = program.start.trace(spec, lanes, inputs, seeds).out_info
+    state = program.start.trace(spec, layout, inputs, seeds).out_info
     assert memory.server == trees.bytes_of(state.server)
     assert memory.clients == trees.bytes_of(state.clients)
 
@@ -131,7 +131,7 @@ def test_a_lane_of_training_is_what_another_client_side_by_side_takes(monkeypatc
     spec, inputs = program.partition_plan(algorithm, data)
     told = []
     for lanes in (5, 20):
-        programs = compile_all(spec, Lanes(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
+        programs = compile_all(spec, Layout(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
         told.append(made_bytes(programs[1]))
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
     monkeypatch.setattr(engine_shapes, "jax", _Accelerator())

@@ -1,4 +1,4 @@
-"""Strategies: what names mean, mapping over lanes and devices, estimates of memory, and what is compiled."""
+"""Strategies: what names mean, mapping over lanes and devices, and what is compiled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.execution import CACHE, Execution, Lanes, Sizes, neighbours, resolve, share
-from fljax.engine.lanes import _deal, map_lanes, on_devices, replicate
+from fljax.engine.execution import CACHE, Execution, Sizes, neighbours, resolve, share
+from fljax.engine.layout import Layout, _deal, map_lanes, on_devices, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -36,26 +36,26 @@ SIZES = Sizes(rows=12, population=30, seeds=4, model=1000, evaluated=1000)
 @pytest.mark.parametrize(
     ("execution", "expected"),
     [
-        (Execution("vmap", "vmap", "vmap", 1), Lanes(12, 4, 30)),
-        (Execution("vmap", "vmap", "vmap"), Lanes(6, 4, 15, 2)),
-        (Execution("scan", "scan", "scan", 2), Lanes(1, 1, 1, 2)),
-        (Execution(5, 100, 7, 1), Lanes(5, 4, 7)),
-        (Execution(devices=1), Lanes(12, 4, 30)),
-        (Execution("trial", devices=1), Lanes(12, 4, 30)),
+        (Execution("vmap", "vmap", "vmap", 1), Layout(12, 4, 30)),
+        (Execution("vmap", "vmap", "vmap"), Layout(6, 4, 15, 2)),
+        (Execution("scan", "scan", "scan", 2), Layout(1, 1, 1, 2)),
+        (Execution(5, 100, 7, 1), Layout(5, 4, 7)),
+        (Execution(devices=1), Layout(12, 4, 30)),
+        (Execution("trial", devices=1), Layout(12, 4, 30)),
     ],
 )
-def test_names_become_numbers(execution: Execution, expected: Lanes) -> None:
+def test_names_become_numbers(execution: Execution, expected: Layout) -> None:
     assert resolve(execution, SIZES, "cpu") == expected
 
 
 def test_auto_keeps_to_the_budget() -> None:
     one = Execution(devices=1)
     large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
-    assert resolve(one, large, "cpu") == Lanes(3, 1, 10)  # divisors of 12 and 30; seeds one by one
+    assert resolve(one, large, "cpu") == Layout(3, 1, 10)  # divisors of 12 and 30; seeds one by one
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=2**30), "gpu").clients == 4
     assert resolve(one, large._replace(lane=2**32 // 7), "gpu").clients == 4  # seven would fit: a power of two
-    assert resolve(one, SIZES._replace(model=2**40), "cpu") == Lanes(1, 1, 30)
+    assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)
 
 
 def test_auto_wastes_little_where_steps_differ() -> None:
@@ -91,9 +91,9 @@ def test_wrong_devices(value: Any, message: str) -> None:
 
 
 def test_devices_take_whole_runs_where_there_are_enough() -> None:
-    assert resolve(Execution(), SIZES._replace(seeds=7), "cpu") == Lanes(6, 7, 15, 2)
-    assert resolve(Execution(), SIZES._replace(seeds=9), "cpu") == Lanes(12, 5, 30, 2, runs_apart=True)
-    assert resolve(Execution(devices=1), SIZES._replace(seeds=9), "cpu") == Lanes(12, 7, 30)
+    assert resolve(Execution(), SIZES._replace(seeds=7), "cpu") == Layout(6, 7, 15, 2)
+    assert resolve(Execution(), SIZES._replace(seeds=9), "cpu") == Layout(12, 5, 30, 2, runs_apart=True)
+    assert resolve(Execution(devices=1), SIZES._replace(seeds=9), "cpu") == Layout(12, 7, 30)
 
 
 def test_no_more_devices_than_rows() -> None:
@@ -207,12 +207,12 @@ print("same")
 
 @pytest.mark.thorough
 def test_a_trial_takes_one_of_the_neighbours() -> None:
-    assert [each.clients for each in neighbours(Lanes(4, 1, 1, 2), SIZES)] == [1, 4, 6]
+    assert [each.clients for each in neighbours(Layout(4, 1, 1, 2), SIZES)] == [1, 4, 6]
     result = _runs(Execution("trial"), LOCAL, 5)
     assert int(result.metrics["execution_clients"]) in (1, 2, 3)
     assert float(result.metrics["seconds_trial"]) > 0
     spec, inputs = program.partition_plan(fedavg(TASK, LOCAL, clients_per_round=5), tiny_federation())
-    assert fastest(spec, [Lanes(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Lanes(1, 1, 5)
+    assert fastest(spec, [Layout(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Layout(1, 1, 5)
 
 
 @contextmanager
@@ -246,14 +246,14 @@ def test_one_compilation_serves_seeds_rounds_and_values() -> None:
 def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     local = LOCAL._replace(batch_size=2 + devices)
     spec, inputs = program.partition_plan(fedavg(TASK, local, clients_per_round=4), tiny_federation())
-    lanes, seeds = Lanes(1, 1, 5, devices), jnp.asarray([3], jnp.uint32)
+    layout, seeds = Layout(1, 1, 5, devices), jnp.asarray([3], jnp.uint32)
     inputs = replicate(inputs, devices)
     zero, one = jnp.int32(0), jnp.int32(1)
-    compile_all(spec, lanes, 2, inputs, seeds)
+    compile_all(spec, layout, 2, inputs, seeds)
     with _compilations() as seen:
-        state = program.start(spec, lanes, inputs, seeds)
-        state, _ = program.run_rounds(spec, lanes, 2, inputs, state, zero, one)
-        program.evaluate(spec, lanes, inputs, state, one)
+        state = program.start(spec, layout, inputs, seeds)
+        state, _ = program.run_rounds(spec, layout, 2, inputs, state, zero, one)
+        program.evaluate(spec, layout, inputs, state, one)
     assert seen == []
 
 
@@ -292,7 +292,7 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.lanes import map_lanes, on_devices
+from fljax.engine.layout import map_lanes, on_devices
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)

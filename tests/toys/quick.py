@@ -33,9 +33,9 @@ def quick_programs() -> Iterator[None]:
     """The programs of ``simulate`` and ``standalone``: the same functions under ``QUICK``."""
     standalone = importlib.import_module("fljax.engine.standalone")  # the package gives the function by that name
     static = {
-        "start": ("spec", "lanes"),
-        "evaluate": ("spec", "lanes"),
-        "run_rounds": ("spec", "lanes", "capacity"),
+        "start": ("spec", "layout"),
+        "evaluate": ("spec", "layout"),
+        "run_rounds": ("spec", "layout", "capacity"),
         "deployed": ("spec", "known"),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -44,6 +44,6 @@ def quick_programs() -> Iterator[None]:
             donated = ("state",) if name == "run_rounds" else ()
             options: Any = {"static_argnames": arguments, "donate_argnames": donated, "compiler_options": QUICK}
             patch.setattr(program, name, jit.Program(function, **options))
-        options = {"static_argnames": ("spec", "lanes", "keep_models"), "compiler_options": QUICK}
+        options = {"static_argnames": ("spec", "layout", "keep_models"), "compiler_options": QUICK}
         patch.setattr(standalone, "_run", jit.Program(standalone._run.__wrapped__, **options))
         yield
