@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import types
 from typing import Any
 
@@ -15,10 +14,22 @@ import pytest
 from fljax import engine, models, trees
 from fljax.algorithms import fedavg, lg_fedavg, scaffold, standalone
 from fljax.data import stack
-from fljax.engine import Execution, Memory, estimate, in_words, jit, program, sentences, shortage, simulate, size
+from fljax.engine import (
+    Execution,
+    Memory,
+    estimate,
+    estimation,
+    in_words,
+    jit,
+    program,
+    sentences,
+    shortage,
+    simulate,
+    size,
+)
 from fljax.engine import shapes as engine_shapes
 from fljax.engine.compilation import compile_all
-from fljax.engine.estimate import memory_of
+from fljax.engine.estimation import memory_of
 from fljax.engine.layout import Layout
 from fljax.engine.memory import lane_bytes, made_bytes
 from fljax.engine.round import by_id
@@ -28,7 +39,6 @@ from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
 
-engine_estimate = importlib.import_module("fljax.engine.estimate")  # the package gives the function by that name
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 MODEL = 15 * 4
 
@@ -162,7 +172,7 @@ def test_a_run_goes_on_where_xla_does_not_tell_its_memory(monkeypatch: pytest.Mo
     told: list[Memory] = []
     given: Any = {"rounds": 1, "execution": Execution(devices=1)}
     expected = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
-    monkeypatch.setattr(engine_estimate, "made_bytes", lambda compiled: None)
+    monkeypatch.setattr(estimation, "made_bytes", lambda compiled: None)
     result = simulate(scaffold(TASK, LOCAL), tiny_federation(), **given, on_memory=told.append)
     np.testing.assert_array_equal(result.metrics["test_loss"], expected.metrics["test_loss"])
     assert np.isnan(result.metrics["execution_memory"])

@@ -17,7 +17,7 @@ from fljax.algorithms import fedavg
 from fljax.engine import jit
 from fljax.engine.layout import Layout, on_devices
 from fljax.engine.program import evaluate, run_rounds
-from fljax.engine.standalone import _run
+from fljax.engine.standalone_models import _run
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from fljax import engine, training
 from fljax.algorithms import fedavg
+from fljax.engine import standalone_models
 from fljax.engine.execution import Sizes
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
@@ -157,8 +157,8 @@ def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) 
         seen.append(sizes)
         return Layout(1, 1, 1)
 
-    monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "resolve", kept)
-    monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "share", lambda count: 0)
+    monkeypatch.setattr(standalone_models, "resolve", kept)
+    monkeypatch.setattr(standalone_models, "share", lambda count: 0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     small, large = (Local(0.2, batch_size=size, steps=1) for size in (2, 200))
     found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]

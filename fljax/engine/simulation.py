@@ -14,7 +14,7 @@ import numpy as np
 from fljax import results
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.estimate import Memory, memory_of
+from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution, neighbours, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
