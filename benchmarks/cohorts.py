@@ -71,11 +71,11 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     algorithm = getattr(algorithms, name)(task, Local(0.05, 30, epochs=1), clients_per_round=None, **more)
     spec, inputs = program.partition_plan(algorithm, data)
     execution = Execution(devices=devices)
-    lanes = resolve(execution, shapes_of(spec, inputs, 1).sizes)
-    traced = list(program.trace_all(spec, lanes, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
+    layout = resolve(execution, shapes_of(spec, inputs, 1).sizes)
+    traced = list(program.trace_all(spec, layout, 1, inputs, jnp.zeros(1, jnp.uint32)))[1]
     analysis = traced.lower().compile().memory_analysis()
     assert analysis is not None
-    return analysis.temp_size_in_bytes / 1e6, lanes.clients
+    return analysis.temp_size_in_bytes / 1e6, layout.clients
 
 
 if __name__ == "__main__":

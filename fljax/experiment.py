@@ -185,7 +185,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
 
 
 def estimates(config: Config) -> dict[str, Memory]:
-    """The memory estimate of every algorithm of a config, by label; nothing is trained."""
+    """The memory of every algorithm of a config, by label; programs are compiled, and nothing is trained."""
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
     return {

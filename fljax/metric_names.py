@@ -50,7 +50,7 @@ OTHERS = {
     "execution_evaluation": "clients that are evaluated side by side on one device",
     "execution_devices": "devices that were used",
     "execution_runs_apart": "whether devices take whole runs instead of a run's clients",
-    "execution_memory": "estimate of the bytes that each device holds at once",
+    "execution_memory": "bytes that each device holds at once, by XLA's analysis of the compiled programs",
 }
 
 

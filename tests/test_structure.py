@@ -226,6 +226,31 @@ def test_faces_have_no_logic():
                 assert not isinstance(node, logic), f"{path}:{getattr(node, 'lineno', 0)}"
 
 
+# Each file holds one builder and has its name, as in configs and papers. All else in it is read from the registries, so
+# nobody needs the module itself, and other names for 30 files would say nothing more.
+NAMED_AFTER_THEIR_BUILDER = {"algorithms", "scenarios"}
+
+
+def hidden_modules(face: Path) -> set[str]:
+    """Modules of the package with this ``__init__.py`` whose name the package gives to something else."""
+    package = ".".join(face.parent.relative_to(ROOT).parts)
+    inside = {path.stem for path in face.parent.glob("*.py")} | {
+        path.parent.name for path in face.parent.glob("*/*.py")
+    }
+    found = set()
+    for node in ast.walk(tree(face)):
+        if isinstance(node, ast.ImportFrom) and node.module != package:
+            found |= {alias.asname or alias.name for alias in node.names}
+    return {f"{package}.{name}" for name in found & inside}
+
+
+def test_no_module_is_hidden_by_what_its_package_exports():
+    """``import fljax.x.y as z`` and ``from fljax.x import y as z`` are the same object."""
+    hidden = set().union(*(hidden_modules(path) for path in FILES if path.name == "__init__.py"))
+    assert "fljax.algorithms.fedavg" in hidden
+    assert not {name for name in hidden if name.split(".")[1] not in NAMED_AFTER_THEIR_BUILDER}
+
+
 def test_every_file_says_what_it_is():
     for path in FILES:
         assert ast.get_docstring(tree(path)), path

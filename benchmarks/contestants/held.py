@@ -80,12 +80,12 @@ def floor(meta: dict[str, Any]) -> dict[str, Any]:
     from fljax.engine.shapes import measure
 
     spec, inputs = program.partition_plan(parts.algorithm(meta, parts.task(meta)), federation(meta))
-    lanes = resolve(Execution(devices=1), measure(spec, inputs, meta["seeds"]).sizes)
+    layout = resolve(Execution(devices=1), measure(spec, inputs, meta["seeds"]).sizes)
     shape = lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))  # noqa: E731
     inputs = jax.tree.map(shape, inputs)
     gc.collect()
     forget_peak()
-    compile_all(spec, lanes, ROUNDS, inputs, jnp.zeros(meta["seeds"], jnp.uint32))
+    compile_all(spec, layout, ROUNDS, inputs, jnp.zeros(meta["seeds"], jnp.uint32))
     gc.collect()
     return {"floor_bytes": resident_bytes(), "compiler_peak_bytes": own_peak_bytes()}
 

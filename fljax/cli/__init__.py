@@ -4,6 +4,6 @@ Exit codes: 0 done, 2 bad input, 130 and 143 interrupted by Ctrl-C and SIGTERM, 
 sentence on stderr. Heavy modules are imported inside the commands, so that ``--help`` is fast.
 """
 
-from fljax.cli.main import app, main
+from fljax.cli.entry import app, main
 
 __all__ = ["app", "main"]

@@ -161,7 +161,7 @@ def doctor(
 
 
 def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_json: bool) -> None:
-    """Prints the estimated memory of every algorithm, as ``fljax run`` does, without running."""
+    """Prints the memory of every algorithm, as ``fljax run`` does, without running; its programs are compiled."""
     from fljax.config import load
 
     chosen = load(config, overrides, imports=imports)
@@ -173,7 +173,7 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
         missing = {label: engine.shortage(each) for label, each in found.items()}
         print_json({label: {**each._asdict(), "warning": missing[label]} for label, each in found.items()})
         return
-    table = Table(title="Memory of a run, estimated", caption=f"server, clients: of {_seeds(len(chosen.seeds))}")
+    table = Table(title="Memory of a run", caption=f"server, clients: of {_seeds(len(chosen.seeds))}")
     table.add_column("algorithm")
     for head in ("at once", "server", "models", "of", "clients", "data"):
         table.add_column(head, justify="right")

@@ -7,7 +7,7 @@ run on.
 from __future__ import annotations
 
 from fljax.data.assignment import Partition
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.partition import PARTITIONERS
 from fljax.data.sources import SOURCES, load, status

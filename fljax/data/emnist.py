@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, keep
 from fljax.data.checks import choose
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.download import fetch_files
 from fljax.data.idx import check_pair, parse_idx
 

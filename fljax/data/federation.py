@@ -21,7 +21,7 @@ from fljax.data.arrays import (
 )
 from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
-from fljax.data.dataset import Dataset, check_rows, dataset
+from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import client_table, row_table
 from fljax.naming import unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fljax.data.checks import check_count, check_positive
-from fljax.data.dataset import Dataset
+from fljax.data.datasets import Dataset
 
 # 2 GiB in double precision, the precision of the draws.
 MOST_ENTRIES = 2**28

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.download import fetch_files
 from fljax.data.idx import check_pair, read_idx
 

@@ -20,7 +20,7 @@ import numpy as np
 from fljax.data import glove as embeddings
 from fljax.data.cache import cache_folder, keep
 from fljax.data.checks import check_count
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.download import fetch_files
 
 _TABLE = "training.1600000.processed.noemoticon.csv"

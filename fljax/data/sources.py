@@ -9,7 +9,7 @@ from typing import Any
 from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
-from fljax.data.dataset import Dataset
+from fljax.data.datasets import Dataset
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,

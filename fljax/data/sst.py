@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
 from fljax.data.checks import check_count
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 
 _ARCHIVE = "trainDevTestTrees_PTB.zip"
 _FILES = ("train.txt", "dev.txt", "test.txt")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 from fljax.data.download import fetch_files
 
 _FILES = ("train_32x32.mat", "test_32x32.mat")

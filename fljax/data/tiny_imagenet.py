@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fljax.data.cache import cache_folder, read_cached, write_cached
-from fljax.data.dataset import Dataset, dataset
+from fljax.data.datasets import Dataset, dataset
 
 _SIZE = 64
 _INSIDE = "tiny-imagenet-200"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fljax.engine.simulate import Block, Callback
+from fljax.engine.simulation import Block, Callback
 
 # The metrics of a block that progress shows, if present.
 SHOWN = {

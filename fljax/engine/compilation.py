@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,51 +12,53 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax.engine import program
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
+from fljax.engine.memory import QUICK
 from fljax.engine.program import Inputs, Spec
 
 
 def compile_all(
-    spec: Spec,
-    lanes: Lanes,
-    capacity: int,
-    inputs: Inputs,
-    seeds: Array,
-    traced: Callable[[list[Any]], Any] = lambda programs: None,
-) -> None:
+    spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, quick: bool = False
+) -> list[Any]:
     """Compiles start, rounds and evaluation in parallel; later calls with the same shapes reuse them.
 
-    ``traced`` is called with the three programs as soon as all are traced.
+    Args:
+      spec: the static part of a plan.
+      layout: how clients and runs map to devices.
+      capacity: rounds of the longest block.
+      inputs: the traced part of a plan.
+      seeds: ``[runs]``.
+      quick: whether the programs are compiled for their memory only (``fljax.engine.memory``); later calls do not
+        reuse them.
+
+    Returns:
+      The three programs (``jax.stages.Compiled``).
     """
-    programs, jobs = [], []
     with ThreadPoolExecutor(3) as pool:
         # Each program compiles while the next one is traced. Tracing stays in this thread, since it reads settings of
         # the thread, such as a context with double precision.
-        for each in program.trace_all(spec, lanes, capacity, inputs, seeds):
-            programs.append(each)
-            jobs.append(pool.submit(each.lower().compile))
-        traced(programs)
-        for job in jobs:
-            job.result()
+        traced = program.trace_all(spec, layout, capacity, inputs, seeds)
+        jobs = [pool.submit(each.lower().compile, QUICK if quick else None) for each in traced]
+        return [job.result() for job in jobs]
 
 
-def fastest(spec: Spec, tried: Sequence[Lanes], capacity: int, inputs: Inputs, seeds: Array) -> Lanes:
+def fastest(spec: Spec, tried: Sequence[Layout], capacity: int, inputs: Inputs, seeds: Array) -> Layout:
     """The fastest of ``tried``: each runs two timed rounds after compilation, and the faster round counts.
 
     Strategies that run out of memory are skipped; with one client at a time the error is raised.
     """
-    seconds: dict[Lanes, float] = {}
-    for lanes in tried:
+    seconds: dict[Layout, float] = {}
+    for layout in tried:
         state: Any = program.start(spec, tried[0], inputs, seeds)
         try:
-            state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(0), jnp.int32(1))
+            state, _ = program.run_rounds(spec, layout, capacity, inputs, state, jnp.int32(0), jnp.int32(1))
             for place in (1, 2):
                 jax.block_until_ready(state)
                 began = time.perf_counter()
-                state, _ = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(place), jnp.int32(1))
+                state, _ = program.run_rounds(spec, layout, capacity, inputs, state, jnp.int32(place), jnp.int32(1))
                 jax.block_until_ready(state)
-                seconds[lanes] = min(time.perf_counter() - began, seconds.get(lanes, float("inf")))
+                seconds[layout] = min(time.perf_counter() - began, seconds.get(layout, float("inf")))
         except jax.errors.JaxRuntimeError:  # too many clients side by side for the memory
-            if lanes.clients == 1:
+            if layout.clients == 1:
                 raise
-    return min(seconds, key=lambda lanes: seconds[lanes])
+    return min(seconds, key=lambda layout: seconds[layout])

@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fljax import training, trees
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.lanes import map_lanes
+from fljax.engine.layout import Layout, map_lanes
 from fljax.engine.round import State, first_down, held_data, local_data
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
@@ -89,7 +88,7 @@ def _seat(round: Array, client: ClientData, known: bool) -> Seat:
 def evaluate(
     algorithm: Algorithm,
     federation: Federation,
-    lanes: Lanes,
+    layout: Layout,
     state: State,
     round: Int[Array, ""] | None = None,
     valid: bool = False,
@@ -100,7 +99,7 @@ def evaluate(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id.
-      lanes: how many clients run side by side.
+      layout: how many clients run side by side.
       state: the state whose models are judged.
       round: equals ``state.round``, as in ``one_round``.
       valid: whether seen clients are also judged on their validation rows.
@@ -151,9 +150,9 @@ def evaluate(
     seen: dict[Judgement, Any] = {}  # of Scores
     unseen: dict[Judgement, Any] = {}
     if valid or not (once and same):
-        seen = map_lanes(judge_seen, (federation.clients, state.clients), lanes.evaluation, lanes.devices)
+        seen = map_lanes(judge_seen, (federation.clients, state.clients), layout.evaluation, layout.devices)
     if federation.unseen is not None and not (once and same):
-        unseen = map_lanes(judge_unseen, federation.unseen, lanes.evaluation, lanes.devices)
+        unseen = map_lanes(judge_unseen, federation.unseen, layout.evaluation, layout.devices)
     if once:
         # The first client with test rows gives the scores of all clients.
         judged = jnp.argmax(federation.clients.test.size > 0)

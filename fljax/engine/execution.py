@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from fljax.engine.layout import Layout
+
 Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan"] | int
 Devices = Literal["all"] | int
@@ -51,16 +53,6 @@ class Execution(NamedTuple):
     devices: Devices = "all"
 
 
-class Lanes(NamedTuple):
-    """A resolved Execution: how many clients and runs are side by side on each device, and the number of devices."""
-
-    clients: int
-    seeds: int  # runs
-    evaluation: int
-    devices: int = 1
-    runs_apart: bool = False  # whether devices share whole runs (seeds, cells of a sweep), not a run's clients
-
-
 class Sizes(NamedTuple):
     """The inputs of ``auto``: counts, and sizes in bytes."""
 
@@ -69,11 +61,11 @@ class Sizes(NamedTuple):
     seeds: int  # runs: seeds, times cells in a sweep
     model: int  # bytes of one client's Down or of its model, whichever is larger
     evaluated: int  # bytes of the prepared examples in one client's evaluation
-    lane: int = 0  # peak bytes of one client's training
+    lane: int = 0  # bytes that one more client in training side by side takes; matters on accelerators only
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 
-def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Lanes:
+def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Layout:
     """Replaces names by numbers, by a fixed rule of shapes, backend, memory and devices, so that runs are repeatable.
 
     "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
@@ -99,7 +91,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     clients = "auto" if execution.clients == "trial" else execution.clients
     each = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
-    return Lanes(
+    return Layout(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
         _lanes("seeds", execution.seeds, runs, fitting // rows),
         _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
@@ -108,11 +100,16 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     )
 
 
-def neighbours(lanes: Lanes, sizes: Sizes) -> list[Lanes]:
+def share(count: int) -> int:
+    """Bytes of an accelerator's memory for each of ``count`` lanes that ``resolve`` would put side by side."""
+    return _memory() // (2 * _power_of_two(max(count, 1) - 1) or 1)
+
+
+def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
     """The candidates of a trial: the number of ``auto``, a quarter and four times of it, one, and all."""
-    rows = -(-sizes.rows // lanes.devices)
-    tried = {1, lanes.clients, lanes.clients // 4, lanes.clients * 4, rows}
-    return [lanes._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
+    rows = -(-sizes.rows // layout.devices)
+    tried = {1, layout.clients, layout.clients // 4, layout.clients * 4, rows}
+    return [layout._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
 
 
 def _devices(asked: Devices, sizes: Sizes) -> int:

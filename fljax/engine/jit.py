@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
@@ -62,7 +62,7 @@ STORE = Store(PROGRAMS)
 
 
 class Program:
-    """A function under ``jax.jit``, compiled for ``lanes.devices`` devices (one without an argument ``lanes``).
+    """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
 
     Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
@@ -111,9 +111,9 @@ class Program:
         return self._store.find(key, lambda: self._fresh(options))
 
     def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
-        """The compiler options for these static arguments; ``lanes`` gives the number of devices."""
-        lanes: Lanes | None = static.get("lanes")
-        apart = lanes is not None and lanes.devices > 1 and jax.default_backend() == "cpu"
+        """The compiler options for these static arguments; ``layout`` gives the number of devices."""
+        layout: Layout | None = static.get("layout")
+        apart = layout is not None and layout.devices > 1 and jax.default_backend() == "cpu"
         if not apart:
             return self._options
         long = self._is_long is not None and self._is_long(static)

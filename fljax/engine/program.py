@@ -14,8 +14,7 @@ from fljax import trees
 from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
 from fljax.engine.declared import as_declared, share_partials
-from fljax.engine.execution import Lanes
-from fljax.engine.lanes import map_lanes, on_devices, sharding
+from fljax.engine.layout import Layout, map_lanes, on_devices, sharding
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation, Info, Labelled
 
@@ -187,15 +186,15 @@ def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
 
 
-def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
-    """Maps ``function(algorithm, federation, lanes, own)`` over runs. Runs share the data.
+def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+    """Maps ``function(algorithm, federation, layout, own)`` over runs. Runs share the data.
 
     With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
     """
     federation, runs = inputs.federation, jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = federation._replace(examples=None)
-    inner = lanes._replace(devices=1) if lanes.runs_apart else lanes
+    inner = layout._replace(devices=1) if layout.runs_apart else layout
 
     def one(row: tuple[Any, ...]) -> PyTree:
         varied, by_seed, place, own_values = row
@@ -211,32 +210,34 @@ def map_runs(spec: Spec, lanes: Lanes, inputs: Inputs, own: PyTree, function: Ca
 
     place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
-    return map_lanes(one, (varied, inputs.by_seed, place, own), lanes.seeds, lanes.devices if lanes.runs_apart else 1)
+    return map_lanes(
+        one, (varied, inputs.by_seed, place, own), layout.seeds, layout.devices if layout.runs_apart else 1
+    )
 
 
 # Runs once and is mostly random numbers, whose code is slow to optimise: level 1 compiles four times faster.
-@jit.program(static_argnames=("spec", "lanes"), compiler_options={"xla_backend_optimization_level": 1})
-def start(spec: Spec, lanes: Lanes, inputs: Inputs, seeds: Array) -> State:
+@jit.program(static_argnames=("spec", "layout"), compiler_options={"xla_backend_optimization_level": 1})
+def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     """States of all runs before round 0; ``seeds`` is ``[runs]``."""
 
-    def begin(algorithm: Algorithm, data: Federation, lanes: Lanes, seed: Array) -> State:
+    def begin(algorithm: Algorithm, data: Federation, layout: Layout, seed: Array) -> State:
         return initial_state(algorithm, data, seed)
 
     def run(inputs: Inputs, seeds: Array) -> State:
-        states = map_runs(spec, lanes, inputs, seeds, begin)
+        states = map_runs(spec, layout, inputs, seeds, begin)
         # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
         return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
 
-    return on_devices(run, lanes.devices)(inputs, seeds)
+    return on_devices(run, layout.devices)(inputs, seeds)
 
 
 @jit.program(
-    static_argnames=("spec", "lanes", "capacity"),
+    static_argnames=("spec", "layout", "capacity"),
     donate_argnames=("state",),
     is_long=lambda static: static["capacity"] >= jit.LONG,
 )
 def run_rounds(
-    spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
+    spec: Spec, layout: Layout, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
 ) -> tuple[State, Info]:
     """``count`` rounds from round ``first`` for all runs, in one program without a host round trip.
 
@@ -245,9 +246,9 @@ def run_rounds(
     """
 
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
-        def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> tuple[State, Info]:
+        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
             # Under jit, so that one trace serves for the shapes and for the loop.
-            step = jax.jit(lambda state, round: one_round(algorithm, data, lanes, state, round, None, spec.everybody))
+            step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, None, spec.everybody))
             shapes = jax.eval_shape(step, state, first)[1]
             records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
@@ -258,22 +259,22 @@ def run_rounds(
 
             return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-        return map_runs(spec, lanes, inputs, state, one_run)
+        return map_runs(spec, layout, inputs, state, one_run)
 
-    return on_devices(run, lanes.devices)(inputs, state, first, count)
+    return on_devices(run, layout.devices)(inputs, state, first, count)
 
 
-@jit.program(static_argnames=("spec", "lanes"))
-def evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+@jit.program(static_argnames=("spec", "layout"))
+def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
     """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
 
     def run(inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
-        def one_run(algorithm: Algorithm, data: Federation, lanes: Lanes, state: State) -> dict[str, Labelled]:
-            return evaluation.evaluate(algorithm, data, lanes, state, round, spec.valid, spec.common)
+        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Labelled]:
+            return evaluation.evaluate(algorithm, data, layout, state, round, spec.valid, spec.common)
 
-        return map_runs(spec, lanes, inputs, state, one_run)
+        return map_runs(spec, layout, inputs, state, one_run)
 
-    return on_devices(run, lanes.devices)(inputs, state, round)
+    return on_devices(run, layout.devices)(inputs, state, round)
 
 
 def capacity_of(rounds: int, evaluate_every: int | None) -> int:
@@ -289,16 +290,16 @@ def capacity_of(rounds: int, evaluate_every: int | None) -> int:
     return max(1, min(rounds, evaluate_every or rounds))
 
 
-def trace_all(spec: Spec, lanes: Lanes, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
+def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
     """The traced programs start, rounds and evaluation, one after another, ready to be lowered and compiled."""
-    everywhere = sharding(lanes.devices)
+    everywhere = sharding(layout.devices)
     place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
     zero = jnp.int32(0)
-    begun = start.trace(spec, lanes, inputs, seeds)
+    begun = start.trace(spec, layout, inputs, seeds)
     yield begun
     state = jax.tree.map(place, begun.out_info)
-    yield run_rounds.trace(spec, lanes, capacity, inputs, state, zero, zero)
-    yield evaluate.trace(spec, lanes, inputs, state, zero)
+    yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
+    yield evaluate.trace(spec, layout, inputs, state, zero)
 
 
 @jit.program(static_argnames=("spec", "known"))

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import trees
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.lanes import fold_lanes, map_lanes
+from fljax.engine.layout import Layout, fold_lanes, map_lanes
 from fljax.streaming import Part, Total, add_up, as_streamed
 from fljax.types import (
     Algorithm,
@@ -105,7 +104,7 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array,
     clients = jax.vmap(one)(federation.clients)
     ballots: Any = ()
     if algorithm.poll is not None:
-        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, Lanes(1, 1, 1)))
+        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
         ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
 
@@ -117,7 +116,7 @@ def poll(
     round: Array,
     server: PyTree,
     clients: PyTree,
-    lanes: Lanes,
+    layout: Layout,
 ) -> PyTree:
     """Ballots of all clients, by id."""
     key = round_key(seed, Purpose.POLL, round)
@@ -130,13 +129,13 @@ def poll(
         down = algorithm.send(seen_from(server, seat), seat) if shown else ()
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
-    return map_lanes(one, (federation.clients, clients), lanes.evaluation, lanes.devices)
+    return map_lanes(one, (federation.clients, clients), layout.evaluation, layout.devices)
 
 
 def one_round(
     algorithm: Algorithm,
     federation: Federation,
-    lanes: Lanes,
+    layout: Layout,
     state: State,
     round: Int[Array, ""] | None = None,
     available: Bool[Array, " N"] | None = None,
@@ -149,7 +148,7 @@ def one_round(
     Args:
       algorithm: any value of the protocol.
       federation: stored by id (see ``by_id``).
-      lanes: how many clients run side by side (see ``resolve``).
+      layout: how many clients run side by side (see ``resolve``).
       state: the state before the round.
       round: equals ``state.round``. A separate argument when states of several seeds are batched, so that the decision
         to poll is not batched.
@@ -174,7 +173,7 @@ def one_round(
     if algorithm.poll is not None:
 
         def ask() -> PyTree:
-            found = poll(algorithm, federation, state.seed, round, state.server, state.clients, lanes)
+            found = poll(algorithm, federation, state.seed, round, state.server, state.clients, layout)
             return found if asked.among is None else trees.where_rows(asked.among, found, state.ballots)
 
         asked = able if algorithm.poll.shown else Available(population)
@@ -192,9 +191,9 @@ def one_round(
     kept = trees.take(state.clients, trains)
     data = trees.take(federation.clients, trains)
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
-    skip = lanes.seeds == 1 if skip is None else skip
+    skip = layout.seeds == 1 if skip is None else skip
     total, rows, trained = train(
-        algorithm, federation, lanes, state.seed, round, server, cohort, kept, data, skip, rematerialise
+        algorithm, federation, layout, state.seed, round, server, cohort, kept, data, skip, rematerialise
     )
     finish = as_streamed(algorithm.aggregate).finish
     server, aggregated = finish(aggregate_key, round, server, total, rows, cohort, held_data(federation))
@@ -217,7 +216,7 @@ def one_round(
 def train(
     algorithm: Algorithm,
     federation: Federation,
-    lanes: Lanes,
+    layout: Layout,
     seed: Array,
     round: Array,
     server: PyTree,
@@ -249,7 +248,7 @@ def train(
     cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
     xs = (data, cohort.slot, cohort.present, kept)
     total, (rows, trained) = fold_lanes(
-        one, sums, xs, lanes.clients, lanes.devices, cost, skip=skip, rematerialise=rematerialise
+        one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
     )
     return total, rows, trained
 

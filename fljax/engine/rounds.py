@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fljax.engine.evaluate import evaluate
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation, unlabelled
 
@@ -57,10 +57,10 @@ def rollout(
     federation = by_id(federation)
     population = federation.clients.id.shape[0]
     state = initial_state(algorithm, federation, jnp.asarray(seed, jnp.uint32)) if initial is None else initial
-    lanes = Lanes(clients or population, 1, population)
+    layout = Layout(clients or population, 1, population)
 
     def step(state: State, _: None) -> tuple[State, dict[str, Array]]:
-        state, info = one_round(algorithm, federation, lanes, state, skip=False, rematerialise=rematerialise)
+        state, info = one_round(algorithm, federation, layout, state, skip=False, rematerialise=rematerialise)
         return state, unlabelled(info)
 
     return jax.lax.scan(step, state, None, length=rounds)
@@ -91,13 +91,13 @@ def evaluate_clients(
     _check_single(federation, state, clients)
     federation = by_id(federation)
     population = federation.clients.id.shape[0]
-    lanes = Lanes(population, 1, clients or population)
+    layout = Layout(population, 1, clients or population)
     sizes = federation.clients.valid.size
     try:
         valid = bool(np.any(np.asarray(sizes) > 0))
     except jax.errors.TracerArrayConversionError:
         valid = True
-    return unlabelled(evaluate(algorithm, federation, lanes, state, state.round, valid))
+    return unlabelled(evaluate(algorithm, federation, layout, state, state.round, valid))
 
 
 def _check_single(federation: Federation, state: State | None, clients: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +11,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import trees
-from fljax.engine.execution import Lanes, Sizes
-from fljax.engine.memory import attempt, made_bytes, steps_differ
+from fljax.engine.execution import Sizes, share
+from fljax.engine.layout import Layout
+from fljax.engine.memory import lane_bytes
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import initial_state, poll, train_one
+from fljax.engine.round import initial_state, poll, train, train_one
 from fljax.results import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE
@@ -25,6 +27,8 @@ class Shapes(NamedTuple):
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
+    server: int  # bytes of a run's server state
+    clients: int  # bytes of a run's clients' states and last ballots
     model: int  # bytes of one initial model of the task
     wire: Wire
 
@@ -43,7 +47,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
     kept: list[Any] = []
     federation = inputs.federation
     traced, by_seed, data = first_run(spec, inputs)
-    zero, single = jnp.zeros((), jnp.int32), Lanes(1, 1, 1)
+    zero, single = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
         algorithm = spec.algorithm(traced, by_seed)
@@ -56,32 +60,64 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
 
     state, cohort, down, ballot, model = jax.eval_shape(begin, traced, by_seed, data)
-    row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), tree)  # noqa: E731
+    row = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)  # noqa: E731
 
     def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)
-        kept, own = trees.take((kept, own), 0)
         up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
         seat = Seat(zero, own.id, zero)
         return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
 
-    arguments = (traced, by_seed, data, state.server, row(state.clients), row(data.clients))
-    closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*arguments)
-    population = data.clients.id.shape[0]
+    def chunk(rows: Any, traced: list[Any], by_seed: Any, data: Federation, server: Any) -> PyTree:
+        members, kept, own = rows
+        layout, algorithm = single._replace(clients=members.id.shape[0]), spec.algorithm(traced, by_seed)
+        return train(algorithm, data, layout, zero, zero, server, members, kept, own, skip=False, rematerialise=False)
+
+    shared, client = (traced, by_seed, data, state.server), (row(state.clients), row(data.clients))
+    closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*shared, *client)
+    rows, population = cohort.id.shape[0], data.clients.id.shape[0]
     sizes = Sizes(
-        rows=cohort.id.shape[0],
+        rows=rows,
         population=population,
         seeds=runs,
         # A client trains a whole model, even if Down is smaller.
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
-        lane=attempt(made_bytes, closed.jaxpr) or 0,
-        samples=samples(federation) if attempt(steps_differ, closed.jaxpr) else None,
+        # What training holds matters on accelerators only, and may need the compiler.
+        lane=0
+        if jax.default_backend() == "cpu"
+        else lane_bytes(chunk, (row(cohort), *client), *shared, enough=share(rows * runs)),
+        samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )
     polling = kept[-1].poll
     shown = down if polling is not None and polling.shown else ()
     received, before, sent, told = map(trees.bytes_of, (down, shown, up, ballot))
-    return Shapes(kept[-1], sizes, trees.bytes_of(model), Wire(received, before, sent, told // population))
+    wire = Wire(received, before, sent, told // population)
+    between = trees.bytes_of(state.server), trees.bytes_of((state.clients, state.ballots))
+    return Shapes(kept[-1], sizes, *between, trees.bytes_of(model), wire)
+
+
+def steps_differ(jaxpr: Any) -> bool:
+    """Whether a loop's number of steps is computed by the program, so that it may differ between clients.
+
+    False if this release of JAX writes jaxprs in an unknown form: clients are then put side by side as if equal.
+    """
+    try:
+        return _has_while(jaxpr)
+    except (AttributeError, TypeError):
+        return False
+
+
+def _has_while(jaxpr: Any) -> bool:
+    return any(eqn.primitive.name == "while" or any(map(_has_while, _inner(eqn))) for eqn in jaxpr.eqns)
+
+
+def _inner(eqn: Any) -> Iterator[Any]:
+    for value in eqn.params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.engine import program
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import seeds_of
+from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State
 from fljax.types import Algorithm, Federation
@@ -99,8 +99,8 @@ def restore(
     seeds = seeds_of(seeds)
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(plan, federation)
-    lanes = Lanes(1, 1, 1)
-    shapes = program.start.trace(spec, lanes, inputs, jnp.asarray(seeds, jnp.uint32)).out_info
+    layout = Layout(1, 1, 1)
+    shapes = program.start.trace(spec, layout, inputs, jnp.asarray(seeds, jnp.uint32)).out_info
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fljax.models.convolution import convolution, max_pool
+from fljax.models.convolutions import convolution, max_pool
 from fljax.models.frozen import freeze
 from fljax.models.losses import correct, cross_entropy, squared_error
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18

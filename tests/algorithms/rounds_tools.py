@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from fljax import training
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.models import correct
 from fljax.training import Local
@@ -22,7 +22,7 @@ from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subse
 from tests.oracles import numpy_round
 from tests.toys.quick import QUICK
 
-ALL_AT_ONCE = Lanes(5, 1, 5)
+ALL_AT_ONCE = Layout(5, 1, 5)
 SEED = 7
 
 START = 0.3 * np.random.default_rng(0).normal(size=(3, 4))
@@ -67,10 +67,10 @@ def fixed_step(algorithm, data, state):
 def _history(build, rounds, numbers, data):
     algorithm = build(numbers)
     start = initial_state(algorithm, data, jnp.uint32(SEED))
-    lanes = Lanes(data.clients.id.shape[0], 1, data.clients.id.shape[0])
+    layout = Layout(data.clients.id.shape[0], 1, data.clients.id.shape[0])
 
     def one(state, _):
-        after, info = one_round(algorithm, data, lanes, state)
+        after, info = one_round(algorithm, data, layout, state)
         return after, (after, unlabelled(info))
 
     _, (states, records) = jax.lax.scan(one, start, length=rounds)

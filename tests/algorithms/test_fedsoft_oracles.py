@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedsoft, standalone
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import initial_state, one_round
 from fljax.training import Local
 from fljax.trees import take
@@ -139,7 +139,7 @@ def test_clusters_choose_by_importance_and_size(count):
 def test_who_was_not_asked_is_not_chosen(each):
     algorithm = fedsoft(SCATTERED, SMALL, clients_per_cluster=each)
     data = stored(federation())
-    step = jax.jit(lambda state, there: one_round(algorithm, data, Lanes(5, 1, 5), state, available=there))
+    step = jax.jit(lambda state, there: one_round(algorithm, data, Layout(5, 1, 5), state, available=there))
     state, everybody = initial_state(algorithm, data, jnp.uint32(0)), jnp.ones(5, bool)
     asked, joined = [], []
     for there in (everybody.at[jnp.array([1, 2])].set(False), everybody, everybody):

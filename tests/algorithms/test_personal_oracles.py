@@ -12,7 +12,7 @@ import pytest
 from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
 from fljax.engine.evaluate import deploy_seen, evaluate
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state
 from fljax.models import MODELS
 from fljax.training import Local
@@ -470,7 +470,7 @@ def test_strangers_of_fedproto_have_no_scores():
     data = by_id(tiny_federation())
     algorithm = fedproto(logistic_regression(), Local(0.2, 2, steps=3))
     judge = jax.jit(
-        lambda: evaluate(algorithm, data, Lanes(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
+        lambda: evaluate(algorithm, data, Layout(5, 1, 5), initial_state(algorithm, data, jnp.uint32(0))),
         compiler_options=QUICK,
     )
     found = unlabelled(judge())

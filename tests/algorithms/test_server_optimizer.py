@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from fljax import algorithms
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.training import Local
 from tests.precision import enable_x64
@@ -44,7 +44,7 @@ def test_adam_at_the_server(name):
         task, Local(0.2, 2, steps=2), **entry.example, server_optimizer="adam", server_lr=jnp.asarray(0.25)
     )
     start = initial_state(algorithm, data, jnp.uint32(0))
-    step = jax.jit(lambda state, available: one_round(algorithm, data, Lanes(5, 1, 5), state, available=available)[0])
+    step = jax.jit(lambda state, available: one_round(algorithm, data, Layout(5, 1, 5), state, available=available)[0])
     first = step(start, jnp.ones(5, bool))
     moved = np.concatenate(
         [np.ravel(a - b) for a, b in zip(*map(jax.tree.leaves, (first.server.model, start.server.model)), strict=True)]
@@ -63,7 +63,7 @@ def test_ways_to_name_one():
         algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=2), server_lr=0.5, server_optimizer=chosen)
         state = initial_state(algorithm, data, jnp.uint32(0))
         for _ in range(2):
-            state, _ = one_round(algorithm, data, Lanes(5, 1, 5), state)
+            state, _ = one_round(algorithm, data, Layout(5, 1, 5), state)
         return state.server.model
 
     plain, heavy = model("sgd"), model({"name": "sgd", "momentum": 0.9})
@@ -82,7 +82,7 @@ def test_numbers_in_double_precision_leave_a_single_model_single():
         rate: Any = jnp.asarray(0.5, jnp.float64)
         algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=2), server_lr=rate, server_optimizer=chosen)
         start = initial_state(algorithm, data, jnp.uint32(0))
-        after, _ = one_round(algorithm, data, Lanes(5, 1, 5), start)
+        after, _ = one_round(algorithm, data, Layout(5, 1, 5), start)
         dtypes = lambda server: jax.tree.map(lambda leaf: leaf.dtype, server)  # noqa: E731
         assert dtypes(after.server) == dtypes(start.server)
 
@@ -93,5 +93,5 @@ def test_an_optimizer_is_given_steps_of_the_models_own_dtype():
     task, data = logistic_regression(jnp.bfloat16), by_id(tiny_federation())
     algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=1), server_optimizer="novograd", server_lr=0.1)
     start = initial_state(algorithm, data, jnp.uint32(0))
-    after, _ = one_round(algorithm, data, Lanes(5, 1, 5), start)
+    after, _ = one_round(algorithm, data, Layout(5, 1, 5), start)
     assert {leaf.dtype for leaf in jax.tree.leaves(after.server.model)} == {jnp.dtype(jnp.bfloat16)}

@@ -13,7 +13,7 @@ from fljax.algorithms import fedavg, incfl, perfedavg
 from fljax.data import stack
 from fljax.engine import one_round, program, simulate
 from fljax.engine.evaluate import evaluate, same_tests
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, finetuned
 from fljax.training import Local
@@ -25,7 +25,7 @@ from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
-LANES = Lanes(2, 1, 2)
+LANES = Layout(2, 1, 2)
 
 
 def _common(seed: int = 0) -> Federation:

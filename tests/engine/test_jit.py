@@ -15,22 +15,21 @@ import pytest
 from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import jit
-from fljax.engine.execution import Lanes
-from fljax.engine.lanes import on_devices
+from fljax.engine.layout import Layout, on_devices
 from fljax.engine.program import evaluate, run_rounds
-from fljax.engine.standalone import _run
+from fljax.engine.standalone_models import _run
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
-ONE, TWO = Lanes(1, 1, 1, 1), Lanes(1, 1, 1, 2)
+ONE, TWO = Layout(1, 1, 1, 1), Layout(1, 1, 1, 2)
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
 
 
-@jit.program(static_argnames=("spec", "lanes"))
-def pointwise(spec: Any, lanes: Lanes, x: jax.Array) -> jax.Array:
-    return on_devices(lambda x: jnp.tanh(x) * jnp.sin(x), lanes.devices)(x)
+@jit.program(static_argnames=("spec", "layout"))
+def pointwise(spec: Any, layout: Layout, x: jax.Array) -> jax.Array:
+    return on_devices(lambda x: jnp.tanh(x) * jnp.sin(x), layout.devices)(x)
 
 
 def test_loops_are_split_over_threads_on_one_device_only() -> None:
@@ -43,16 +42,16 @@ def test_loops_are_split_over_threads_on_one_device_only() -> None:
 
 def test_a_call_takes_the_program_that_was_traced() -> None:
     x = jnp.linspace(0, 1, 5)
-    for lanes in (ONE, TWO):
-        np.testing.assert_allclose(pointwise(None, lanes, x), np.tanh(x) * np.sin(x), rtol=1e-6)
-    assert pointwise.jitted(None, ONE, x) is pointwise.jitted(spec=None, lanes=ONE, x=x + 1)
+    for layout in (ONE, TWO):
+        np.testing.assert_allclose(pointwise(None, layout, x), np.tanh(x) * np.sin(x), rtol=1e-6)
+    assert pointwise.jitted(None, ONE, x) is pointwise.jitted(spec=None, layout=ONE, x=x + 1)
     assert pointwise.jitted(None, ONE, x) is not pointwise.jitted(None, TWO, x)
 
 
 def test_options_are_kept() -> None:
     options = {"xla_backend_optimization_level": 0}
-    quick = jit.program(static_argnames=("spec", "lanes"), compiler_options=options)(lambda spec, lanes, x: x + 1)
-    assert [int(quick(None, lanes, 1)) for lanes in (ONE, TWO)] == [2, 2]
+    quick = jit.program(static_argnames=("spec", "layout"), compiler_options=options)(lambda spec, layout, x: x + 1)
+    assert [int(quick(None, layout, 1)) for layout in (ONE, TWO)] == [2, 2]
     assert options == {"xla_backend_optimization_level": 0}
 
 
@@ -60,9 +59,9 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
     assert jit.is_accepted((("xla_backend_optimization_level", 1),))
     assert not jit.is_accepted((("xla_no_such_option", 1),))
     known = jit.is_accepted(tuple(jit.UNFUSED.items()))
-    one, two, none = {"lanes": ONE}, {"lanes": TWO}, {"lanes": None}
-    names = ("spec", "lanes")
-    long = jit.Program(lambda spec, lanes, x: x, static_argnames=names, is_long=lambda static: static["lanes"] is TWO)
+    one, two, none = {"layout": ONE}, {"layout": TWO}, {"layout": None}
+    names = ("spec", "layout")
+    long = jit.Program(lambda spec, layout, x: x, static_argnames=names, is_long=lambda static: static["layout"] is TWO)
     assert long.options(two) == jit.UNSPLIT | (jit.UNFUSED if known else {})
     assert pointwise.options(two) == jit.UNSPLIT  # a short one
     assert long.options(one) == long.options(none) == pointwise.options(one) == {}
@@ -73,21 +72,21 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
 
 def test_which_programs_are_long() -> None:
     """A run of many rounds in one block, and standalone training; an evaluation is short."""
-    rounds = lambda capacity: run_rounds.options({"lanes": TWO, "capacity": capacity})  # noqa: E731
+    rounds = lambda capacity: run_rounds.options({"layout": TWO, "capacity": capacity})  # noqa: E731
     long = jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
-    assert rounds(jit.LONG) == _run.options({"lanes": TWO}) == long
-    assert rounds(jit.LONG - 1) == evaluate.options({"lanes": TWO}) == jit.UNSPLIT
+    assert rounds(jit.LONG) == _run.options({"layout": TWO}) == long
+    assert rounds(jit.LONG - 1) == evaluate.options({"layout": TWO}) == jit.UNSPLIT
 
 
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
     """A program kept in ``store``, and the shapes that it was traced for."""
     seen: list[Any] = []
 
-    def grown(spec: Any, lanes: Lanes, x: jax.Array) -> jax.Array:
+    def grown(spec: Any, layout: Layout, x: jax.Array) -> jax.Array:
         seen.append((spec, x.shape))
         return jnp.tanh(x) @ jnp.cos(x).T + len(x)
 
-    return jit.Program(grown, static_argnames=("spec", "lanes"), compiler_options=QUICK, store=store), seen
+    return jit.Program(grown, static_argnames=("spec", "layout"), compiler_options=QUICK, store=store), seen
 
 
 def test_programs_that_were_used_last_are_kept() -> None:
@@ -135,8 +134,8 @@ def test_what_is_no_longer_kept_holds_no_memory_maps() -> None:
     assert len(kept) == 10
 
 
-@jit.program(static_argnames=("spec", "lanes"))
-def many_products(spec: Any, lanes: Lanes, kernel: jax.Array, patches: jax.Array, count: jax.Array) -> jax.Array:
+@jit.program(static_argnames=("spec", "layout"))
+def many_products(spec: Any, layout: Layout, kernel: jax.Array, patches: jax.Array, count: jax.Array) -> jax.Array:
     """Two convolutions in a row, as a matrix product of patches each, ``count`` times over."""
     product = lambda a, b: jax.lax.dot_general(a, b, (((0,), (0,)), ((), ())))  # noqa: E731
     width = patches.shape[1] - 64
@@ -151,7 +150,7 @@ def many_products(spec: Any, lanes: Lanes, kernel: jax.Array, patches: jax.Array
         return jax.lax.fori_loop(0, count, body, jnp.zeros((kernel.shape[1], patches.shape[1])))[None]
 
     # Every device's own result, so that none can hide.
-    mesh = jax.make_mesh((lanes.devices,), ("clients",))
+    mesh = jax.make_mesh((layout.devices,), ("clients",))
     everywhere, apart = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("clients")
     return jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=apart, check_vma=False)(kernel, patches)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 from typing import Any
 
@@ -14,8 +13,10 @@ import pytest
 
 from fljax import engine, training
 from fljax.algorithms import fedavg
-from fljax.engine.execution import Lanes, Sizes
+from fljax.engine import standalone_models
+from fljax.engine.execution import Sizes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, census, initial_state, local_data
 from fljax.training import Local
 from fljax.types import Federation
@@ -69,7 +70,7 @@ def test_only_the_available_who_have_data_sit() -> None:
     data = _without_rows(by_id(tiny_federation()), 3)
     state = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
     step = jax.jit(
-        lambda state, available: engine.one_round(algorithm, data, Lanes(4, 1, 5), state, available=available),
+        lambda state, available: engine.one_round(algorithm, data, Layout(4, 1, 5), state, available=available),
         compiler_options=QUICK,
     )
     seen: set[int] = set()
@@ -93,7 +94,7 @@ def test_who_is_not_available_keeps_its_last_ballot() -> None:
     state = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(0)), compiler_options=QUICK)()
     assert all(not np.asarray(leaf).any() for leaf in state.ballots)
     step = jax.jit(
-        lambda state, available: engine.one_round(algorithm, data, Lanes(6, 1, 5), state, available=available),
+        lambda state, available: engine.one_round(algorithm, data, Layout(6, 1, 5), state, available=available),
         compiler_options=QUICK,
     )
     everybody = jnp.ones(5, bool)
@@ -147,15 +148,17 @@ def test_standalone_without_strangers_and_without_models() -> None:
     assert np.isfinite(found.threshold).all()
 
 
+@pytest.mark.thorough
 def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) -> None:
     """Memory decides there: activations of many clients side by side are far more than their models."""
     seen: list[Sizes] = []
 
-    def kept(execution: Any, sizes: Sizes) -> Lanes:
+    def kept(execution: Any, sizes: Sizes) -> Layout:
         seen.append(sizes)
-        return Lanes(1, 1, 1)
+        return Layout(1, 1, 1)
 
-    monkeypatch.setattr(importlib.import_module("fljax.engine.standalone"), "resolve", kept)
+    monkeypatch.setattr(standalone_models, "resolve", kept)
+    monkeypatch.setattr(standalone_models, "share", lambda count: 0)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     small, large = (Local(0.2, batch_size=size, steps=1) for size in (2, 200))
     found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]
@@ -171,7 +174,7 @@ def test_everybody_is_as_if_all_were_named() -> None:
     state = initial_state(algorithm, data, jnp.uint32(3))
 
     def step(everybody: bool) -> Any:
-        return jax.jit(lambda state: engine.one_round(algorithm, data, Lanes(3, 1, 5), state, None, None, everybody))
+        return jax.jit(lambda state: engine.one_round(algorithm, data, Layout(3, 1, 5), state, None, None, everybody))
 
     found, expected = step(True)(state), step(False)(state)
     jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
+from fljax.engine import standalone_models
 from fljax.training import Local
 from fljax.types import Algorithm, Federation
 from tests.laws.compare import assert_close, assert_same
@@ -156,10 +156,9 @@ def test_one_compilation_and_only_the_broken_run_is_frozen() -> None:
 
 @pytest.mark.thorough
 def test_equal_standalone_models_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    standalone = importlib.import_module("fljax.engine.standalone")  # the package gives the function by that name
     calls: list[int] = []
-    run = standalone._run
-    monkeypatch.setattr(standalone, "_run", lambda *a: calls.append(len(a[-1])) or run(*a))
+    run = standalone_models._run
+    monkeypatch.setattr(standalone_models, "_run", lambda *a: calls.append(len(a[-1])) or run(*a))
     locals = [_local(0.1), _local(0.2), _local(0.1), _local(0.1)._replace(steps=5), _local(jnp.asarray(0.2))]
     found = engine.standalone_sweep(TASK, tiny_federation(), locals, seeds=SEEDS, keep_models=True)
     assert calls == [4, 2]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fljax import engine, training
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, local_data
 from fljax.training import Local
 from fljax.types import Algorithm, Federation
@@ -45,7 +45,7 @@ def _run(algorithm: Algorithm, data: Federation) -> Any:
     data = by_id(data)
     start = jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(SEED)), compiler_options=QUICK)()
     step = jax.jit(
-        lambda state, available: engine.one_round(algorithm, data, Lanes(8, 1, 8), state, available=available),
+        lambda state, available: engine.one_round(algorithm, data, Layout(8, 1, 8), state, available=available),
         compiler_options=QUICK,
     )
     state, infos = start, []

@@ -13,7 +13,7 @@ import numpy as np
 
 from fljax import algorithms, engine, scenarios
 from fljax.engine.evaluate import evaluate
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state
 from fljax.results import Result
 from fljax.training import Local
@@ -27,7 +27,7 @@ from tests.toys.task import logistic_regression
 
 POPULATION = 5
 ROUNDS = 2
-SIDE_BY_SIDE = Lanes(16, 1, 16)
+SIDE_BY_SIDE = Layout(16, 1, 16)
 
 
 class Case(NamedTuple):
@@ -183,11 +183,11 @@ class Bench:
         available: Any,
         controls: Controls,
         *,
-        lanes: Lanes = SIDE_BY_SIDE,
+        layout: Layout = SIDE_BY_SIDE,
     ) -> Any:
         """One round, not compiled."""
         algorithm = controlled(self.algorithm(numbers), controls)
-        return engine.one_round(algorithm, by_id(data), lanes, state, available=available)
+        return engine.one_round(algorithm, by_id(data), layout, state, available=available)
 
     def _evaluate(self, numbers: Any, data: Federation, state: State, round: Any) -> Any:
         return unlabelled(evaluate(self.algorithm(numbers), by_id(data), SIDE_BY_SIDE, state, round))

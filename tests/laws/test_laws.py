@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fljax import engine
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, local_data, train_one
 from fljax.types import Seat, seen_from
 from tests.laws.cases import (
@@ -72,7 +72,7 @@ def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: boo
             task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
             algorithm = case.algorithm(task=task)
             start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
-            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Lanes(5, 1, 5), state)[0]  # noqa: E731
+            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Layout(5, 1, 5), state)[0]  # noqa: E731
             assert shapes(jax.eval_shape(step, start)) == shapes(start)
 
 
@@ -87,7 +87,7 @@ def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
 @pytest.mark.parametrize("name", UNLIKE)
 def test_law_03_chunks_of_two(name: str) -> None:
     case = bench(name)
-    step = jax.jit(functools.partial(case.round, lanes=Lanes(2, 1, 2)), compiler_options=QUICK)
+    step = jax.jit(functools.partial(case.round, layout=Layout(2, 1, 2)), compiler_options=QUICK)
     state = case.start()
     for _ in range(ROUNDS):
         state, _ = step(case.numbers, federation(), state, case.everybody, case.all)

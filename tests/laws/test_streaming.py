@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fljax import engine, streaming
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state
 from fljax.types import Algorithm
 from tests.laws.cases import ALGORITHMS, LOCAL
@@ -71,7 +71,7 @@ def test_law_15_streamed_and_stacked_agree(name: str) -> None:
         def run(algorithm: Algorithm, lanes: int) -> tuple[State, Any]:
             @functools.partial(jax.jit, compiler_options=QUICK)
             def step(state: State) -> tuple[State, Any]:
-                return engine.one_round(algorithm, data, Lanes(lanes, 1, 5), state, available=available)
+                return engine.one_round(algorithm, data, Layout(lanes, 1, 5), state, available=available)
 
             state, info = initial_state(algorithm, data, jnp.uint32(0)), None
             for _ in range(2):

@@ -14,8 +14,8 @@ from fljax import trees
 from fljax.algorithms import afl, fedavg, incfl, mwfed, scaffold, standalone
 from fljax.engine import simulate
 from fljax.engine.evaluate import evaluate
-from fljax.engine.execution import Lanes
 from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, local_data, one_round
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
@@ -154,7 +154,7 @@ def test_evaluation_without_rounds_counts_as_well(federation):
     algorithm = byzantine(fedavg(TASK, LOCAL), fraction=0.2)
     data = by_id(federation)
     state = initial_state(algorithm, data, jnp.uint32(0))
-    assert int(np.isnan(evaluate(algorithm, data, Lanes(5, 1, 5), state)["test_loss"].values).sum()) == 1
+    assert int(np.isnan(evaluate(algorithm, data, Layout(5, 1, 5), state)["test_loss"].values).sum()) == 1
 
 
 # --- Clipping -----------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_who_rides_and_when_is_data(federation):
     @jax.jit
     def after(state: Any, who: Any) -> Any:
         traces.append(who)
-        return one_round(free_riding(inner, who=who), data, Lanes(5, 1, 5), state)[0]
+        return one_round(free_riding(inner, who=who), data, Layout(5, 1, 5), state)[0]
 
     programs = []
     for table in (ALTERNATING, ~ALTERNATING):
@@ -286,7 +286,7 @@ def test_who_rides_and_when_is_data(federation):
             row = np.flatnonzero(np.asarray(table)[round % 3])
             alone = initial_state(free_riding(inner, ids=row.tolist()), data, jnp.uint32(0))
             alone = alone._replace(round=jnp.int32(round), server=model)
-            alone = one_round(free_riding(inner, ids=row.tolist()), data, Lanes(5, 1, 5), alone)[0]
+            alone = one_round(free_riding(inner, ids=row.tolist()), data, Layout(5, 1, 5), alone)[0]
             model = state.server
             for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(alone.server), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)

@@ -9,7 +9,7 @@ import pytest
 
 from fljax.algorithms import fedavg, ipfl
 from fljax.engine import simulate
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
@@ -32,7 +32,7 @@ def federation():
 
 def run(algorithm, federation, rounds=ROUNDS):
     """States before each round and after the last, and the records."""
-    step = jax.jit(lambda state: one_round(algorithm, federation, Lanes(5, 1, 5), state))
+    step = jax.jit(lambda state: one_round(algorithm, federation, Layout(5, 1, 5), state))
     states = [jax.jit(lambda: initial_state(algorithm, federation, jnp.uint32(0)))()]
     records = []
     for _ in range(rounds):

@@ -11,7 +11,7 @@ import pytest
 
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.algorithms.registry import REGISTRY
-from fljax.engine.execution import Lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
 from fljax.scenarios import appeal_based, availability, dropout
 from fljax.training import Local
@@ -34,7 +34,7 @@ def federation():
 def run(algorithm: Any, federation: Any, rounds: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
     """States before each round and after the last, and the records."""
     data = by_id(federation)
-    step = jax.jit(lambda state: one_round(algorithm, data, Lanes(5, 1, 5), state))
+    step = jax.jit(lambda state: one_round(algorithm, data, Layout(5, 1, 5), state))
     states = [jax.jit(lambda: initial_state(algorithm, data, jnp.uint32(seed)))()]
     records = []
     for _ in range(rounds):
@@ -241,7 +241,7 @@ def test_rates_and_traces_by_round_are_data(federation):
         for round in range(3):
             state = state._replace(round=jnp.int32(round))
             for algorithm in (dropout(inner, rate=1 - rate), availability(inner, trace=trace)):
-                found.append(unlabelled(one_round(algorithm, data, Lanes(5, 1, 5), state)[1]))
+                found.append(unlabelled(one_round(algorithm, data, Layout(5, 1, 5), state)[1]))
         return found
 
     for place, record in enumerate(cohorts(table, table)):

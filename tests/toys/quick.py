@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from fljax.engine import jit, program
+from fljax.engine import jit, program, standalone_models
 
 
 def _quick_options() -> dict[str, Any] | None:
@@ -31,11 +30,10 @@ QUICK = _quick_options()
 @contextmanager
 def quick_programs() -> Iterator[None]:
     """The programs of ``simulate`` and ``standalone``: the same functions under ``QUICK``."""
-    standalone = importlib.import_module("fljax.engine.standalone")  # the package gives the function by that name
     static = {
-        "start": ("spec", "lanes"),
-        "evaluate": ("spec", "lanes"),
-        "run_rounds": ("spec", "lanes", "capacity"),
+        "start": ("spec", "layout"),
+        "evaluate": ("spec", "layout"),
+        "run_rounds": ("spec", "layout", "capacity"),
         "deployed": ("spec", "known"),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -44,6 +42,6 @@ def quick_programs() -> Iterator[None]:
             donated = ("state",) if name == "run_rounds" else ()
             options: Any = {"static_argnames": arguments, "donate_argnames": donated, "compiler_options": QUICK}
             patch.setattr(program, name, jit.Program(function, **options))
-        options = {"static_argnames": ("spec", "lanes", "keep_models"), "compiler_options": QUICK}
-        patch.setattr(standalone, "_run", jit.Program(standalone._run.__wrapped__, **options))
+        options = {"static_argnames": ("spec", "layout", "keep_models"), "compiler_options": QUICK}
+        patch.setattr(standalone_models, "_run", jit.Program(standalone_models._run.__wrapped__, **options))
         yield

@@ -14,11 +14,11 @@ import numpy as np
 from fljax import results
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.estimate import Memory, memory_of
-from fljax.engine.execution import Execution, Lanes, neighbours, resolve
+from fljax.engine.estimation import Memory, memory_of
+from fljax.engine.execution import Execution, neighbours, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.lanes import replicate
+from fljax.engine.layout import Layout, replicate
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
@@ -90,7 +90,8 @@ def simulate(
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
         the run.
       execution: how clients and seeds map to devices.
-      on_memory: called with the run's estimated memory (``fljax.engine.estimate``) before anything is computed.
+      on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
+        is computed.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -149,27 +150,22 @@ def run_plans(
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(runs))
     _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
-    lanes = resolve(execution, shapes.sizes)
+    layout = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
-    inputs = replicate(inputs, lanes.devices)
+    inputs = replicate(inputs, layout.devices)
     if execution.clients == "trial":
-        lanes = fastest(spec, neighbours(lanes, shapes.sizes), capacity, inputs, numbers)
+        layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
-    known: list[Memory] = []
-
-    def measured(programs: list[Any]) -> None:
-        known.append(memory_of(programs, inputs.federation, shapes, lanes))
-        if on_memory is not None:
-            on_memory(known[0])
-
-    compile_all(spec, lanes, capacity, inputs, numbers, measured)
-    state = program.start(spec, lanes, inputs, numbers)
+    memory = memory_of(compile_all(spec, layout, capacity, inputs, numbers), inputs, shapes, layout)
+    if on_memory is not None:
+        on_memory(memory)
+    state = program.start(spec, layout, inputs, numbers)
     if initial is not None:
-        state = replicate(_fit(initial, state, seeds), lanes.devices)
+        state = replicate(_fit(initial, state, seeds), layout.devices)
     first = int(np.asarray(state.round).max())
     jax.block_until_ready(state)
     clock.lap("compile")
-    evaluations = [(first, _evaluate(spec, lanes, inputs, state, first))]
+    evaluations = [(first, _evaluate(spec, layout, inputs, state, first))]
     clock.lap("evaluate")
 
     records: list[Info] = []
@@ -178,11 +174,11 @@ def run_plans(
         began = time.perf_counter()
         usual = first + ((done - first) // capacity + 1) * capacity
         count = min(usual, end, *(at for at in evaluate_at if at > done)) - done
-        state, block = program.run_rounds(spec, lanes, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
+        state, block = program.run_rounds(spec, layout, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
         records.append(jax.tree.map(lambda values, count=count: np.asarray(values)[:, :count], block))
         clock.lap("train")
         done += count
-        evaluations.append((done, _evaluate(spec, lanes, inputs, state, done)))
+        evaluations.append((done, _evaluate(spec, layout, inputs, state, done)))
         clock.lap("evaluate")
         seconds = time.perf_counter() - began
         if callbacks:
@@ -193,12 +189,12 @@ def run_plans(
             if any(answers):
                 break
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    course = _Course(first, evaluations, records, state, seconds, known[0].peak)
+    course = _Course(first, evaluations, records, state, seconds, memory.peak)
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = course if len(plans) == 1 else course.of(own)
-        found.append(_result(_Run(*part, lanes, shapes, seeds, reference), mine))
+        found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine))
     return found
 
 
@@ -207,7 +203,7 @@ class _Run(NamedTuple):
 
     spec: Spec
     inputs: Inputs
-    lanes: Lanes
+    layout: Layout
     shapes: Shapes
     seeds: list[int]
     reference: Reference | None
@@ -221,7 +217,7 @@ class _Course(NamedTuple):
     records: list[Info]  # of each block
     state: State
     seconds: dict[str, float]  # by purpose
-    memory: int | None  # estimated bytes of each device
+    memory: int | None  # bytes of each device
 
     def of(self, own: slice) -> _Course:
         """The results of some of the runs."""
@@ -294,8 +290,8 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
 
 
-def _evaluate(spec: Spec, lanes: Lanes, inputs: Inputs, state: State, done: int) -> dict[str, Labelled]:
-    return jax.tree.map(np.asarray, program.evaluate(spec, lanes, inputs, state, jnp.int32(done)))
+def _evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, done: int) -> dict[str, Labelled]:
+    return jax.tree.map(np.asarray, program.evaluate(spec, layout, inputs, state, jnp.int32(done)))
 
 
 def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
@@ -309,14 +305,14 @@ def _result(run: _Run, course: _Course) -> Result:
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
-    for name, number in run.lanes._asdict().items():
+    for name, number in run.layout._asdict().items():
         metrics[f"execution_{name}"] = ((), number)
-    told = {"units": "bytes", "long_name": "estimate, of each device; NaN where there is none"}
+    told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]
     table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
 
-    deployed = DeployedModels((run.spec, run.inputs), state, len(seeds), run.lanes.devices)
+    deployed = DeployedModels((run.spec, run.inputs), state, len(seeds), run.layout.devices)
     infinite = infinite_losses(metrics)
     return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)

@@ -12,11 +12,11 @@ from jaxtyping import Array, PyTree
 
 from fljax import training, trees
 from fljax.engine import jit
-from fljax.engine.execution import Execution, Lanes, Sizes, resolve
+from fljax.engine.execution import Execution, Sizes, resolve, share
 from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.lanes import map_lanes, on_devices, replicate
-from fljax.engine.memory import attempt, made_bytes
+from fljax.engine.layout import Layout, map_lanes, on_devices, replicate
+from fljax.engine.memory import lane_bytes
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -137,33 +137,34 @@ def _references(
     # With epochs, the number of steps depends on the client's size; with steps, it does not.
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
-    # The memory of one client's training matters on accelerators only, and its estimate needs a trace.
-    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs)
+    # What training holds matters on accelerators only, and may need the compiler.
+    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs, enough=share(count * len(runs)))
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
-    lanes = resolve(execution or Execution(), sizes)
-    inputs = replicate(inputs, lanes.devices)
-    found = jax.tree.map(np.asarray, _run(spec, lanes, keep_models, inputs, jnp.asarray(runs, jnp.uint32)))
+    layout = resolve(execution or Execution(), sizes)
+    inputs = replicate(inputs, layout.devices)
+    found = jax.tree.map(np.asarray, _run(spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)))
     starts = range(0, len(runs), len(seeds))
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
 
 
-def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
-    """Peak bytes of training and judging one client, by abstract evaluation."""
+def _lane_bytes(spec: Spec, inputs: Inputs, enough: int) -> int:
+    """Bytes of training and judging one client, as ``fljax.engine.memory.lane_bytes`` measures them."""
 
-    def one(traced: list[Any], by_seed: Any, data: Federation, client: ClientData) -> Any:
+    def chunk(clients: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
         solo: Any = spec.algorithm(traced, by_seed)
         params = solo.task.init(jax.random.key(0))
-        zero = jnp.zeros((), jnp.int32)
-        return _population(solo, data, client, zero[None], params, zero, Lanes(1, 1, 1), keep_models=True)
+        zero, count = jnp.zeros((), jnp.int32), clients.id.shape[0]
+        purpose = jnp.zeros(count, jnp.int32)
+        return _population(solo, data, clients, purpose, params, zero, Layout(count, 1, 1), keep_models=True)
 
     traced, by_seed, data = first_run(spec, inputs)
-    single = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), data.clients)
-    return attempt(made_bytes, jax.make_jaxpr(one)(traced, by_seed, data, single).jaxpr) or 0
+    client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
+    return lane_bytes(chunk, client, traced, by_seed, data, enough=enough)
 
 
-@jit.program(static_argnames=("spec", "lanes", "keep_models"), is_long=lambda static: True)
-def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
-    def one_run(solo: Any, data: Federation, lanes: Lanes, seed: Array) -> Reference:
+@jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)
+def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
+    def one_run(solo: Any, data: Federation, layout: Layout, seed: Array) -> Reference:
         params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))
@@ -171,14 +172,14 @@ def _run(spec: Spec, lanes: Lanes, keep_models: bool, inputs: Inputs, seeds: Arr
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen)
-        found = _population(solo, data, everyone, base, params, seed, lanes, keep_models)
+        found = _population(solo, data, everyone, base, params, seed, layout, keep_models)
         fresh_scores: Any = jax.tree.map(lambda leaf: leaf[seen:], found[:3])
         threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
         if data.unseen is None:
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
-    run = on_devices(lambda inputs, seeds: map_runs(spec, lanes, inputs, seeds, one_run), lanes.devices)
+    run = on_devices(lambda inputs, seeds: map_runs(spec, layout, inputs, seeds, one_run), layout.devices)
     return run(inputs, seeds)
 
 
@@ -197,7 +198,7 @@ def _population(
     purpose: Array,
     params: PyTree,
     seed: Array,
-    lanes: Lanes,
+    layout: Layout,
     keep_models: bool,
 ) -> tuple[Array, Array, Array | None, PyTree | None]:
     """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order."""
@@ -214,4 +215,4 @@ def _population(
         return threshold, loss, accuracy, trained if keep_models else None
 
     cost = jnp.maximum(clients.train.size, 1)
-    return map_lanes(one, (clients, purpose), lanes.clients, lanes.devices, cost, skip=False)
+    return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)

@@ -1,4 +1,4 @@
-"""Memory estimates and error checks before a run; nothing is compiled or computed."""
+"""The memory of a run, and checks for errors before a run; nothing is computed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import jax.numpy as jnp
 
 from fljax import trees
 from fljax.engine import program
-from fljax.engine.execution import Execution, Lanes, resolve
+from fljax.engine.compilation import compile_all
+from fljax.engine.execution import Execution, resolve
 from fljax.engine.keys import seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.memory import attempt, peak_bytes
-from fljax.engine.program import Plan
+from fljax.engine.layout import Layout
+from fljax.engine.memory import made_bytes
+from fljax.engine.program import Inputs, Plan
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.engine.shapes import Shapes, first_run, measure
 from fljax.types import Algorithm, Federation
 
 
 class Memory(NamedTuple):
-    """A run's estimated memory in bytes, on each device.
+    """A run's memory in bytes, on each device. ``peak`` is read from compiled programs, all else from shapes.
 
     Attributes:
       peak: the largest memory of a program of the run (start, rounds, evaluation), including all of the following; None
-        without an estimate, because this release of JAX writes its programs in an unknown form.
+        if XLA does not tell it for this device.
       data: examples and index tables.
       server: the server's state between rounds, of all runs.
       clients: the clients' states between rounds and their last ballots, of all runs.
@@ -53,7 +55,9 @@ def estimate(
     evaluate_every: int | None = None,
     execution: Execution | None = None,
 ) -> Memory:
-    """The memory of ``simulate`` with these arguments; programs are traced, but not compiled or run.
+    """The memory of ``simulate`` with these arguments.
+
+    The programs of the run are compiled for their memory, in about half the time of a real compilation, and not run.
 
     Args:
       algorithm_or_plan: as for ``simulate``.
@@ -72,9 +76,9 @@ def estimate(
     spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
-    lanes = resolve(execution or Execution(), shapes.sizes)
-    traced = list(program.trace_all(spec, lanes, capacity, inputs, jnp.asarray(seeds, jnp.uint32)))
-    return memory_of(traced, inputs.federation, shapes, lanes)
+    layout = resolve(execution or Execution(), shapes.sizes)
+    programs = compile_all(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), quick=True)
+    return memory_of(programs, inputs, shapes, layout)
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
@@ -90,27 +94,21 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> State:
         algorithm = spec.algorithm(traced, by_seed)
         zero = jnp.zeros((), jnp.int32)
-        return one_round(algorithm, data, Lanes(1, 1, 1), initial_state(algorithm, data, zero))[0]
+        return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
 
     jax.eval_shape(begin, *first_run(spec, inputs))
 
 
-def memory_of(traced: Sequence[Any], federation: Federation, shapes: Shapes, lanes: Lanes) -> Memory:
-    """The estimate for the three programs of a run, in the order of ``trace_all``."""
-    state: State = traced[0].out_info
-    peak = attempt(_peak, traced, len(jax.tree.leaves(state)))
-    server = trees.bytes_of(state.server)
-    kept = trees.bytes_of((state.clients, state.ballots))
-    return Memory(peak, trees.bytes_of(federation), server, kept, shapes.model, shapes.sizes.seeds, lanes.devices)
-
-
-def _peak(traced: Sequence[Any], state: int) -> int:
-    """The peak of the program with the largest peak; the state of a run has ``state`` leaves."""
-    start, rounds, evaluation = (each.jaxpr.jaxpr for each in traced)
-    # The state is the only donated argument; only the two numbers of rounds follow it.
-    after = len(rounds.invars) - 2
-    donated = frozenset(range(after - state, after))
-    return max(peak_bytes(start), peak_bytes(rounds, donated), peak_bytes(evaluation))
+def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
+    """The memory of a run with these compiled programs (start, rounds, evaluation)."""
+    runs = shapes.sizes.seeds
+    server, clients = runs * shapes.server, runs * shapes.clients
+    made = [each for each in map(made_bytes, programs) if each is not None]
+    peak = None
+    if programs and len(made) == len(programs):
+        # The state is a result of the first program, and an argument of the others.
+        peak = trees.bytes_of(inputs) + max([made[0], *(server + clients + each for each in made[1:])])
+    return Memory(peak, trees.bytes_of(inputs.federation), server, clients, shapes.model, runs, layout.devices)
 
 
 def size(count: float | None) -> str:
@@ -124,14 +122,14 @@ def size(count: float | None) -> str:
 
 
 def in_words(memory: Memory) -> str:
-    """One line with the peak (or that there is no estimate) and its parts."""
+    """One line with the peak (or that it is unknown) and its parts."""
     each = memory.server // memory.runs // max(memory.model, 1)
     runs = f"{memory.runs} x " if memory.runs > 1 else ""
     models = f" ({runs}{each} model{'s' * (each != 1)} of {size(memory.model)})" if each else ""
     where = f" on each of {memory.devices} devices" if memory.devices > 1 else ""
-    found = "no estimate with this version of JAX" if memory.peak is None else f"about {size(memory.peak)} at once"
+    found = "an unknown amount" if memory.peak is None else size(memory.peak)
     return (
-        f"{found}{where}: server {size(memory.server)}{models}, "
+        f"{found} at once{where}: server {size(memory.server)}{models}, "
         f"clients {size(memory.clients)}, data {size(memory.data)}"
     )
 
@@ -139,7 +137,7 @@ def in_words(memory: Memory) -> str:
 def shortage(memory: Memory) -> str | None:
     """A sentence if a run needs more memory than the machine has (CPU) or the devices have free (accelerators).
 
-    None if there is enough memory, if the available memory is unknown, or if there is no estimate.
+    None if there is enough memory, or if the peak or the available memory is unknown.
     """
     if memory.peak is None:
         return None

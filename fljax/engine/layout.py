@@ -1,14 +1,14 @@
-"""Maps a function of one client over many, on several devices.
+"""A ``Layout`` says how clients and runs map to devices; the functions map over clients in that way.
 
 A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
-another. ``Lanes.clients`` is the number of clients per chunk.
+another. ``Layout.clients`` is the number of clients per chunk.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,24 @@ from jaxtyping import Array, Bool, Int, PyTree
 from fljax import trees
 
 AXIS = "clients"
+
+
+class Layout(NamedTuple):
+    """A resolved ``Execution``.
+
+    Attributes:
+      clients: number of clients side by side on each device in training.
+      seeds: number of runs side by side on each device.
+      evaluation: number of clients side by side on each device while they are polled or evaluated.
+      devices: number of devices.
+      runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
+    """
+
+    clients: int
+    seeds: int
+    evaluation: int
+    devices: int = 1
+    runs_apart: bool = False
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan
-from fljax.engine.simulate import Callback, OnMemory, run_plans
+from fljax.engine.simulation import Callback, OnMemory, run_plans
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
