@@ -6,21 +6,17 @@ They normalise by groups. BatchNorm works in modules of one's own (``task_from_m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Unpack
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax.models import planes
-from fljax.models.augment import named_augmentation
 from fljax.models.checks import check_blocks, check_convolution, check_rate, check_widths
 from fljax.models.layers import Convolution, GroupNorm
-from fljax.models.prepare import checked_dtype
+from fljax.models.network import Common, network, network_task
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
-from fljax.models.task import task_from_module
 from fljax.models.text import bilstm, text_cnn
 from fljax.types import Task
 
@@ -133,79 +129,56 @@ class Cnn(nn.Module):
         return largest
 
 
-def logistic_regression(
-    input_shape: Sequence[int],
-    classes: int,
-    *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-) -> Task:
+@network
+def logistic_regression(input_shape: Sequence[int], classes: int, **common: Unpack[Common]) -> Task:
     """Multinomial logistic regression on the flattened input: 61 x 10 parameters for 60 features and 10 classes.
 
     Args:
       input_shape: shape of one stored example.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
     """
-    return _task(Mlp(classes), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    return network_task(Mlp(classes), input_shape, classes, **common)
 
 
+@network
 def mlp(
     input_shape: Sequence[int],
     classes: int,
     *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
     hidden: Sequence[int] = (64, 30),
     dropout: float = 0.5,
+    **common: Unpack[Common],
 ) -> Task:
     """A multilayer perceptron: 784-64-30-10 for Fashion-MNIST in INCFL and MaxFL.
 
     Args:
       input_shape: shape of one stored example.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       hidden: widths of the hidden layers.
       dropout: dropout rate after the first hidden layer. The papers do not state their rate.
     """
     sizes = check_widths("hidden", hidden), check_rate("dropout", dropout)
-    return _task(Mlp(classes, *sizes), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    return network_task(Mlp(classes, *sizes), input_shape, classes, **common)
 
 
+@network
 def cnn(
     input_shape: Sequence[int],
     classes: int,
     *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
     blocks: Sequence[Sequence[int]] = ((16,), (32,)),
     dense: Sequence[int] = (64,),
     kernel: int = 3,
     padding: str = "SAME",
     groups: int | None = None,
     dropout: float = 0.0,
+    **common: Unpack[Common],
 ) -> Task:
     """A convolutional network with configurable sizes.
 
     Args:
       input_shape: ``(height, width, channels)`` or ``(height, width)`` of one stored example.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
       blocks: channels of the convolutions, block by block; each block ends with a 2 x 2 max-pool.
       dense: widths of the hidden dense layers.
       kernel: height and width of every kernel.
@@ -230,68 +203,39 @@ def cnn(
     if smallest < 1:
         raise ValueError(f"expected an image large enough for {len(blocks)} blocks, got {shape[0]} x {shape[1]}")
     module = Cnn(classes, blocks, check_widths("dense", dense), kernel, padding, groups, check_rate("dropout", dropout))
-    return _task(module, shape, classes, prepare, augment, dtype, compute_dtype)
+    return network_task(module, shape, classes, **common)
 
 
-def cnn_a(
-    input_shape: Sequence[int],
-    classes: int,
-    *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-) -> Task:
+@network
+def cnn_a(input_shape: Sequence[int], classes: int, **common: Unpack[Common]) -> Task:
     """LeNet for 28 x 28 x 1 in IAFL (MNIST, Fashion-MNIST): 6 and 16 kernels of 5 x 5, then 256-120-84-classes.
 
     Args:
       input_shape: ``(28, 28, 1)`` or ``(28, 28)``.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
       ValueError: if the input shape differs; ``cnn`` takes any shape.
     """
-    return _lenet("cnn_a", ((28, 28, 1), (28, 28)), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    return _lenet("cnn_a", ((28, 28, 1), (28, 28)), input_shape, classes, common)
 
 
-def cnn_b(
-    input_shape: Sequence[int],
-    classes: int,
-    *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-) -> Task:
+@network
+def cnn_b(input_shape: Sequence[int], classes: int, **common: Unpack[Common]) -> Task:
     """LeNet for 32 x 32 x 3 in IAFL (SVHN, CIFAR): 6 and 16 kernels of 5 x 5, then 400-120-84-classes.
 
     Args:
       input_shape: ``(32, 32, 3)``.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
       ValueError: if the input shape differs; ``cnn`` takes any shape.
     """
-    return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    return _lenet("cnn_b", ((32, 32, 3),), input_shape, classes, common)
 
 
-def cnn_c(
-    input_shape: Sequence[int],
-    classes: int,
-    *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-) -> Task:
+@network
+def cnn_c(input_shape: Sequence[int], classes: int, **common: Unpack[Common]) -> Task:
     """Four 3 x 3 convolutions with dropout in IP-FL (CIFAR, EMNIST): 32, 64, pool, 64, 64, pool, 128-classes.
 
     The dropout rate is 0.25 before the hidden dense layer and 0.5 after it.
@@ -299,10 +243,6 @@ def cnn_c(
     Args:
       input_shape: ``(32, 32, 3)``, with 3136 inputs to the dense layer, or ``(28, 28, 1)``, with 2304.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
       ValueError: if the input shape differs; ``cnn`` takes any shape.
@@ -312,34 +252,23 @@ def cnn_c(
         raise ValueError(f"expected inputs of shape (32, 32, 3) or (28, 28, 1) for cnn_c, got {shape}")
     pads = ("VALID" if shape[0] == 32 else "SAME", "VALID", "SAME", "SAME")
     module = Cnn(classes, ((32, 64), (64, 64)), (128,), padding=pads, dropout=0.5, flat_dropout=0.25)
-    return _task(module, shape, classes, prepare, augment, dtype, compute_dtype)
+    return network_task(module, shape, classes, **common)
 
 
-def resnet18(
-    input_shape: Sequence[int],
-    classes: int,
-    *,
-    prepare: Callable[[Array], Array] | None = None,
-    augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
-    dtype: Any = jnp.float32,
-    compute_dtype: Any = None,
-) -> Task:
+@network
+def resnet18(input_shape: Sequence[int], classes: int, **common: Unpack[Common]) -> Task:
     """ResNet18 with GroupNorm for CIFAR in IAFL: a 3 x 3 stem, widths 64 to 512, 16 channels per group.
 
     Args:
       input_shape: ``(height, width, channels)`` or ``(height, width)``; for 32 x 32 the average pool covers 4 x 4.
       classes: number of classes.
-      prepare: maps stored examples to model inputs; None: ``uint8`` pixels are divided by 255.
-      augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
-      dtype: dtype of parameters and activations.
-      compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
 
     Raises:
       ValueError: if the input is not an image.
     """
     if len(tuple(input_shape)) not in (2, 3):
         raise ValueError(f"expected an input shape (height, width, channels), got {tuple(input_shape)}")
-    return _task(ResNet18(classes), input_shape, classes, prepare, augment, dtype, compute_dtype)
+    return network_task(ResNet18(classes), input_shape, classes, **common)
 
 
 MODELS: dict[str, Callable[..., Task]] = {
@@ -356,39 +285,14 @@ MODELS: dict[str, Callable[..., Task]] = {
 
 
 def _lenet(
-    name: str, shapes: Any, input_shape: Any, classes: int, prepare: Any, augment: Any, dtype: Any, compute_dtype: Any
+    name: str, shapes: Sequence[Sequence[int]], input_shape: Sequence[int], classes: int, common: Common
 ) -> Task:
     if tuple(input_shape) not in shapes:
         raise ValueError(
             f"expected inputs of shape {shapes[0]} for {name}, got {tuple(input_shape)}; cnn takes any shape"
         )
     module = Cnn(classes, ((6,), (16,)), (120, 84), kernel=5, padding="VALID")
-    return _task(module, input_shape, classes, prepare, augment, dtype, compute_dtype)
-
-
-def _task(
-    module: nn.Module,
-    input_shape: Sequence[int],
-    classes: int,
-    prepare: Any,
-    augment: Any,
-    dtype: Any,
-    compute_dtype: Any,
-) -> Task:
-    return task_from_module(
-        module,
-        jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),
-        classes=classes,
-        prepare=prepare,
-        augment=named_augmentation(augment, input_shape, prepare),
-        head=_in_head,
-        dtype=dtype,
-        compute_dtype=compute_dtype,
-    )
-
-
-def _in_head(path: str) -> bool:
-    return path.startswith("head/")
+    return network_task(module, input_shape, classes, **common)
 
 
 def _flatten(x: Array) -> Array:

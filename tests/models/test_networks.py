@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 
 from fljax import trees
 from fljax.models import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, standardise
+from fljax.models.network import Common, network_task
 from tests.precision import enable_x64
 
 
@@ -231,3 +234,18 @@ def test_paddings_and_dropout_may_differ_by_layer():
     np.testing.assert_allclose(jax.jit(task.logits)(params, x), by_hand(x), rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"expected inputs of shape \(32, 32, 3\) or \(28, 28, 1\) for cnn_c, got"):
         cnn_c((8, 8, 1), 5)
+
+
+def test_options_that_all_networks_have_are_shown_by_each() -> None:
+    shown = {name: dict(inspect.signature(build).parameters) for name, build in MODELS.items() if name in SMALL}
+    common = dict(inspect.signature(network_task).parameters)
+    assert list(Common.__annotations__) == list(common)[3:]
+    for name, parameters in shown.items():
+        assert list(parameters)[:6] == ["input_shape", "classes", *Common.__annotations__]
+        assert {each.kind for each in list(parameters.values())[2:]} == {inspect.Parameter.KEYWORD_ONLY}
+        assert [parameters[each].default for each in Common.__annotations__] == [None, None, jnp.float32, None]
+        assert typing.get_type_hints(MODELS[name]).keys() == {*parameters, "return"}
+        assert all(f"\n  {each}: " in (inspect.getdoc(MODELS[name]) or "") for each in parameters)
+    assert typing.get_type_hints(Common) == {
+        each: typing.get_type_hints(network_task)[each] for each in list(common)[3:]
+    }
