@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fljax import algorithms, data, models, scenarios
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.config import AlgorithmEntry, Clustering, Config
+from fljax.config import AlgorithmEntry, Clustering, Config, builder_arguments
 from fljax.engine import Execution
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
@@ -155,16 +155,17 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
         wrappers = []
         for scenario in (*entry.scenarios, *config.scenarios):
             wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
-            wrappers.append((getattr(wrapper, "build", wrapper), scenario.options))
-    options = dict(entry.options)
+            wrap = getattr(wrapper, "build", wrapper)
+            wrappers.append((wrap, builder_arguments(wrap, scenario.options)))
+    build, options = getattr(found, "build", found), dict(entry.options)
     return AlgorithmSetup(
         label=entry.label,
-        build=getattr(found, "build", found),
+        build=build,
         scenarios=tuple(wrappers),
         local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
         contribution=options.pop("contribution", "standalone_accuracy"),
         clustering=options.pop("clustering", None),
-        options=options,
+        options=builder_arguments(build, options),
     )
 
 
@@ -183,7 +184,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
         offered = counts | ({"seed": seed} if by_seed else {})
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
-            given = arguments_for(source, offered, config.data.dataset_options)
+            given = arguments_for(source, offered, builder_arguments(source, config.data.dataset_options))
             # Placed once, so that the federations of all seeds share one copy on the device.
             datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
             if tell is not None:
@@ -200,7 +201,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
                 valid_fraction=config.data.valid_fraction,
                 test=config.data.test,
                 held_fraction=config.data.held_fraction,
-                **config.data.partition_options,
+                **builder_arguments(partition, config.data.partition_options),
             )
         )
     return data.stack(federations), _task(config, datasets[config.seeds[0]])
@@ -225,4 +226,5 @@ def _task(config: Config, dataset: data.Dataset) -> Task:
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
-    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
+    options = builder_arguments(builder, config.model.options)
+    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client must be polled in every round.
       differentiable: hyper-parameters that rounds are differentiable in (``fljax.rollout``), with the arguments of
-        ``example``.
+        ``example``; a field of a NamedTuple by its dotted name, e.g. ``"tokens.initial"``.
       flat: floats with zero gradient by construction in ``fljax.rollout``: results depend on them only through
         rounding, ranks or discrete choices, or not at all.
     """

@@ -20,6 +20,7 @@ from fljax.config.keys import (
     Sweep,
 )
 from fljax.config.reading import load, parse
+from fljax.config.signatures import builder_arguments
 from fljax.config.sweeping import Grid, load_grid, parse_grid
 from fljax.config.writing import dumps
 
@@ -37,6 +38,7 @@ __all__ = [
     "Scenario",
     "Standalone",
     "Sweep",
+    "builder_arguments",
     "dumps",
     "load",
     "load_grid",
