@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from fljax import algorithms, data, models, scenarios
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.config import AlgorithmEntry, Clustering, Config, builder_arguments
+from fljax.clustering import ByF1
+from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
+from fljax.contributions import Measure
 from fljax.engine import Execution
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
@@ -32,7 +34,7 @@ class AlgorithmSetup(NamedTuple):
       scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
       local: how its clients train.
       contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
-      clustering: where its clusters start; None or the name "random": the algorithm draws them.
+      clustering: how to find the clusters that it starts from; None: the algorithm draws them.
     """
 
     label: str
@@ -40,8 +42,8 @@ class AlgorithmSetup(NamedTuple):
     options: Mapping[str, Any]
     scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
     local: Local
-    contribution: Any = "standalone_accuracy"
-    clustering: Clustering | None = None
+    contribution: Measure | Sequence[float] = Measure()
+    clustering: ByF1 | None = None
 
 
 class Setup(NamedTuple):
@@ -157,15 +159,16 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
             wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
             wrap = getattr(wrapper, "build", wrapper)
             wrappers.append((wrap, builder_arguments(wrap, scenario.options)))
-    build, options = getattr(found, "build", found), dict(entry.options)
+    build, start = getattr(found, "build", found), entry.options.get("clustering")
+    options = algorithm_arguments(build, entry.options)
     return AlgorithmSetup(
         label=entry.label,
         build=build,
         scenarios=tuple(wrappers),
         local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
-        contribution=options.pop("contribution", "standalone_accuracy"),
-        clustering=options.pop("clustering", None),
-        options=builder_arguments(build, options),
+        contribution=options.pop("contribution", Measure()),
+        clustering=None if start is None or start.name == "random" else ByF1(start.rounds, start.features, start.rows),
+        options=options,
     )
 
 

@@ -13,8 +13,11 @@ import pytest
 from jax import Array
 
 from fljax import algorithms, config, engine, experiment
+from fljax.clustering import ByF1
 from fljax.config import ConfigError, parse_grid
-from fljax.setup import resolve_setup
+from fljax.contributions import Measure
+from fljax.setup import AlgorithmSetup, resolve_setup
+from fljax.training import OptimizerSettings
 from tests.test_experiment import BASE
 
 
@@ -106,6 +109,37 @@ def test_floats_of_records_are_traced() -> None:
     assert engine.groups(cells) == [[0, 1], [2]]
     least = ({"exploration": {"least": each, "random_slots": slots}} for each, slots in ((0.1, 1), (0.3, 1), (0.3, 2)))
     assert engine.groups(plans(*least)) == [[0, 1], [2]]
+
+
+def resolved(**options: Any) -> AlgorithmSetup:
+    """What algorithms and experiments see of some options of FedAvg or of IAFL."""
+    name = "iafl" if "contribution" in options else "ipfl" if "clustering" in options else "fedavg"
+    return resolve_setup(config.parse(BASE | {"algorithms": [{"name": name, **options}]})).algorithms[0]
+
+
+def test_forms_of_toml_end_in_the_setup() -> None:
+    assert resolved(server_optimizer="adam").options == {"server_optimizer": "adam"}
+    table = {"name": "sgd", "nesterov": True, "momentum": 0.9}
+    expected = OptimizerSettings("sgd", (("momentum", 0.9), ("nesterov", True)))
+    assert resolved(server_optimizer=table).options == {"server_optimizer": expected}
+    assert resolved().contribution == Measure()
+    assert resolved(contribution="size").contribution == Measure("size")
+    assert resolved(contribution=[1, 2, 3, 4, 5, 6]).contribution == [1, 2, 3, 4, 5, 6]
+    table = {"name": "size", "free_riders": [2], "induced_rate": 0.5}
+    assert resolved(contribution=table).contribution == Measure("size", free_riders=(2,), induced_rate=0.5)
+    assert resolved(clustering="random").clustering is None
+    assert resolved(clustering={"name": "f1", "rounds": 2}).clustering == ByF1(2, 10, "validation")
+
+
+def test_floats_of_the_servers_optimizer_are_traced() -> None:
+    grid = ["algorithms.fedavg.server_optimizer.momentum=0.5,0.9"]
+    raw = BASE | {"algorithms": [{"name": "fedavg", "server_optimizer": {"name": "sgd", "momentum": 0.1}}]}
+    cells = [
+        plan
+        for cell in parse_grid(raw, grid).cells
+        for plan in experiment.check(resolve_setup(cell), rehearsed=False).values()
+    ]
+    assert engine.groups(cells) == [[0, 1]]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from fljax import trees
 from fljax.messages import Report
 from fljax.naming import renamed
 from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import Local, Optimizer, named_optimizer
+from fljax.training import Local, Optimizer, OptimizerSettings, named_optimizer, optimizer_settings
 from fljax.types import (
     Algorithm,
     Available,
@@ -137,8 +137,8 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
 
     Args:
       rate: the server's learning rate.
-      chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a mapping with ``name`` and the
-        optimizer's other arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or
+      chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a name with the optimizer's other
+        arguments, e.g. ``OptimizerSettings("sgd", (("momentum", 0.9),))``, or
         ``learning_rate -> GradientTransformation``.
 
     Raises:
@@ -147,9 +147,9 @@ def server_optimizer(rate: float | Array, chosen: Optimizer) -> ServerOptimizer:
     Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1. Deviation: optax's adam
     corrects the bias of its moments, and starts the second one at 0.
     """
-    options = dict(chosen) if isinstance(chosen, Mapping) else {}
-    name = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
-    transformation = named_optimizer(name, rate, options)
+    chosen = optimizer_settings(chosen)
+    name, options = chosen if isinstance(chosen, OptimizerSettings) else (chosen, ())
+    transformation = named_optimizer(name, rate, dict(options))
 
     def move(model: PyTree, state: PyTree, step: PyTree, present: Bool[Array, " S"]) -> tuple[PyTree, PyTree]:
         gradient = jax.tree.map(lambda move, own: -move.astype(own.dtype), step, model)

@@ -54,6 +54,10 @@ OVERRIDABLE: Mapping[str, Any] = {
 }
 
 
+# Options of algorithms that are tables of a form of their own; ``resolving`` makes values of them.
+SHAPED = ("contribution", "clustering", "server_optimizer")
+
+
 def with_checked_options(config: Config, imports: bool = True) -> Config:
     """Checks names and options against the builders' signatures; returns the config with typed options.
 
@@ -94,8 +98,9 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
-    overridable = {**OVERRIDABLE, "contribution": Any, "clustering": Any}
-    options = _options(path, builder, entry.options, OFFERS["algorithm"], "hyper-parameter", overridable)
+    offer, overridable = OFFERS["algorithm"], {**OVERRIDABLE, **dict.fromkeys(SHAPED, Any)}
+    offer = offer._replace(named=offer.named | set(SHAPED))
+    options = _options(path, builder, entry.options, offer, "hyper-parameter", overridable)
     if "contribution" in options:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "clustering" in options:

@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 
@@ -76,16 +76,3 @@ def annotations_of(builder: Callable[..., Any]) -> dict[str, Any]:
 
     parameters = inspect.signature(builder).parameters.values()
     return {each.name: Any if each.annotation is each.empty else resolved(each.annotation) for each in parameters}
-
-
-def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that were checked, as arguments of the builder: tables of records become NamedTuples."""
-    annotations = annotations_of(builder)
-
-    def argument(name: str, value: Any) -> Any:
-        record = record_of(annotations.get(name))
-        if record is None or not isinstance(value, Mapping):
-            return value
-        return record(**builder_arguments(record, value))
-
-    return {name: argument(name, value) for name, value in options.items()}
