@@ -33,6 +33,14 @@ class _Pretrained(NamedTuple):
     answered: Bool[Array, " N"]
 
 
+class ByF1(NamedTuple):
+    """The settings of ``by_f1``, which explains them."""
+
+    rounds: int = 5
+    features: int = 10
+    rows: str = "validation"
+
+
 def by_f1(
     task: Task,
     local: Local,

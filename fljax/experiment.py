@@ -110,8 +110,8 @@ def _run(
 
         tell("train", label, 0, rounds, "")
         started = entry.clustering
-        if started is not None and started.name != "random":
-            words = f"finding clusters by K-means on {started.name} after {started.rounds} rounds of FedAvg"
+        if started is not None:
+            words = f"finding clusters by K-means on F1 scores after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, rounds, words)
         evaluate_at = decisions if entry is setup.algorithms[0] else ()
         with about_algorithm(label):

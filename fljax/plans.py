@@ -70,7 +70,7 @@ def build_plan(
     asking = [(wrap, given) for wrap, given in wrapping if preparation.asks_for_baseline(wrap, given)]
     if asking:
         by_seed["baseline"] = preparation.baseline(entry.label, asking, baselines)
-    if entry.clustering is not None and entry.clustering.name != "random":
+    if entry.clustering is not None:
         by_seed["clustering"] = preparation.initial_clusters(setup, entry, entry.clustering, trial)
     elif is_required(build, "clustering"):
         fixed["clustering"] = None

@@ -15,7 +15,6 @@ import numpy as np
 
 from fljax import clustering
 from fljax.arguments import argument_of, parameters_of
-from fljax.config import Clustering
 from fljax.folders import Parts
 from fljax.results import Reference
 from fljax.setup import AlgorithmSetup, Setup
@@ -25,7 +24,7 @@ from fljax.types import Federation
 _SPLITS = ("valid", "test")
 
 
-def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: Clustering, trial: bool) -> Any:
+def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF1, trial: bool) -> Any:
     """The initial clusters of all seeds; a ``trial`` trains nothing and returns a placeholder."""
     count = argument_of(entry.build, entry.options, "clusters", None)
     clustering.check(setup.federation, chosen.rows, count)

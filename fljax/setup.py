@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from fljax import algorithms, data, models, scenarios
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
-from fljax.config import AlgorithmEntry, Clustering, Config
+from fljax.clustering import ByF1
+from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
+from fljax.contributions import Measure
 from fljax.engine import Execution
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
@@ -32,7 +34,7 @@ class AlgorithmSetup(NamedTuple):
       scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
       local: how its clients train.
       contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
-      clustering: where its clusters start; None or the name "random": the algorithm draws them.
+      clustering: how to find the clusters that it starts from; None: the algorithm draws them.
     """
 
     label: str
@@ -40,8 +42,8 @@ class AlgorithmSetup(NamedTuple):
     options: Mapping[str, Any]
     scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
     local: Local
-    contribution: Any = "standalone_accuracy"
-    clustering: Clustering | None = None
+    contribution: Measure | Sequence[float] = Measure()
+    clustering: ByF1 | None = None
 
 
 class Setup(NamedTuple):
@@ -155,15 +157,17 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
         wrappers = []
         for scenario in (*entry.scenarios, *config.scenarios):
             wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
-            wrappers.append((getattr(wrapper, "build", wrapper), scenario.options))
-    options = dict(entry.options)
+            wrap = getattr(wrapper, "build", wrapper)
+            wrappers.append((wrap, builder_arguments(wrap, scenario.options)))
+    build, start = getattr(found, "build", found), entry.options.get("clustering")
+    options = algorithm_arguments(build, entry.options)
     return AlgorithmSetup(
         label=entry.label,
-        build=getattr(found, "build", found),
+        build=build,
         scenarios=tuple(wrappers),
         local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
-        contribution=options.pop("contribution", "standalone_accuracy"),
-        clustering=options.pop("clustering", None),
+        contribution=options.pop("contribution", Measure()),
+        clustering=None if start is None or start.name == "random" else ByF1(start.rounds, start.features, start.rows),
         options=options,
     )
 
@@ -183,7 +187,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
         offered = counts | ({"seed": seed} if by_seed else {})
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
-            given = arguments_for(source, offered, config.data.dataset_options)
+            given = arguments_for(source, offered, builder_arguments(source, config.data.dataset_options))
             # Placed once, so that the federations of all seeds share one copy on the device.
             datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
             if tell is not None:
@@ -200,7 +204,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
                 valid_fraction=config.data.valid_fraction,
                 test=config.data.test,
                 held_fraction=config.data.held_fraction,
-                **config.data.partition_options,
+                **builder_arguments(partition, config.data.partition_options),
             )
         )
     return data.stack(federations), _task(config, datasets[config.seeds[0]])
@@ -225,4 +229,5 @@ def _task(config: Config, dataset: data.Dataset) -> Task:
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
-    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **config.model.options)
+    options = builder_arguments(builder, config.model.options)
+    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)

@@ -192,4 +192,4 @@ def test_what_is_wrong_in_a_config_is_said_before_anything_is_trained():
     assert "expected clustering on rows that the server has, got 'mine'" in refused(
         clusters({"name": "f1", "rows": "mine"})
     )
-    assert "since tokens are whole, got 1.5" in refused(lambda raw: raw["algorithms"][1].update(price=1.5))
+    assert "since tokens are whole, got 1.5" in refused(lambda raw: raw["algorithms"][1].update(tokens={"price": 1.5}))

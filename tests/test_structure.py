@@ -105,9 +105,11 @@ def test_imports_run_downward(path):
 
 
 def test_only_the_front_doors_are_given_a_config():
-    """A config is resolved once, in ``setup``; ``preparation`` reads the table of one option."""
+    """A config is resolved once, in ``setup``; its tables are seen nowhere else."""
     readers = {room(path) for path in FILES if "fljax.config.Config" in imports(path)}
     assert readers <= {"config", "setup", "experiment", "cli"}
+    readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
+    assert not readers & {"preparation", "plans", "clustering", "report", "algorithms", "scenarios", "contributions"}
 
 
 def test_nothing_but_the_face_imports_the_face():

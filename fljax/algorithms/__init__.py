@@ -19,6 +19,9 @@ from fljax.algorithms.ifca import ifca as ifca
 from fljax.algorithms.incfl import incfl as incfl
 from fljax.algorithms.ipfl import ipfl as ipfl
 from fljax.algorithms.lg_fedavg import lg_fedavg as lg_fedavg
+from fljax.algorithms.market import Bidding as Bidding
+from fljax.algorithms.market import Exploration as Exploration
+from fljax.algorithms.market import Tokens as Tokens
 from fljax.algorithms.mwfed import mwfed as mwfed
 from fljax.algorithms.perfedavg import perfedavg as perfedavg
 from fljax.algorithms.pfedme import pfedme as pfedme

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,7 +13,14 @@ from fljax import trees
 from fljax.messages import Report
 from fljax.naming import renamed
 from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import Local, Optimizer, bypass_statistics, named_optimizer
+from fljax.training import (
+    Local,
+    Optimizer,
+    OptimizerSettings,
+    bypass_statistics,
+    named_optimizer,
+    optimizer_settings,
+)
 from fljax.types import (
     Algorithm,
     Available,
@@ -61,7 +68,7 @@ class Entry(NamedTuple):
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client must be polled in every round.
       differentiable: hyper-parameters that rounds are differentiable in (``fljax.rollout``), with the arguments of
-        ``example``.
+        ``example``; a field of a NamedTuple by its dotted name, e.g. ``"tokens.initial"``.
       flat: floats with zero gradient by construction in ``fljax.rollout``: results depend on them only through
         rounding, ranks or discrete choices, or not at all.
     """
@@ -137,8 +144,8 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
 
     Args:
       rate: the server's learning rate.
-      chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a mapping with ``name`` and the
-        optimizer's other arguments, e.g. ``{"name": "sgd", "momentum": 0.9}``, or
+      chosen: the name of an optax optimizer ("sgd": ``model + rate * step``), a name with the optimizer's other
+        arguments, e.g. ``OptimizerSettings("sgd", (("momentum", 0.9),))``, or
         ``learning_rate -> GradientTransformation``.
       task: its statistics move by ``step`` itself, whatever the rate and the optimizer. None: there are none.
 
@@ -148,9 +155,9 @@ def server_optimizer(rate: float | Array, chosen: Optimizer, task: Task | None =
     Source: Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 1. Deviation: optax's adam
     corrects the bias of its moments, and starts the second one at 0.
     """
-    options = dict(chosen) if isinstance(chosen, Mapping) else {}
-    name = options.pop("name", "sgd") if isinstance(chosen, Mapping) else chosen
-    transformation = named_optimizer(name, rate, options)
+    chosen = optimizer_settings(chosen)
+    name, options = chosen if isinstance(chosen, OptimizerSettings) else (chosen, ())
+    transformation = named_optimizer(name, rate, dict(options))
     if task is not None:
         transformation = bypass_statistics(task, transformation)
 

@@ -50,8 +50,8 @@ def fedavg(
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``a_k``: "size" is the client's number of training samples, "uniform" is 1.
       server_lr: server learning rate eta_g.
-      server_optimizer: the name of an optax optimizer, e.g. ``"adam"`` (FedAdam), or a mapping with ``name`` and
-        options, e.g. ``{"name": "sgd", "momentum": 0.9}`` (FedAvgM); its gradient is the negated mean update.
+      server_optimizer: the name of an optax optimizer, e.g. ``"adam"`` (FedAdam), or with its options, e.g.
+        ``training.OptimizerSettings("sgd", (("momentum", 0.9),))`` (FedAvgM); its gradient is the negated mean update.
 
     Returns:
       The algorithm. Info: ``weight`` [row], normalised.

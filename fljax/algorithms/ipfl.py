@@ -2,16 +2,17 @@
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithms 1 and 2, equations (7)-(13)
 and appendix H. Deviations: thresholds, the decay of exploration and equations (11)-(13) are not in the printed text;
-they are reconstructed from its prose and from the shapes in the authors' code. ``code_mode`` follows that code instead:
-bids for the single most accurate model, a fixed number of random slots, empty clusters filled in every round,
-participation ranked over all clients, and final importance weights computed on TEST rows. The code's plain mistakes
-(it charges one member only, forgets the best accuracy, sorts in the wrong order) and its later refunds in steps are
-not reproduced.
+they are reconstructed from its prose and from the shapes in the authors' code. That code differs from the paper:
+``configs/ipfl/authors_fmnist.toml`` follows it, with bids for the single most accurate model, a fixed number of random
+slots, empty clusters filled in every round, participation ranked over all clients, and final importance weights
+computed on TEST rows. The code's plain mistakes (it charges one member only, forgets the best accuracy, sorts in the
+wrong order) and its later refunds in steps are not reproduced.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -23,7 +24,8 @@ from fljax import aggregators, training, trees
 from fljax.algorithms import market
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
 from fljax.algorithms.common import Entry, check_positive, check_share
-from fljax.algorithms.market import Bidding, Books, Clustering, Exploring, Trade
+from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
+from fljax.arguments import with_old_names
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
@@ -50,16 +52,32 @@ _BIDS, _CHOICE, _SETTLEMENT = 0, 1, 2
 # Whole tokens are int32.
 MOST_TOKENS = 2**31 - 1
 
-# The options of the authors' first-generation code that differ from the paper or are not in it.
-CODE_MODE: dict[str, Any] = {
-    "bid": "argmax",
-    "random_slots": 1,
-    "fill_empty": None,
-    "ranked": "all",
+_AUTHORS_CODE: Mapping[str, Any] = {
+    "bidding.rule": "argmax",
+    "exploration.random_slots": 1,
+    "bidding.fill_empty": "always",
+    "tokens.ranked": "all",
     "importance_split": "test",
+}
+# Where the values of old parameters are now; the last one replaces those before it.
+_OLD_NAMES: Mapping[str, str | Callable[[Any], Mapping[str, Any]]] = {
+    "initial_tokens": "tokens.initial",
+    "price": "tokens.price",
+    "integer_tokens": "tokens.whole",
+    "most_utility": "tokens.most_utility",
+    "most_reimbursed": "tokens.most_reimbursed",
+    "ranked": "tokens.ranked",
+    "bid": "bidding.rule",
+    "least_importance": "bidding.least_importance",
+    "fill_empty": lambda rounds: {"bidding.fill_empty": "always" if rounds is None else rounds},
+    "exploration": "exploration.initial",
+    "least_exploration": "exploration.least",
+    "random_slots": "exploration.random_slots",
+    "code_mode": lambda on: _AUTHORS_CODE if on else {},
 }
 
 
+@with_old_names(_OLD_NAMES)
 def ipfl(
     task: Task,
     local: Local,
@@ -67,23 +85,13 @@ def ipfl(
     clusters: int = 2,
     clients_per_cluster: int = 5,
     clustering: Clustering | None = None,
-    bid: Literal["threshold", "argmax", "random"] = "threshold",
-    least_importance: float | None = None,
-    initial_tokens: float = 500.0,
-    price: int | float = 1,
-    integer_tokens: bool = True,
-    most_utility: float = 1.0,
-    most_reimbursed: float = 1.0,
-    ranked: Literal["members", "all"] = "members",
-    exploration: float = 0.9,
-    least_exploration: float = 0.2,
-    random_slots: int | None = None,
-    fill_empty: int | None = 10,
+    tokens: Tokens = Tokens(),
+    bidding: Bidding = Bidding(),
+    exploration: Exploration = Exploration(),
     profile_on: str = "validation",
     normalised: bool = True,
     importance_split: Literal["valid", "test"] = "valid",
     server_lr: float = 1.0,
-    code_mode: bool = False,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
@@ -100,31 +108,15 @@ def ipfl(
       clients_per_cluster: K slots of each cluster in a round.
       clustering: members and models to start from (``fljax.clustering``); None: all cluster models are equal, and the
         members of round 0 are drawn from all clients.
-      bid: the clusters that a client bids for. "threshold": those with an importance weight of at least
-        ``least_importance``; "argmax": the most accurate one; "random": a random one, the paper's ablation without
-        incentive.
-      least_importance: the least importance weight of rule "threshold"; None: 1 / C.
-      initial_tokens: tokens of every client before round 0. Whole tokens are int32, and so is the sum of all clients'
-        tokens.
-      price: tokens that a client pays to train a cluster's model for one round; a whole number for whole tokens. Ties
-        in bids, selection and rewards are broken at random in every round.
-      integer_tokens: whether tokens are whole; see ``settle_tokens`` for this and the next three.
-      most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
-      most_reimbursed: T_max, the largest share of a pool that is refunded.
-      ranked: which clients share the part of a pool that is paid by participation.
-      exploration: initial share of random slots in a cluster, before any client was selected for it.
-      least_exploration: lower bound of that share.
-      random_slots: a fixed number of random slots; None: the share falls from ``exploration``.
-      fill_empty: number of first rounds in which a cluster without bids is filled at random (with clients that can
-        pay); later its model stays as it is. None: always; 0: never. In round 0 all clusters are filled at random.
+      tokens: what clients pay and are paid.
+      bidding: the clusters that a client bids for, and what happens to clusters without bids.
+      exploration: how many slots are filled at random.
       profile_on: the server's rows for contributions: "validation" (``held_fraction`` above 0), another name in
         ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
         which leaks test data.
       server_lr: server learning rate. Contributions are computed for a step of 1, with gradients at the new model.
-      code_mode: whether to follow the authors' code in place of ``bid``, ``random_slots``, ``fill_empty``, ``ranked``
-        and ``importance_split``.
 
     Returns:
       The algorithm. Seen and unseen clients use a personalised model, which needs no training. Clients without
@@ -137,25 +129,17 @@ def ipfl(
       ValueError: if a name is not valid, a number is out of range or the task has no score; in a run, if the server
         has no rows for the profiler.
     """
-    if code_mode:
-        bid, random_slots = CODE_MODE["bid"], CODE_MODE["random_slots"]
-        fill_empty, ranked, importance_split = (CODE_MODE[key] for key in ("fill_empty", "ranked", "importance_split"))
     training.check_score(task, "ipfl")
-    _check(bid, importance_split, random_slots, clients_per_cluster)
-    for name, value in {"exploration": exploration, "least_exploration": least_exploration}.items():
-        check_share(name, value)
-    for name, value in {"most_utility": most_utility, "clients_per_cluster": clients_per_cluster}.items():
-        check_positive(name, value)
-    check_share("most_reimbursed", most_reimbursed)
-    _check_tokens(price, initial_tokens, integer_tokens)
+    check_positive("clients_per_cluster", clients_per_cluster)
+    _check_tokens(tokens)
+    _check_bidding(bidding)
+    _check_exploration(exploration, clients_per_cluster)
+    _check_name("importance_split", importance_split, ("valid", "test"))
     count = check_clusters(clusters)
-    trade = Trade(price, integer_tokens, most_utility, most_reimbursed, ranked)
-    bidding = Bidding(bid, least_importance, fill_empty)
-    exploring = Exploring(clients_per_cluster, random_slots, exploration, least_exploration)
     start = None if clustering is None else clustering.member[:, None] == jnp.arange(count)[None, :]
 
     def init_server(key: Key[Array, ""], census: Census) -> IpflServer:
-        books = market.new_books(census.train, count, initial_tokens, integer_tokens)
+        books = market.new_books(census.train, count, tokens)
         if clustering is None:
             return IpflServer(initial_models(task, key, count, alike=True), books)
         return IpflServer(clustering.models, books)
@@ -169,9 +153,9 @@ def ipfl(
     ) -> tuple[IpflServer, Cohort, Info]:
         able = available.mask()
         bid_key, choice_key, settle_key = (jax.random.fold_in(key, use) for use in (_BIDS, _CHOICE, _SETTLEMENT))
-        books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, trade)
-        bids, open_to_all = market.place_bids(bid_key, round, books, ballots.bid, able, bidding, trade.price, start)
-        cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploring)
+        books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, tokens)
+        bids, open_to_all = market.place_bids(bid_key, round, books, ballots.bid, able, bidding, tokens.price, start)
+        cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploration, clients_per_cluster)
         info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
         return server._replace(books=books), cohort, {**info, **settled, **explored}
@@ -218,27 +202,40 @@ def ipfl(
     )
 
 
-def _check(bid: str, importance_split: str, random_slots: int | None, slots: int) -> None:
-    for name, value, valid in (
-        ("bid", bid, ("threshold", "argmax", "random")),
-        ("importance_split", importance_split, ("valid", "test")),
-    ):
-        if value not in valid:
-            raise ValueError(f"expected {name} to be valid, got {value!r}; valid names are {', '.join(valid)}")
-    if random_slots is not None and not 0 <= random_slots <= slots:
-        raise ValueError(f"expected random_slots to be from 0 to {slots}, got {random_slots}")
+def _check_name(name: str, value: object, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"expected {name} to be valid, got {value!r}; valid names are {', '.join(valid)}")
 
 
-def _check_tokens(price: float | Array, initial_tokens: float | Array, whole: bool) -> None:
-    """Raises a ValueError if a number is not an amount of tokens; traced values are not checked."""
-    for name, value, least in (("price", price, "above 0"), ("initial_tokens", initial_tokens, "of at least 0")):
+def _check_bidding(bidding: Bidding) -> None:
+    _check_name("bidding.rule", bidding.rule, ("threshold", "argmax", "random"))
+    rounds = bidding.fill_empty
+    if rounds != "always" and not isinstance(rounds, int):
+        raise ValueError(f"expected bidding.fill_empty to be 'always' or a number of rounds, got {rounds!r}")
+
+
+def _check_exploration(exploration: Exploration, slots: int) -> None:
+    check_share("exploration.initial", exploration.initial)
+    check_share("exploration.least", exploration.least)
+    fixed = exploration.random_slots
+    if fixed is not None and not 0 <= fixed <= slots:
+        raise ValueError(f"expected exploration.random_slots to be from 0 to {slots}, got {fixed}")
+
+
+def _check_tokens(tokens: Tokens) -> None:
+    """Raises a ValueError if a number is out of range or no amount of tokens; traced values are not checked."""
+    _check_name("tokens.ranked", tokens.ranked, ("members", "all"))
+    check_positive("tokens.most_utility", tokens.most_utility)
+    check_share("tokens.most_reimbursed", tokens.most_reimbursed)
+    amounts = ("tokens.price", tokens.price, "above 0"), ("tokens.initial", tokens.initial, "of at least 0")
+    for name, value, least in amounts:
         if not isinstance(value, int | float | np.number):
             continue
-        if not 0 <= value < math.inf or (value == 0 and name == "price"):
+        if not 0 <= value < math.inf or (value == 0 and least == "above 0"):
             raise ValueError(f"expected {name} {least}, got {value}")
-        if whole and value != int(value):
+        if tokens.whole and value != int(value):
             raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {value}")
-        if whole and value > MOST_TOKENS:
+        if tokens.whole and value > MOST_TOKENS:
             raise ValueError(f"expected {name} of at most {MOST_TOKENS}, since tokens are whole, got {value}")
 
 
@@ -246,7 +243,13 @@ ENTRY = Entry(
     ipfl,
     "clients bid tokens for cluster models and are paid by contribution (IP-FL)",
     REFERENCE,
-    {"clients_per_cluster": 3, "initial_tokens": 40.0},
+    {"clients_per_cluster": 3, "tokens": Tokens(initial=40.0)},
     differentiable=("server_lr",),
-    flat=("initial_tokens", "most_utility", "most_reimbursed", "exploration", "least_exploration"),
+    flat=(
+        "tokens.initial",
+        "tokens.most_utility",
+        "tokens.most_reimbursed",
+        "exploration.initial",
+        "exploration.least",
+    ),
 )

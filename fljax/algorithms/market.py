@@ -46,52 +46,78 @@ class Books(NamedTuple):
     eligible: Bool[Array, " N"]
 
 
-class Trade(NamedTuple):
-    """The rules of the token manager; see ``ipfl`` for what the fields mean."""
+class Tokens(NamedTuple):
+    """The token manager: what clients are given, what training costs them, and how pools are paid out.
 
-    price: int | float | Array
-    integer: bool
-    most_utility: float | Array
-    most_reimbursed: float | Array
-    ranked: Literal["members", "all"]
+    Attributes:
+      initial: tokens of every client before round 0. Whole tokens are int32, and so is the sum of all clients' tokens.
+      price: tokens that a client pays to train a cluster's model for one round; a whole number for whole tokens. Ties
+        in bids, selection and rewards are broken at random in every round.
+      whole: whether tokens are whole; see ``settle_tokens`` for this and the next three.
+      most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
+      most_reimbursed: T_max, the largest share of a pool that is refunded.
+      ranked: which clients share the part of a pool that is paid by participation.
+    """
+
+    initial: float | Array = 500.0
+    price: int | float | Array = 1
+    whole: bool = True
+    most_utility: float | Array = 1.0
+    most_reimbursed: float | Array = 1.0
+    ranked: Literal["members", "all"] = "members"
 
 
 class Bidding(NamedTuple):
-    """How clients bid; see ``ipfl``."""
+    """How clients bid for clusters.
 
-    rule: Literal["threshold", "argmax", "random"]
-    least_importance: float | Array | None
-    fill_empty: int | None
+    Attributes:
+      rule: the clusters that a client bids for. "threshold": those with an importance weight of at least
+        ``least_importance``; "argmax": the most accurate one; "random": a random one, the paper's ablation without
+        incentive.
+      least_importance: the least importance weight of rule "threshold"; None: 1 / C.
+      fill_empty: number of first rounds in which a cluster without bids is filled at random (with clients that can
+        pay); later its model stays as it is. "always": in every round; 0: never. In round 0 all clusters are filled at
+        random.
+    """
+
+    rule: Literal["threshold", "argmax", "random"] = "threshold"
+    least_importance: float | Array | None = None
+    fill_empty: int | Literal["always"] = 10
 
 
-class Exploring(NamedTuple):
-    """How the scheduler explores; see ``ipfl``."""
+class Exploration(NamedTuple):
+    """How many slots of a cluster the scheduler fills with random bidders.
 
-    slots: int
-    random_slots: int | None
-    initial: float | Array
-    least: float | Array
+    Attributes:
+      initial: their share before any client was selected for the cluster; it falls with participation.
+      least: lower bound of that share.
+      random_slots: their fixed number, in place of a share that falls; None: the share.
+    """
+
+    initial: float | Array = 0.9
+    least: float | Array = 0.2
+    random_slots: int | None = None
 
 
-def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, integer: bool) -> Books:
+def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
     """The books before round 0: the same number of tokens for every client, empty pools.
 
     Raises:
       ValueError: if the sum of all whole tokens does not fit their dtype. A traced number of tokens is reduced to the
         largest that fits.
     """
-    population, real = sizes.shape[0], jnp.result_type(float)
-    kind = jnp.int32 if integer else real
-    if integer:
+    population, real, initial = sizes.shape[0], jnp.result_type(float), tokens.initial
+    kind = jnp.int32 if tokens.whole else real
+    if tokens.whole:
         most = jnp.iinfo(kind).max // max(population, 1)
-        if isinstance(tokens, int | float | np.number) and tokens > most:
+        if isinstance(initial, int | float | np.number) and initial > most:
             raise ValueError(
-                f"expected at most {most} initial_tokens for each of {population} clients, whose sum {jnp.dtype(kind)} "
-                f"holds, got {tokens}"
+                f"expected tokens.initial of at most {most} for each of {population} clients, whose sum "
+                f"{jnp.dtype(kind)} holds, got {initial}"
             )
-        tokens = whole_in(tokens, most, kind)
+        initial = whole_in(initial, most, kind)
     return Books(
-        tokens=jnp.broadcast_to(jnp.asarray(tokens, kind), (population,)),
+        tokens=jnp.broadcast_to(jnp.asarray(initial, kind), (population,)),
         pools=jnp.zeros(clusters, kind),
         best=jnp.zeros(clusters, real),
         contribution=jnp.zeros((population, clusters), real),
@@ -102,7 +128,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: float | Array, int
 
 
 def settle(
-    key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], trade: Trade
+    key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], tokens: Tokens
 ) -> tuple[Books, Info]:
     """Token manager: settles the last round by the accuracies that its members now report for the new models.
 
@@ -111,7 +137,7 @@ def settle(
       books: the books before settlement.
       accuracy: ``[N, C]``, accuracy of the new models on each client's validation rows.
       available: ``[N]``, the clients polled in this round; accuracies of other clients are not used.
-      trade: the rules.
+      tokens: prices and rewards.
 
     Returns:
       The books without members to settle, and Info of the PREVIOUS round: ``utility`` [cluster], ``paid``,
@@ -129,15 +155,15 @@ def settle(
         books.contribution,
         books.participation,
         mean,
-        price=trade.price,
-        integer=trade.integer,
-        most_utility=trade.most_utility,
-        most_reimbursed=trade.most_reimbursed,
-        ranked=trade.ranked,
+        price=tokens.price,
+        integer=tokens.whole,
+        most_utility=tokens.most_utility,
+        most_reimbursed=tokens.most_reimbursed,
+        ranked=tokens.ranked,
         key=key,
     )
     flows = {name: jnp.sum(getattr(ledger, name), axis=1) for name in ("paid", "reimbursed", "rewarded")}
-    utility = aggregators.cluster_utility(mean, books.best, most=trade.most_utility)
+    utility = aggregators.cluster_utility(mean, books.best, most=tokens.most_utility)
     settled = books._replace(
         tokens=ledger.tokens, pools=ledger.pools, best=ledger.best, members=jnp.zeros_like(books.members)
     )
@@ -158,8 +184,8 @@ def place_bids(
 
     ``bid`` is the reported worth of each cluster's model to the client; an honest client reports the model's accuracy.
     In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
-    without bidders are filled at random during the first ``fill_empty`` rounds (None: always), with clients that can
-    pay.
+    without bidders are filled at random during the first ``fill_empty`` rounds ("always": in all), with clients that
+    can pay.
     """
     drawn = jax.random.uniform(key, bid.shape)
     tie_key = jax.random.fold_in(key, 0)
@@ -177,7 +203,7 @@ def place_bids(
         )
     first = round == 0
     bids = bids & available[:, None] & ~first
-    early = True if bidding.fill_empty is None else round < bidding.fill_empty
+    early = True if bidding.fill_empty == "always" else round < bidding.fill_empty
     open_to_all = ~jnp.any(bids, axis=0) & (first | early)
     pool = open_to_all[None, :] & available[:, None]
     if start is not None:
@@ -188,21 +214,26 @@ def place_bids(
 
 
 def choose(
-    key: Key[Array, ""], books: Books, bids: Bool[Array, "N C"], at_random: Bool[Array, " C"], exploring: Exploring
+    key: Key[Array, ""],
+    books: Books,
+    bids: Bool[Array, "N C"],
+    at_random: Bool[Array, " C"],
+    exploration: Exploration,
+    slots: int,
 ) -> tuple[Cohort, Info]:
-    """Scheduler: K rows for each cluster, one for each client that trains its model.
+    """Scheduler: K = ``slots`` rows for each cluster, one for each client that trains its model.
 
     Returns:
       The cohort of C K rows, with the cluster as slot, and Info: ``exploration`` [cluster], the share of random slots.
     """
-    if exploring.random_slots is None:
+    if exploration.random_slots is None:
         share = aggregators.exploration_share(
-            books.participation, eligible=books.eligible, initial=exploring.initial, least=exploring.least
+            books.participation, eligible=books.eligible, initial=exploration.initial, least=exploration.least
         )
     else:
-        share = jnp.full(bids.shape[1], exploring.random_slots / exploring.slots, jnp.result_type(float))
+        share = jnp.full(bids.shape[1], exploration.random_slots / slots, jnp.result_type(float))
     share = jnp.where(at_random, 1, share).astype(books.best.dtype)
-    plan = aggregators.schedule(key, bids, books.contribution, books.participation, share, slots=exploring.slots)
+    plan = aggregators.schedule(key, bids, books.contribution, books.participation, share, slots=slots)
     slot = jnp.broadcast_to(jnp.arange(bids.shape[1], dtype=jnp.int32)[:, None], plan.id.shape)
     cohort = Cohort(plan.id.reshape(-1), slot.reshape(-1), plan.present.reshape(-1))
     return cohort, along("cluster", exploration=share)

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -44,6 +45,8 @@ _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__n
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code; ``arguments`` defaults to the process's arguments."""
+    # Old names of options in configs; Python shows no such warning of a library by itself.
+    warnings.filterwarnings("default", ".*the old name goes with the next version", DeprecationWarning)
     raise SystemExit(_main(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -20,6 +20,7 @@ from fljax.config.keys import (
     Sweep,
 )
 from fljax.config.reading import load, parse
+from fljax.config.resolving import algorithm_arguments, builder_arguments
 from fljax.config.sweeping import Grid, load_grid, parse_grid
 from fljax.config.writing import dumps
 
@@ -37,6 +38,8 @@ __all__ = [
     "Scenario",
     "Standalone",
     "Sweep",
+    "algorithm_arguments",
+    "builder_arguments",
     "dumps",
     "load",
     "load_grid",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.arguments import FACTS, OFFERS, Offer
+from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
 from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.keys import AlgorithmEntry, Clustering, Config, Contribution, Count, Local, Scenario
+from fljax.config.signatures import annotations_of, plain_type, record_of
 from fljax.naming import resolve, unknown
 
 
@@ -53,6 +52,10 @@ OVERRIDABLE: Mapping[str, Any] = {
     "learning_rate": float,
     "batch_size": Count,
 }
+
+
+# Options of algorithms that are tables of a form of their own; ``resolving`` makes values of them.
+SHAPED = ("contribution", "clustering", "server_optimizer")
 
 
 def with_checked_options(config: Config, imports: bool = True) -> Config:
@@ -95,8 +98,9 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
-    overridable = {**OVERRIDABLE, "contribution": Any, "clustering": Any}
-    options = _options(path, builder, entry.options, OFFERS["algorithm"], "hyper-parameter", overridable)
+    offer, overridable = OFFERS["algorithm"], {**OVERRIDABLE, **dict.fromkeys(SHAPED, Any)}
+    offer = offer._replace(named=offer.named | set(SHAPED))
+    options = _options(path, builder, entry.options, offer, "hyper-parameter", overridable)
     if "contribution" in options:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "clustering" in options:
@@ -211,10 +215,15 @@ def _options(
     kind: str = "option",
     overridable: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The given options, checked against the builder's signature."""
+    """The given options, checked against the builder's signature; those that are records, against their fields."""
+    try:
+        given = with_current_names(builder, given, table=path)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
     fields: dict[str, Any] = {}
+    records: dict[str, type[tuple[Any, ...]]] = {}
     extra: Literal["allow", "forbid"] = "forbid"
-    annotations = _annotations(builder)
+    annotations = annotations_of(builder)
     for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
         name, default = parameter.name, parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -229,7 +238,9 @@ def _options(
         elif name in offer.named:
             continue
         else:
-            annotation = _plain_type(annotations[name])
+            annotation, record = plain_type(annotations[name]), record_of(annotations[name])
+            if record is not None:
+                records[name] = record
         # The alias prevents parameters such as "copy" from shadowing pydantic's own attributes.
         required = default is parameter.empty
         fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
@@ -239,51 +250,8 @@ def _options(
     except pydantic.ValidationError as error:
         names = [field[1].alias for field in fields.values()]
         raise ConfigError(option_sentence(error, path, kind, names)) from None
-    return options.model_dump(by_alias=True, exclude_unset=True)
-
-
-def _plain_type(annotation: Any) -> Any:
-    """The annotation if TOML has such values (numbers, text, booleans, literals, lists, their unions), else Any."""
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    plain, foreign = [], False
-    for part in typing.get_args(annotation) if union else (annotation,):
-        if part in (None, type(None), float, int, str, bool) or typing.get_origin(part) in (Literal, Sequence):
-            plain.append(part)
-        elif not _has_no_value_in_toml(part):
-            foreign = True  # such as a mapping: its values cannot be checked here
-    if foreign or all(part in (None, type(None)) for part in plain):
-        return Any
-    return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
-
-
-def _has_no_value_in_toml(annotation: Any) -> bool:
-    """Whether a type is that of arrays (a number that may be traced) or of functions, which only Python can give."""
-    import jax  # imported here for the same reason as in ``registries``
-    from jaxtyping import AbstractArray
-
-    if collections.abc.Callable in (annotation, typing.get_origin(annotation)):
-        return True
-    return isinstance(annotation, type) and issubclass(annotation, jax.Array | AbstractArray)
-
-
-# Names that modules often import only for type checkers, and that do not exist in the modules at run time.
-_ARRAYS = ("Array", "Bool", "Float", "Inexact", "Int", "Integer", "Num", "Real", "Shaped")
-
-
-def _annotations(builder: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a builder's parameters; Any for an annotation that cannot be resolved."""
-    import jaxtyping
-
-    function = inspect.unwrap(getattr(builder, "func", builder))
-    usual = {**vars(typing), **vars(collections.abc), **{name: getattr(jaxtyping, name) for name in _ARRAYS}}
-    names = {**usual, **getattr(function, "__globals__", {})}
-
-    def resolved(annotation: Any) -> Any:
-        holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
-        try:
-            return typing.get_type_hints(holder, names)["annotation"]
-        except Exception:  # a user's annotation may raise anything
-            return Any
-
-    parameters = inspect.signature(builder).parameters.values()
-    return {each.name: Any if each.annotation is each.empty else resolved(each.annotation) for each in parameters}
+    found = options.model_dump(by_alias=True, exclude_unset=True)
+    for name, record in records.items():
+        if isinstance(found.get(name), Mapping):
+            found[name] = _options(f"{path}.{name}", record, found[name], Offer(), "key")
+    return found

@@ -23,8 +23,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         options = fields.pop("options") if isinstance(value, Named) else {}
-        plain = {key: _plain(each) for key, each in {**fields, **options}.items()}
-        return {key: each for key, each in plain.items() if each is not None and each != {}}
+        plain = {key: _plain(each) for key, each in fields.items()}
+        own = {key: each for key, each in plain.items() if each != {}}
+        return {key: each for key, each in {**own, **_plain(options)}.items() if each is not None}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if each is not None}
     if isinstance(value, list | tuple):

@@ -7,6 +7,7 @@ computes Shapley values of any game over coalitions of clients, exact or sampled
 """
 
 from fljax.contributions.measures import CONTRIBUTIONS as CONTRIBUTIONS
+from fljax.contributions.measures import Measure as Measure
 from fljax.contributions.measures import contribution_at as contribution_at
 from fljax.contributions.measures import data_size as data_size
 from fljax.contributions.measures import free_riders as free_riders

@@ -15,8 +15,9 @@ Source: Wu et al., "Incentive-aware federated learning with training-time model 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -135,16 +136,35 @@ def contribution_at(
     return jnp.broadcast_to(found, contribution.shape[:-1])
 
 
-def measure(
-    chosen: str | Mapping[str, Any] | Sequence[float], facts: Mapping[str, Any]
-) -> Float[np.ndarray, "seeds N"]:
-    """The contributions that a config selects, for all seeds.
+class Measure(NamedTuple):
+    """A measure by name, and the free riders among the clients.
+
+    Attributes:
+      name: in ``CONTRIBUTIONS``, or ``"module:function"``.
+      options: further arguments of the measure, by name.
+      free_riders: their ids, from 0.
+      level: what each of them contributes, unless ``induced_rate`` is given.
+      induced_rate: their share of all updates; they contribute the result of ``contribution_at``, with ``kappa`` and
+        ``ceiling``.
+      kappa: see ``contribution_at``, as for ``ceiling``.
+      ceiling: a number or "max".
+    """
+
+    name: str = "standalone_accuracy"
+    options: Mapping[str, Any] = {}
+    free_riders: tuple[int, ...] = ()
+    level: float = 0.0
+    induced_rate: float | None = None
+    kappa: float = 0.0
+    ceiling: float | Literal["max"] = "max"
+
+
+def measure(chosen: str | Measure | Sequence[float], facts: Mapping[str, Any]) -> Float[np.ndarray, "seeds N"]:
+    """The contributions that were chosen, for all seeds.
 
     Args:
-      chosen: a name in ``CONTRIBUTIONS`` or ``"module:function"``; N numbers by id; or a table with ``name`` (default:
-        "standalone_accuracy") and ``free_riders`` (ids). Free riders contribute ``level`` (default: 0), or the result
-        of ``contribution_at`` if ``induced_rate`` is given (with ``kappa`` and ``ceiling``). Other keys of the table
-        are passed to the measure.
+      chosen: a ``Measure``, its name alone, or N numbers by id. (A mapping of what a ``Measure`` has works in
+        this version, with a DeprecationWarning.)
       facts: all inputs that a measure may request; arrays are ``[seeds, N]``. ``standalone_accuracy`` is absent if the
         task has no score.
 
@@ -152,28 +172,43 @@ def measure(
       ValueError: if the measure is unknown, requests an unknown fact, or returns an array of another shape.
     """
     seeds, population = np.shape(facts["size"])
-    table: dict[str, Any] = dict(chosen) if isinstance(chosen, Mapping) else {}
-    ids, level, rate = table.pop("free_riders", ()), table.pop("level", 0.0), table.pop("induced_rate", None)
-    at: dict[str, Any] = {key: table.pop(key) for key in ("kappa", "ceiling") if key in table}
-    if isinstance(chosen, str | Mapping):
-        name = chosen if isinstance(chosen, str) else table.pop("name", "standalone_accuracy")
+    chosen = _measure_of(chosen)
+    name, ids = "list", ()
+    if isinstance(chosen, Measure):
+        name, ids = chosen.name, chosen.free_riders
         function = resolve(name, CONTRIBUTIONS, "contribution")
         asked = parameters_of(function)
-        lacking = [each for each in FACTS if each in asked and each not in facts and each not in table]
+        lacking = [each for each in FACTS if each in asked and each not in facts and each not in chosen.options]
         if lacking:
             raise ValueError(
                 f"expected a task with a score for the contribution {name!r}, which asks for {lacking[0]}, got one "
                 "without; size, participation_rate and a list of numbers need none"
             )
-        found = jnp.asarray(function(**arguments_for(function, facts, table)))
+        found = jnp.asarray(function(**arguments_for(function, facts, chosen.options)))
     else:
-        name, found = "list", jnp.asarray(chosen, jnp.result_type(float))
+        found = jnp.asarray(chosen, jnp.result_type(float))
     if found.shape not in ((population,), (seeds, population)):
         raise ValueError(
             f"expected the contribution {name!r} to have one number for each of {population} clients "
             f"(and {seeds} seeds), got shape {found.shape}"
         )
     found = jnp.broadcast_to(found, (seeds, population))
-    if ids:
-        found = free_riders(found, ids, level if rate is None else contribution_at(rate, found, ids, **at))
+    if isinstance(chosen, Measure) and ids:
+        level: Any = chosen.level
+        if chosen.induced_rate is not None:
+            level = contribution_at(chosen.induced_rate, found, ids, kappa=chosen.kappa, ceiling=chosen.ceiling)
+        found = free_riders(found, ids, level)
     return np.asarray(found)
+
+
+def _measure_of(chosen: str | Measure | Mapping[str, Any] | Sequence[float]) -> Measure | Sequence[float]:
+    """The Measure of a name, or of a mapping as measures were given before."""
+    if isinstance(chosen, str):
+        return Measure(chosen)
+    if not isinstance(chosen, Mapping):
+        return chosen
+    own = {key: value for key, value in chosen.items() if key in Measure._fields and key != "options"}
+    options = {key: value for key, value in chosen.items() if key not in own}
+    words = "a mapping that chooses contributions is fljax.contributions.Measure(...) now"
+    warnings.warn(f"{words}; the mapping goes with the next version", DeprecationWarning, stacklevel=3)
+    return Measure(**own, options=options)

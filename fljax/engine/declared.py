@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fljax.arguments import with_current_names
 from fljax.types import Task
 
 _FLOAT = re.compile(r"(?<![\w.])(float\b|Float\[)")
@@ -27,6 +28,7 @@ def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
     numbers become arrays, whose entries are traced, if the annotation allows an array. Fields of NamedTuples among the
     arguments, such as ``Local``, follow their own annotations.
     """
+    arguments = with_current_names(build, arguments)
     try:
         parameters = inspect.signature(build).parameters
     except (TypeError, ValueError):  # not every callable has a signature

@@ -21,8 +21,10 @@ from fljax.training.evaluation import per_sample as per_sample
 from fljax.training.settings import Local as Local
 from fljax.training.settings import Optimizer as Optimizer
 from fljax.training.settings import bypass_statistics as bypass_statistics
+from fljax.training.settings import OptimizerSettings as OptimizerSettings
 from fljax.training.settings import named_optimizer as named_optimizer
 from fljax.training.settings import optimizer as optimizer
+from fljax.training.settings import optimizer_settings as optimizer_settings
 from fljax.training.settings import rate as rate
 from fljax.training.steps import Trained as Trained
 from fljax.training.steps import descend as descend

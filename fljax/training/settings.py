@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,9 +14,34 @@ from jaxtyping import Array, Float, Int, PyTree
 from fljax import roles
 from fljax.types import Task
 
-# The name of an optax optimizer ("sgd", "adam", ...), a mapping with ``name`` and the optimizer's other arguments, or a
-# function ``learning_rate -> GradientTransformation``.
-Optimizer = str | Mapping[str, Any] | Callable[[Any], optax.GradientTransformation]
+
+class OptimizerSettings(NamedTuple):
+    """An optax optimizer by name, with its other arguments. Floats may be traced; the rest is part of the program.
+
+    Attributes:
+      name: "sgd", "adam", "adadelta", ...
+      options: ``(name, value)`` of its arguments beside the learning rate, e.g. ``(("momentum", 0.9),)``.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+# The name of an optax optimizer, a name with options, or a function ``learning_rate -> GradientTransformation``.
+Optimizer = str | OptimizerSettings | Callable[[Any], optax.GradientTransformation]
+
+
+def optimizer_settings(chosen: Optimizer | Mapping[str, Any]) -> Optimizer:
+    """``chosen``; a mapping with ``name`` and options becomes an ``OptimizerSettings``, with a DeprecationWarning."""
+    if not isinstance(chosen, Mapping):
+        return chosen
+    options = dict(chosen)
+    settings = OptimizerSettings(options.pop("name", "sgd"), tuple(sorted(options.items())))
+    words = (
+        f"the optimizer {{'name': {settings.name!r}, ...}} is training.OptimizerSettings({settings.name!r}, ...) now"
+    )
+    warnings.warn(f"{words}; the mapping goes with the next version", DeprecationWarning, stacklevel=3)
+    return settings
 
 
 class Local(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
-from fljax.training import Local
+from fljax.training import Local, OptimizerSettings
 from fljax.trees import take
 from fljax.types import Examples, Subset
 from tests.algorithms.rounds_tools import (
@@ -315,8 +315,8 @@ def adam(steps, rate):
 
 
 OPTIMIZERS = {
-    "fedavgm": (momentum, {"name": "sgd", "momentum": 0.9}),
-    "fedadam": (adam, {"name": "adam", "b1": 0.8, "b2": 0.95, "eps": 0.01}),
+    "fedavgm": (momentum, OptimizerSettings("sgd", (("momentum", 0.9),))),
+    "fedadam": (adam, OptimizerSettings("adam", (("b1", 0.8), ("b2", 0.95), ("eps", 0.01)))),
 }
 
 

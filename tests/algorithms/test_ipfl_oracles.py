@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import trees
-from fljax.algorithms import fedavg, ipfl
+from fljax.algorithms import Bidding, Exploration, Tokens, fedavg, ipfl
 from fljax.algorithms.market import Clustering
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
 from fljax.engine.round import by_id, initial_state
@@ -34,7 +34,7 @@ def data():
 @pytest.mark.thorough
 def test_one_cluster_of_everybody_is_fedavg_by_size(exact):
     one, records = history(
-        lambda _: ipfl(TASK, HOW, clusters=1, clients_per_cluster=POPULATION, initial_tokens=50), data(), ROUNDS
+        lambda _: ipfl(TASK, HOW, clusters=1, clients_per_cluster=POPULATION, tokens=Tokens(50)), data(), ROUNDS
     )
     plain, _ = history(lambda _: fedavg(TASK, HOW, clients_per_round=None), data(), ROUNDS)
     for name in plain.server.model:
@@ -63,13 +63,22 @@ def test_equal_models_are_everybodys_model(exact):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
-    [{}, {"code_mode": True}, {"bid": "random", "price": 3}, {"ranked": "all", "most_reimbursed": 0.5}],
+    [
+        {},
+        {
+            "bidding": Bidding("argmax", fill_empty="always"),
+            "exploration": Exploration(random_slots=1),
+            "tokens": Tokens(4, ranked="all"),
+            "importance_split": "test",
+        },
+        {"bidding": Bidding("random"), "tokens": Tokens(4, price=3)},
+        {"tokens": Tokens(4, ranked="all", most_reimbursed=0.5)},
+    ],
     ids=["default", "code", "random", "all"],
 )
 def test_tokens_are_conserved_to_the_last_one(options):
-    lossy = missing(
-        ipfl(TASK, HOW, clients_per_cluster=2, initial_tokens=4, **options), ((1,), (), (3, 4), (2,), (), ()) * 5
-    )
+    algorithm = ipfl(TASK, HOW, clients_per_cluster=2, **{"tokens": Tokens(4)} | options)
+    lossy = missing(algorithm, ((1,), (), (3, 4), (2,), (), ()) * 5)
     states, records = history(lambda _: lossy, data(), 30)
     books = states.server.books
     assert (books.tokens.sum(axis=1) + books.pools.sum(axis=1) == 4 * POPULATION).all()
@@ -100,8 +109,9 @@ def test_without_bidders_a_cluster_keeps_its_model():
     )
     # ... which nobody has.
     world = federation(y=np.zeros(17, int))._replace(held=data().held)
-    for fill, moves in ((0, False), (None, True)):
-        algorithm = ipfl(TASK, Local(0.05, 7, steps=1), clustering=start, bid="argmax", fill_empty=fill)
+    cases: tuple[tuple[int | Literal["always"], bool], ...] = ((0, False), ("always", True))
+    for fill, moves in cases:
+        algorithm = ipfl(TASK, Local(0.05, 7, steps=1), clustering=start, bidding=Bidding("argmax", fill_empty=fill))
         states, records = history(lambda _, a=algorithm: a, world, 3)
         nobody = ~records["bid"][1:].any(axis=1)  # [round, cluster]
         assert nobody.any()
@@ -123,7 +133,7 @@ def test_names_of_clusters_do_not_matter(exact):
             WHOLE,
             clusters=3,
             clients_per_cluster=POPULATION,
-            fill_empty=0,
+            bidding=Bidding(fill_empty=0),
             clustering=Clustering(jnp.asarray(numbers["member"], jnp.int32), numbers["models"]),
         )
 
@@ -166,19 +176,26 @@ def test_strangers_are_given_a_mixture_without_training():
 
 @pytest.mark.thorough
 def test_bad_arguments_are_named():
+    invalid: Any = "all"
+    nothing: Any = None
     wrong: Any = (
         ({"clusters": 0}, "expected a positive number of clusters, got 0"),
-        ({"bid": "all"}, "expected bid to be valid, got 'all'; valid names are threshold, argmax, random"),
+        (
+            {"bidding": Bidding(invalid)},
+            "expected bidding.rule to be valid, got 'all'; valid names are threshold, argmax",
+        ),
+        ({"bidding": Bidding(fill_empty=nothing)}, "expected bidding.fill_empty to be 'always' or a number of rounds"),
         ({"importance_split": "train"}, "valid names are valid, test"),
-        ({"random_slots": 9}, "expected random_slots to be from 0 to 5, got 9"),
-        ({"exploration": 1.5}, "expected exploration to be from 0 to 1, got 1.5"),
+        ({"exploration": Exploration(random_slots=9)}, "expected exploration.random_slots to be from 0 to 5, got 9"),
+        ({"exploration": Exploration(1.5)}, "expected exploration.initial to be from 0 to 1, got 1.5"),
         ({"clients_per_cluster": 0}, "expected clients_per_cluster to be positive, got 0"),
-        ({"price": -1}, "expected price above 0, got -1"),
-        ({"price": 1.5}, r"expected a whole number for price, since tokens are whole, got 1\.5"),
-        ({"initial_tokens": -5.0}, r"expected initial_tokens of at least 0, got -5\.0"),
-        ({"initial_tokens": 0.5}, r"expected a whole number for initial_tokens, since tokens are whole, got 0\.5"),
+        ({"tokens": Tokens(ranked=nothing)}, "expected tokens.ranked to be valid, got None; valid names are members"),
+        ({"tokens": Tokens(price=-1)}, "expected tokens.price above 0, got -1"),
+        ({"tokens": Tokens(price=1.5)}, r"a whole number for tokens.price, since tokens are whole, got 1\.5"),
+        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial of at least 0, got -5\.0"),
+        ({"tokens": Tokens(0.5)}, r"expected a whole number for tokens.initial, since tokens are whole, got 0\.5"),
     )
-    ipfl(TASK, HOW, price=1.5, initial_tokens=0.5, integer_tokens=False)
+    ipfl(TASK, HOW, tokens=Tokens(0.5, price=1.5, whole=False))
     for options, words in wrong:
         with pytest.raises(ValueError, match=words):
             ipfl(TASK, HOW, **options)

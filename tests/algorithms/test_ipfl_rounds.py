@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ import pytest
 
 from fljax import training
 from fljax.aggregators.tokens import lots
-from fljax.algorithms import ipfl
+from fljax.algorithms import Bidding, Tokens, ipfl
+from fljax.config import builder_arguments, load
 from fljax.engine.evaluate import deploy_seen
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.training import Local
@@ -32,14 +34,24 @@ POPULATION, CLUSTERS = 5, 2
 HELD = {"validation": (0, 5, 8, 11), "distribution_0": (1, 6, 9), "distribution_1": (2, 3, 12, 14)}
 # Validation rows by id; client 3 has none and judges on its training rows.
 VALID = ((0,), (10, 11, 4), (1, 2, 3, 16), (), (5, 6, 12))
+# The options of the config that follows the authors' code.
+CODE = next(
+    builder_arguments(ipfl, entry.options)
+    for entry in load(pathlib.Path(__file__).parents[2] / "configs/ipfl/authors_fmnist.toml").algorithms
+    if entry.label == "ipfl_code"
+)
+FEW = Tokens(initial=9.0)
 # What is not default, for fljax and for the oracle.
 CASES = {
     "three slots": ({"clients_per_cluster": 3}, {"slots": 3}),
     "two slots": ({}, {}),
-    "few tokens": ({"initial_tokens": 2.0}, {}),
-    "code": ({"code_mode": True}, {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all"}),
-    "no incentive": ({"bid": "random", "fill_empty": 0}, {"bid": "random", "fill": 0}),
-    "divisible": ({"integer_tokens": False, "price": 2}, {"integer": False, "price": 2}),
+    "few tokens": ({"tokens": Tokens(initial=2.0)}, {}),
+    "code": (
+        {**CODE, "tokens": CODE["tokens"]._replace(initial=9.0)},
+        {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all"},
+    ),
+    "no incentive": ({"bidding": Bidding("random", fill_empty=0)}, {"bid": "random", "fill": 0}),
+    "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
     "distributions": ({"profile_on": "distributions", "normalised": False}, {"normalised": False}),
 }
 
@@ -89,7 +101,7 @@ def model(tree, c):
 @pytest.mark.parametrize("name", CASES)
 def test_rounds(name, tolerance):
     options, own = CASES[name]
-    algorithm = ipfl(TASK, HOW, **({"initial_tokens": 9.0, "clients_per_cluster": 2} | options))
+    algorithm = ipfl(TASK, HOW, **({"tokens": FEW, "clients_per_cluster": 2} | options))
     lossy = missing(algorithm, LOST)
     states, records = history(lambda _: lossy, data(), len(LOST))
     rules = oracle.Rules(**({"slots": 2} | own))
@@ -103,7 +115,7 @@ def test_rounds(name, tolerance):
     held = [(examples[0][list(HELD[of])], examples[1][list(HELD[of])]) for of in names]
     models = [model(states.server.models, np.s_[0, c]) for c in range(CLUSTERS)]
     zeros = np.zeros((POPULATION, CLUSTERS))
-    tokens = np.full(POPULATION, options.get("initial_tokens", 9.0))
+    tokens = np.full(POPULATION, options.get("tokens", FEW).initial)
     books = oracle.Books(tokens, np.zeros(CLUSTERS), np.zeros(CLUSTERS), zeros, zeros.astype(int), [[], []])
     seen = []
     for t in range(len(LOST)):

@@ -14,7 +14,7 @@ import pytest
 from fljax import algorithms
 from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
-from fljax.training import Local
+from fljax.training import Local, OptimizerSettings
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -66,10 +66,12 @@ def test_ways_to_name_one():
             state, _ = one_round(algorithm, data, Layout(5, 1, 5), state)
         return state.server.model
 
-    plain, heavy = model("sgd"), model({"name": "sgd", "momentum": 0.9})
+    plain, heavy = model("sgd"), model(OptimizerSettings("sgd", (("momentum", 0.9),)))
     jax.tree.map(np.testing.assert_array_equal, plain, model(optax.sgd))
     jax.tree.map(np.testing.assert_array_equal, heavy, model(lambda rate: optax.sgd(rate, momentum=0.9)))
     assert np.abs(plain.weight - heavy.weight).max() > 1e-3
+    with pytest.warns(DeprecationWarning, match=r"is training\.OptimizerSettings\('sgd', \.\.\.\) now"):
+        jax.tree.map(np.testing.assert_array_equal, heavy, model({"name": "sgd", "momentum": 0.9}))
     with pytest.raises(ValueError, match=r"expected the name of an optax optimizer such as .*, got 'sgdd'"):
         model("sgdd")
 
@@ -78,7 +80,7 @@ def test_ways_to_name_one():
 def test_numbers_in_double_precision_leave_a_single_model_single():
     with enable_x64(True):
         task, data = logistic_regression(jnp.float32), by_id(tiny_federation())
-        chosen = {"name": "sgd", "momentum": jnp.asarray(0.9, jnp.float64)}
+        chosen = OptimizerSettings("sgd", (("momentum", jnp.asarray(0.9, jnp.float64)),))
         rate: Any = jnp.asarray(0.5, jnp.float64)
         algorithm = algorithms.fedavg(task, Local(0.2, 2, steps=2), server_lr=rate, server_optimizer=chosen)
         start = initial_state(algorithm, data, jnp.uint32(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +36,7 @@ def test_own_measures_get_what_they_ask_for(tmp_path, monkeypatch):
         "def short(population):\n    return list(range(population - 1))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    chosen = {"name": "own_measures:loss_and_size", "power": 2.0}
+    chosen = contributions.Measure("own_measures:loss_and_size", {"power": 2.0})
     np.testing.assert_allclose(contributions.measure(chosen, FACTS), SIZE**2 / (2 - ACCURACY), rtol=1e-6)
     with pytest.raises(ValueError, match=r"'own_measures:short' to have one number for each of 4 clients .* \(3,\)"):
         contributions.measure("own_measures:short", FACTS)
@@ -89,11 +91,18 @@ def test_induced_rates_at_the_ends():
 
 
 def test_free_riders_of_a_config():
-    chosen = {"name": "size", "free_riders": [0, 2], "level": 1.5}
+    chosen = contributions.Measure("size", free_riders=(0, 2), level=1.5)
     np.testing.assert_array_equal(contributions.measure(chosen, FACTS), [[1.5, 20, 1.5, 0], [1.5, 5, 1.5, 10]])
-    chosen = {"free_riders": [2], "induced_rate": 0.5, "ceiling": 0.6, "kappa": 0.5}
+    chosen = contributions.Measure(free_riders=(2,), induced_rate=0.5, ceiling=0.6, kappa=0.5)
     found = contributions.measure(chosen, FACTS)
     np.testing.assert_allclose(found[:, 2], 0.6 * (1 / 3) ** 2, rtol=1e-6)
     np.testing.assert_array_equal(found[:, [0, 1, 3]], ACCURACY[:, [0, 1, 3]])
-    relative = contributions.measure({"name": "size", "free_riders": [2], "induced_rate": 0.5}, FACTS)
+    relative = contributions.measure(contributions.Measure("size", free_riders=(2,), induced_rate=0.5), FACTS)
     np.testing.assert_allclose(relative[:, 2], [20 / 3, 10 / 3], rtol=1e-6)  # of the largest of the others, by seed
+
+
+def test_mappings_work_for_one_version():
+    mapping: Any = {"name": "size", "free_riders": [0, 2], "level": 1.5}
+    with pytest.warns(DeprecationWarning, match=r"is fljax\.contributions\.Measure\(\.\.\.\) now"):
+        found = contributions.measure(mapping, FACTS)
+    np.testing.assert_array_equal(found, [[1.5, 20, 1.5, 0], [1.5, 5, 1.5, 10]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -116,12 +116,33 @@ def is_float(value: Any) -> bool:
 
 
 def numbers(case: Case) -> dict[str, Any]:
-    """Every hyper-parameter that is a float, by default or in the example, as arrays."""
+    """Every hyper-parameter that is a float, by default or in the example, as arrays; in records by dotted name."""
     found = {}
-    for name, parameter in inspect.signature(ALGORITHMS[case.algorithm].build).parameters.items():
-        value = case.example.get(name, parameter.default)
-        if value is not inspect.Parameter.empty and not isinstance(value, str) and is_float(value):
-            found[name] = jnp.asarray(value, jnp.float32)
+    for name, value in arguments(case).items():
+        fields = {f"{name}.{key}": each for key, each in value._asdict().items()} if is_record(value) else {name: value}
+        numbers = {key: each for key, each in fields.items() if not isinstance(each, str) and is_float(each)}
+        found |= {key: jnp.asarray(each, jnp.float32) for key, each in numbers.items()}
+    return found
+
+
+def arguments(case: Case) -> dict[str, Any]:
+    """Every argument that has a default or stands in the example."""
+    parameters = inspect.signature(ALGORITHMS[case.algorithm].build).parameters
+    values = {name: case.example.get(name, each.default) for name, each in parameters.items()}
+    return {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is a NamedTuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def with_numbers(case: Case, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the example with other numbers, given by the names of ``numbers``."""
+    found, every = dict(case.example), arguments(case)
+    for key, value in numbers.items():
+        name, _, field = key.partition(".")
+        found[name] = found.get(name, every[name])._replace(**{field: value}) if field else value
     return found
 
 
@@ -153,7 +174,7 @@ class Bench:
         self.init = jax.jit(self._init, compiler_options=QUICK)
         self.step = jax.jit(self.round, compiler_options=QUICK)
         self.evaluate = jax.jit(self._evaluate, compiler_options=QUICK)
-        self.plan = engine.Plan(self._build, {"task": TASK, "local": LOCAL, **case.example, **self.numbers})
+        self.plan = engine.Plan(self._build, {"task": TASK, "local": LOCAL, **with_numbers(case, self.numbers)})
         self.rows: int = jax.eval_shape(self._cohort, federation()).id.shape[0]
         self.all = Controls(jnp.arange(self.rows), jnp.ones(self.rows, bool))
         self.everybody = jnp.ones(POPULATION, bool)
@@ -164,7 +185,7 @@ class Bench:
 
     def algorithm(self, numbers: dict[str, Any] | None = None, task: Task = TASK) -> Algorithm:
         """The case's algorithm, with other numbers if there are any."""
-        return self._build(task, LOCAL, **{**self.case.example, **(numbers or {})})
+        return self._build(task, LOCAL, **with_numbers(self.case, numbers or {}))
 
     def _cohort(self, data: Federation) -> Cohort:
         algorithm, data = self.algorithm(), by_id(data)

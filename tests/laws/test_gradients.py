@@ -16,7 +16,7 @@ from fljax.engine.evaluate import evaluate
 from fljax.engine.round import by_id
 from fljax.training import Local
 from fljax.types import unlabelled
-from tests.laws.cases import ALGORITHMS, SIDE_BY_SIDE, numbers
+from tests.laws.cases import ALGORITHMS, SIDE_BY_SIDE, numbers, with_numbers
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -64,7 +64,7 @@ def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None
 
         def loss(values: Mapping[str, Any]) -> Any:
             given = {key: value for key, value in values.items() if key != RATE}
-            algorithm = case.build(task, MODES[mode]._replace(learning_rate=values[RATE]), **case.example | given)
+            algorithm = case.build(task, MODES[mode]._replace(learning_rate=values[RATE]), **with_numbers(case, given))
             state, _ = rollout(algorithm, federation, rounds=2)
             found = unlabelled(evaluate(algorithm, by_id(federation), SIDE_BY_SIDE, state, jnp.int32(2)))
             return jnp.vdot(found["test_loss"], 1 + jnp.arange(5.0))

@@ -30,6 +30,7 @@ from tests.laws.cases import (
     Controls,
     bench,
     federation,
+    with_numbers,
 )
 from tests.laws.compare import assert_close, assert_finite, assert_same, is_same, shapes
 from tests.precision import enable_x64
@@ -179,7 +180,7 @@ def test_law_08_hyper_parameters_are_traced_and_seeds_mapped(case: Bench) -> Non
         alone = case.run(case.start(seed=seed))
         assert_close(alone, jax.tree.map(lambda leaf, i=position: leaf[i], first.state))
     faster = {"local": LOCAL._replace(learning_rate=2 * LOCAL.learning_rate)}
-    faster |= jax.tree.map(lambda value: 0.9 * value, case.numbers)
+    faster |= with_numbers(case.case, jax.tree.map(lambda value: 0.9 * value, case.numbers))
     plan = case.plan._replace(arguments={**case.plan.arguments, **faster})
     traces = case.traces
     second = case.simulate(plan=plan, rounds=ROUNDS, seeds=(4, 0))

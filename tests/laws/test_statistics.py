@@ -22,7 +22,7 @@ from tests.toys.task import Linear, logistic_regression
 LOCAL = Local(learning_rate=0.2, batch_size=2, epochs=1, weight_decay=0.01)
 # Every optimizer and rate that a statistic could meet.
 HARD: dict[str, dict[str, Any]] = {
-    "fedavg": {"server_lr": 0.3, "server_optimizer": {"name": "adam"}},
+    "fedavg": {"server_lr": 0.3, "server_optimizer": "adam"},
     "fedprox": {"mu": 2.0, "server_lr": 0.3},
     "incfl": {"server_lr": 0.3, "normalise": "mean"},
     "scaffold": {"server_lr": 0.3},

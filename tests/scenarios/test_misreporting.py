@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
+from fljax.algorithms import Bidding, Tokens, fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
 from fljax.engine import Plan, program, simulate, sweep
 from fljax.engine.round import by_id, initial_state
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
@@ -113,7 +113,7 @@ def test_a_factor_of_0_is_a_fixed_answer(federation):
 @pytest.mark.thorough
 def test_around_a_scenario_that_asks_and_inside_of_it(federation):
     """Outside, it is the scenario that is told something else; inside, the algorithm alone is."""
-    inner = ipfl(TASK, LOCAL, clients_per_cluster=3, initial_tokens=40.0)
+    inner = ipfl(TASK, LOCAL, clients_per_cluster=3, tokens=Tokens(initial=40.0))
     nothing = {"report": "accuracy", "factor": 0.0, "fraction": 1.0}
     outside = misreporting(opting_out(inner, baseline=0.05, every=1), **nothing)
     assert run(outside, federation, 2)[1][1]["opted_out"].all()
@@ -193,7 +193,9 @@ def test_losses_are_those_of_byzantine_clients_without_noise(federation):
 @pytest.mark.thorough
 def test_bids(federation):
     """Who says that the worse model is worth more to it bids for that one; accuracies are settled as they are."""
-    inner = ipfl(TASK, LOCAL, clients_per_cluster=3, initial_tokens=40.0, bid="argmax", fill_empty=0)
+    inner = ipfl(
+        TASK, LOCAL, clients_per_cluster=3, tokens=Tokens(initial=40.0), bidding=Bidding("argmax", fill_empty=0)
+    )
     states, found = run(misreporting(inner, report="bid", factor=-1.0, offset=1.0, fraction=1.0), federation, 2)
     _, honest = run(inner, federation, 2)
     told = states[2].ballots  # of round 1: in round 0 nobody bids, so that both runs have the same models

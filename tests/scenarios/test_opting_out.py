@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.algorithms import fedavg, ipfl
+from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
 from fljax.engine.layout import Layout
 from fljax.engine.round import by_id, initial_state, one_round
@@ -96,7 +96,7 @@ def test_when_all_have_left_nothing_moves(federation):
 
 @pytest.mark.thorough
 def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
-    inner = ipfl(TASK, LOCAL, clients_per_cluster=2, initial_tokens=20)
+    inner = ipfl(TASK, LOCAL, clients_per_cluster=2, tokens=Tokens(initial=20))
     _, records = run(opting_out(inner, baseline=jnp.asarray(BASELINE), every=2), federation, 8)
     assert records[-1]["opted_out"].any()
     for record in records:

@@ -1,0 +1,57 @@
+"""Options of a config as arguments of builders: the forms that TOML has for values end here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fljax.config.keys import Contribution
+from fljax.config.signatures import annotations_of, record_of
+
+
+def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were checked, as arguments of the builder: tables of records become NamedTuples."""
+    annotations = annotations_of(builder)
+
+    def argument(name: str, value: Any) -> Any:
+        record = record_of(annotations.get(name))
+        if record is None or not isinstance(value, Mapping):
+            return value
+        return record(**builder_arguments(record, value))
+
+    return {name: argument(name, value) for name, value in options.items()}
+
+
+def algorithm_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``builder_arguments``, for an algorithm: its server's optimizer and its contribution are no tables either.
+
+    The option ``clustering`` is no argument but a request, and is left out.
+    """
+    found = {name: value for name, value in options.items() if name != "clustering"}
+    shaped = {name: form(found.pop(name)) for name, form in _FORMS.items() if name in found}
+    return builder_arguments(builder, found) | shaped
+
+
+def _optimizer(chosen: Any) -> Any:
+    """A name, or a name with options as an OptimizerSettings."""
+    from fljax.training import OptimizerSettings  # imported here, since reading a config's keys does not need JAX
+
+    if not isinstance(chosen, Mapping):
+        return chosen
+    options = sorted((name, value) for name, value in chosen.items() if name != "name")
+    return OptimizerSettings(chosen["name"], tuple(options))
+
+
+def _contribution(chosen: Any) -> Any:
+    """A list of numbers, or the Measure that a name or a table chooses."""
+    from fljax.contributions import CONTRIBUTIONS, Measure
+    from fljax.naming import resolve
+
+    if not isinstance(chosen, str | Mapping):
+        return chosen
+    table = Contribution.model_validate({"name": chosen} if isinstance(chosen, str) else chosen)
+    function = resolve(table.name, CONTRIBUTIONS, "contribution")
+    return Measure(**{**dict(table), "options": builder_arguments(function, table.options)})
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {"server_optimizer": _optimizer, "contribution": _contribution}
