@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training, trees
 from fljax.algorithms import market
@@ -68,21 +68,21 @@ def ipfl(
     clients_per_cluster: int = 5,
     clustering: Clustering | None = None,
     bid: Literal["threshold", "argmax", "random"] = "threshold",
-    least_importance: float | None = None,
-    initial_tokens: float = 500.0,
-    price: int | float = 1,
+    least_importance: float | Float[Array, ""] | None = None,
+    initial_tokens: float | Float[Array, ""] = 500.0,
+    price: int | float | Float[Array, ""] = 1,
     integer_tokens: bool = True,
-    most_utility: float = 1.0,
-    most_reimbursed: float = 1.0,
+    most_utility: float | Float[Array, ""] = 1.0,
+    most_reimbursed: float | Float[Array, ""] = 1.0,
     ranked: Literal["members", "all"] = "members",
-    exploration: float = 0.9,
-    least_exploration: float = 0.2,
+    exploration: float | Float[Array, ""] = 0.9,
+    least_exploration: float | Float[Array, ""] = 0.2,
     random_slots: int | None = None,
     fill_empty: int | None = 10,
     profile_on: str = "validation",
     normalised: bool = True,
     importance_split: Literal["valid", "test"] = "valid",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     code_mode: bool = False,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.

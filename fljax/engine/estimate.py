@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fljax import trees
 from fljax.engine import program
 from fljax.engine.execution import Execution, Lanes, resolve
-from fljax.engine.keys import seeds_of
+from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.memory import attempt, peak_bytes
 from fljax.engine.program import Plan
@@ -49,7 +49,7 @@ def estimate(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
 ) -> Memory:

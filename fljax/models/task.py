@@ -19,7 +19,7 @@ from fljax.models.checks import check_parameters
 from fljax.models.dropout import check_linen, check_nnx, flags
 from fljax.models.losses import correct, cross_entropy
 from fljax.models.prepare import checked_dtype, pixels_to_floats
-from fljax.types import Task
+from fljax.types import AnyArray, Task
 
 
 def task_from_module(
@@ -138,11 +138,11 @@ def _build(
     def init(key: Key[Array, ""]) -> PyTree:
         return trees.cast(functions.init(key), dtype)
 
-    def logits(params: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Array:
+    def logits(params: PyTree, x: AnyArray, key: Key[Array, ""] | None = None) -> Array:
         out = functions.logits(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute), key)
         return out if compute == dtype else trees.cast(out, dtype)
 
-    def features(params: PyTree, x: Array) -> Array:
+    def features(params: PyTree, x: AnyArray) -> Array:
         assert functions.features is not None
         z = functions.features(trees.cast(params, compute), trees.cast(trees.cast(x, dtype), compute))
         z = z if compute == dtype else trees.cast(z, dtype)
