@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
     number: int
 
 
-def given(who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]]) -> Given:
+def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
     """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones.
 
     Raises:
@@ -91,7 +91,7 @@ def chosen_by(
     number: int,
     *,
     ids: Sequence[int] | None,
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None,
+    who: Shaped[AnyArray, "*rounds N"] | None,
     fraction: float | Float[Array, ""] | None,
 ) -> Given | Drawn:
     """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None.

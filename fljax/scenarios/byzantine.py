@@ -6,8 +6,6 @@ are reconstructed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -27,7 +25,7 @@ def byzantine(
     loss_increase: float | Float[Array, ""] = 10.0,
     noise: float | Float[Array, ""] = 10.0,
     count_all: bool = False,
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 

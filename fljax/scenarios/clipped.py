@@ -6,8 +6,6 @@ clipping). Deviation: each client adds the noise (local privacy); the paper adds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -24,7 +22,7 @@ def clipped(
     *,
     norm: float | Float[Array, ""],
     noise: float | Float[Array, ""] = 0.0,
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.
 

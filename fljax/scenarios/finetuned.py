@@ -5,8 +5,6 @@ Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -30,7 +28,7 @@ def finetuned(
     steps: int | None = None,
     epochs: int | None = None,
     optimizer: str = "sgd",
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
 

@@ -22,7 +22,7 @@ def free_riding(
     inner: Algorithm,
     *,
     ids: Sequence[int] | None = None,
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
     fraction: float | Float[Array, ""] | None = None,
 ) -> Algorithm:
     """Some clients send an update of zero instead of their trained update.

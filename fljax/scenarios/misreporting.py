@@ -29,7 +29,7 @@ def misreporting(
     factor: float | Float[Array, ""] = 1.0,
     offset: float | Float[Array, ""] = 0.0,
     ids: Sequence[int] | None = None,
-    who: Shaped[AnyArray, "*rounds N"] | Sequence[bool | int] | Sequence[Sequence[bool | int]] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
     fraction: float | Float[Array, ""] | None = None,
     count_all: bool = True,
 ) -> Algorithm:
