@@ -17,16 +17,16 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Real
 
-Array = jax.Array | np.ndarray
+Array = jax.Array | np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
 
 # --- One value per client -----------------------------------------------------------------------------------
 
 
 def incentivised(
-    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
-) -> Bool[Array, "*batch client"]:
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
+) -> Bool[Array, "*#batch client"]:
     """``1{f_k(w) < f_k(what_k)}``: strictly better than training alone. False where either is NaN.
 
     Args:
@@ -40,13 +40,13 @@ def incentivised(
 
 
 def preferred_accuracy(
-    accuracy: Float[Array, "*batch client"],
-    standalone_accuracy: Float[Array, "*batch client"],
-    loss: Float[Array, "*batch client"] | None = None,
-    standalone_loss: Float[Array, "*batch client"] | None = None,
+    accuracy: Float[Array, "*#batch client"],
+    standalone_accuracy: Float[Array, "*#batch client"],
+    loss: Float[Array, "*#batch client"] | None = None,
+    standalone_loss: Float[Array, "*#batch client"] | None = None,
     *,
     prefer: Literal["loss", "accuracy"] = "loss",
-) -> Float[Array, "*batch client"]:
+) -> Float[Array, "*#batch client"]:
     """Test accuracy of the model that each client chooses: the global one or its own.
 
     Args:
@@ -81,8 +81,8 @@ def preferred_accuracy(
 
 
 def personalised_model_accuracy_gain(
-    accuracy: Float[Array, "*batch client"], baseline_accuracy: Float[Array, "*batch client"]
-) -> Float[Array, "*batch client"]:
+    accuracy: Float[Array, "*#batch client"], baseline_accuracy: Float[Array, "*#batch client"]
+) -> Float[Array, "*#batch client"]:
     """``PMA_k = acc_k(theta_k) - acc_k(w)``, a difference of fractions.
 
     Args:
@@ -99,7 +99,7 @@ def personalised_model_accuracy_gain(
 
 
 def incentivised_participation_rate(
-    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``IPR = (1/M) sum_k 1{f_k(w) < f_k(what_k)}``, a fraction. Strict: a tie does not count.
 
@@ -113,7 +113,7 @@ def incentivised_participation_rate(
 
 
 def global_model_appeal(
-    loss: Float[Array, "*batch client"], threshold: Float[Array, "*batch client"]
+    loss: Float[Array, "*#batch client"], threshold: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``GM-Appeal = (1/M) sum_k 1{f_k(w) < rho_k}``, a fraction. Strict: a tie does not count.
 
@@ -129,7 +129,7 @@ def global_model_appeal(
 
 
 def ipr_loss(
-    loss: Float[Array, "*batch client"], standalone_loss: Float[Array, "*batch client"]
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``(1/M) sum_k 1{f(theta_k) <= f(what_k)}``, a fraction. Not strict: a tie counts.
 
@@ -143,7 +143,7 @@ def ipr_loss(
 
 
 def ipr_accuracy(
-    accuracy: Float[Array, "*batch client"], standalone_accuracy: Float[Array, "*batch client"]
+    accuracy: Float[Array, "*#batch client"], standalone_accuracy: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``(1/M) sum_k 1{acc(theta_k) >= acc(what_k)}``, a fraction. Not strict: a tie counts.
 
@@ -157,10 +157,10 @@ def ipr_accuracy(
 
 
 def preferred_model_accuracy(
-    accuracy: Float[Array, "*batch client"],
-    standalone_accuracy: Float[Array, "*batch client"],
-    loss: Float[Array, "*batch client"] | None = None,
-    standalone_loss: Float[Array, "*batch client"] | None = None,
+    accuracy: Float[Array, "*#batch client"],
+    standalone_accuracy: Float[Array, "*#batch client"],
+    loss: Float[Array, "*#batch client"] | None = None,
+    standalone_loss: Float[Array, "*#batch client"] | None = None,
     *,
     prefer: Literal["loss", "accuracy"] = "loss",
 ) -> Float[Array, "*batch"]:
@@ -172,7 +172,7 @@ def preferred_model_accuracy(
     return average_accuracy(chosen)
 
 
-def average_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+def average_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
     """``(1/M) sum_k acc_k``, a fraction: all clients have the same weight, whatever their number of samples.
 
     Source: INCFL, MaxFL and IAFL.
@@ -181,7 +181,7 @@ def average_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*
     return _mean(xp, values, ~xp.isnan(values))
 
 
-def maximum_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+def maximum_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
     """``max_k acc_k``, a fraction.
 
     Source: IAFL, section 6.1.
@@ -193,7 +193,7 @@ def maximum_accuracy(accuracy: Float[Array, "*batch client"]) -> Float[Array, "*
 
 
 def accuracy_increase(
-    accuracy: Float[Array, "*batch client"], standalone_accuracy: Float[Array, "*batch client"]
+    accuracy: Float[Array, "*#batch client"], standalone_accuracy: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``(1/M) sum_k (acc(theta_k) - acc(what_k))``, a difference of fractions.
 
@@ -204,7 +204,7 @@ def accuracy_increase(
     return average_accuracy(personalised_model_accuracy_gain(accuracy, standalone_accuracy))
 
 
-def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+def pearson_correlation(a: Float[Array, "*#batch client"], b: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
     """``corr_k(a_k, b_k)`` in [-1, 1] over the clients with both values.
 
     Args:
@@ -221,7 +221,7 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
     infinite = xp.any(valid & (xp.isinf(a) | xp.isinf(b)), axis=-1)
     valid = valid & ~infinite[..., None]
 
-    def centred(values: Array) -> tuple[Array, Array]:
+    def centred(values: Array) -> tuple[Array, Array | np.bool]:
         mean = _mean(xp, values, valid)[..., None]
         low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
         high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
@@ -239,7 +239,7 @@ def pearson_correlation(a: Float[Array, "*batch client"], b: Float[Array, "*batc
 
 
 def contribution_correlation(
-    accuracy: Float[Array, "*batch client"], contribution: Float[Array, "*batch client"]
+    accuracy: Float[Array, "*#batch client"], contribution: Float[Array, "*#batch client"]
 ) -> Float[Array, "*batch"]:
     """``corr_k(acc(theta_k), p_k)`` in [-1, 1]: whether clients that contribute more get better models.
 
@@ -255,7 +255,7 @@ def contribution_correlation(
     return pearson_correlation(accuracy, contribution)
 
 
-def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
+def opt_outs(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
     """``sum_k 1{PMA_k < delta_k}``: the number of clients that opt out. Strict: a gain of exactly delta_k stays.
 
     Args:
@@ -273,7 +273,7 @@ def opt_outs(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Fl
     return xp.where(xp.any(valid, axis=-1), count, xp.nan)
 
 
-def participation_rate(gain: Float[Array, "*batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
+def participation_rate(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
     """``1 - opt_outs / M``, a fraction of the clients that have a gain (same arguments as ``opt_outs``).
 
     Source: IP-FL, section 6.4.
@@ -281,7 +281,7 @@ def participation_rate(gain: Float[Array, "*batch client"], *, threshold: Any = 
     return _fraction(lambda a, b: a >= b, gain, threshold)
 
 
-def gini_coefficient(values: Float[Array, "*batch client"]) -> Float[Array, "*batch"]:
+def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*batch"]:
     """``G = sum_j sum_k |x_j - x_k| / (2 M^2 mean(x))``: the inequality of values over clients.
 
     Twice the area between the Lorenz curve and the diagonal: 0 if all clients have the same value, ``(M - 1) / M`` if
@@ -313,7 +313,7 @@ def gini_coefficient(values: Float[Array, "*batch client"]) -> Float[Array, "*ba
 # --- Over seeds ---------------------------------------------------------------------------------------------
 
 
-def standard_deviation(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
+def standard_deviation(values: Float[Array, "*axes"], axis: int = 0) -> Float[Array, "*other_axes"]:
     """Sample standard deviation over seeds (divided by n - 1) without NaN seeds; NaN for fewer than two seeds.
 
     INCFL and MaxFL print it over 3 seeds.
@@ -321,7 +321,7 @@ def standard_deviation(values: Float[Array, ...], axis: int = 0) -> Float[Array,
     return _spread(values, axis)[0]
 
 
-def standard_error(values: Float[Array, ...], axis: int = 0) -> Float[Array, ...]:
+def standard_error(values: Float[Array, "*axes"], axis: int = 0) -> Float[Array, "*other_axes"]:
     """``standard_deviation / sqrt(n)`` over the n seeds that are not NaN; NaN for fewer than two. IAFL prints it."""
     deviation, n = _spread(values, axis)
     return deviation / n**0.5

@@ -7,7 +7,7 @@ memory of a round does not grow with the cohort.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ class Total(NamedTuple):
     weight: Array
 
 
+@runtime_checkable
 class Contribute(Protocol):
     """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds to the sums, and its record (any pytree).
 
@@ -51,6 +52,7 @@ class Contribute(Protocol):
     def __call__(self, server: PyTree, seat: Seat, up: PyTree, /) -> tuple[Part, PyTree]: ...
 
 
+@runtime_checkable
 class Finish(Protocol):
     """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: the server's step from a round's sums.
 

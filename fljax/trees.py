@@ -1,19 +1,17 @@
 """Small functions on pytrees of arrays.
 
-Floor 0: imports JAX only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They broadcast masks
-explicitly, so they work with ``jax_numpy_rank_promotion="raise"``.
+Floor 0: imports JAX and jaxtyping only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They
+broadcast masks explicitly, so they work with ``jax_numpy_rank_promotion="raise"``.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 
 def size(tree: PyTree) -> int:
@@ -70,7 +68,7 @@ def take(tree: PyTree, index: Any) -> PyTree:
     return jax.tree.map(lambda x: jnp.asarray(x)[index], tree)
 
 
-def set_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
+def set_rows(tree: PyTree, index: Any, present: Bool[Array, "*S"], rows: PyTree) -> PyTree:
     """``tree[index_s] = rows_s`` for every present s; other rows are ignored.
 
     Args:
@@ -85,7 +83,7 @@ def set_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree)
     return jax.tree.map(lambda all, new: _at(all, index, present).set(new, mode="drop"), tree, rows)
 
 
-def add_rows(tree: PyTree, index: Any, present: Bool[Array, " S"], rows: PyTree) -> PyTree:
+def add_rows(tree: PyTree, index: Any, present: Bool[Array, "*S"], rows: PyTree) -> PyTree:
     """``tree[index_s] += rows_s`` for every present s; see ``set_rows``. Indices may repeat."""
     return jax.tree.map(lambda all, new: _at(all, index, present).add(new, mode="drop"), tree, rows)
 

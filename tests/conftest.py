@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import jax
+import jaxtyping
 import pytest
 
 from tests.precision import enable_x64
@@ -47,6 +48,15 @@ def _forget_programs() -> Iterator[None]:
     would use them up, and the next compilation would crash the worker."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _unchecked_where_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Switches the checks of annotations off in a test that is marked ``unchecked``."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", before or request.node.get_closest_marker("unchecked") is not None)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

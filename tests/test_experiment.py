@@ -255,6 +255,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
     np.testing.assert_array_equal(thresholds({}, decay=0.5), plain)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

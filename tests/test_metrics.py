@@ -32,6 +32,7 @@ def test_strictness_and_ties():
     assert m.ipr_accuracy(-LOSS, -ALONE) == pytest.approx(2 / 3)
 
 
+@pytest.mark.unchecked
 def test_preferred_model():
     accuracy = np.array([0.7, 0.2, 0.4, 0.9])
     alone = np.array([0.6, 0.3, 0.5, 0.1])
@@ -146,6 +147,10 @@ def test_fewer_axes_are_aligned():
     expected = [2 / 3, 1 / 3]
     np.testing.assert_allclose(m.incentivised_participation_rate(loss, alone), expected)
     np.testing.assert_allclose(m.incentivised_participation_rate(jnp.asarray(loss), alone.astype("f4")), expected)
+
+
+@pytest.mark.unchecked
+def test_a_number_has_no_clients():
     with pytest.raises(ValueError, match="last axis is the clients"):
         m.average_accuracy(0.5)  # type: ignore[arg-type]
 

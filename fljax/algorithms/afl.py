@@ -67,9 +67,9 @@ def afl(
     task: Task,
     local: Local,
     *,
-    mixture_learning_rate: float = 0.1,
+    mixture_learning_rate: float | Float[Array, ""] = 0.1,
     clients_per_round: int | None = None,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; clients use the mean of w.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import trees
 from fljax.messages import Report
@@ -310,8 +310,8 @@ def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitSer
     return init
 
 
-def threshold_of(threshold: Array, id: Int[Array, " S"]) -> Array:
-    """The thresholds of some clients: one number for all, or ``[N]`` by id."""
+def threshold_of(threshold: Real[Array, "*N"], id: Int[Array, "*S"]) -> Real[Array, "*of"]:
+    """The thresholds of one or some clients: one number for all, or ``[N]`` by id."""
     return threshold if threshold.ndim == 0 else threshold[id]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import Entry
@@ -37,13 +37,13 @@ def ditto(
     task: Task,
     local: Local,
     *,
-    regularisation: float = 1.0,
-    personal_learning_rate: float | None = None,
+    regularisation: float | Float[Array, ""] = 1.0,
+    personal_learning_rate: float | Float[Array, ""] | None = None,
     personal_epochs: int | None = None,
     personal_steps: int | None = None,
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``v_k <- v_k - eta_p (g(v_k) + lambda (v_k - w))`` with w as received; w itself moves as in FedAvg.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, check_share
@@ -61,11 +61,11 @@ def fedala(
     local: Local,
     *,
     layers: int = 2,
-    weight_learning_rate: float = 1.0,
-    sample: float = 0.8,
+    weight_learning_rate: float | Float[Array, ""] = 1.0,
+    sample: float | Float[Array, ""] = 0.8,
     most_epochs: int = 100,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Local training starts at w in the lower tensors and at ``theta_k + (w - theta_k) W_k`` in the top ones.

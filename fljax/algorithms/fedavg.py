@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import (
@@ -39,7 +39,7 @@ def fedavg(
     *,
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w + server_lr * sum_k a_k Delta_k / sum_k a_k`` with ``Delta_k = LocalSGD(w, k) - w``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
@@ -24,7 +24,7 @@ def fedavg_finetune(
     tune_epochs: int = 1,
     clients_per_round: int | None = None,
     weights: Literal["size", "uniform"] = "uniform",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at the learning rate of round 0, with FedAvg's ``w``.

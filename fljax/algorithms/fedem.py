@@ -69,7 +69,7 @@ def fedem(
     clusters: int = 2,
     deploy_steps: int = 10,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
 ) -> Algorithm:
     """E-step ``r_i(c) = softmax_c(log pi_k(c) - loss(w_c; i))``, ``pi_k = mean_i r_i``, LocalSGD of each component.
 

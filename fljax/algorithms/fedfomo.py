@@ -69,8 +69,8 @@ class FedFomoUp(NamedTuple):
     """
 
     update: PyTree
-    weight: Float[Array, " 1+M"]
-    id: Int[Array, " 1+M"]
+    weight: Float[Array, " candidates"]
+    id: Int[Array, " candidates"]
 
 
 def fedfomo(
@@ -129,7 +129,7 @@ def fedfomo(
 
     def weigh(
         down: FedFomoDown, before: PyTree, id: Int[Array, ""], data: LocalData
-    ) -> tuple[Float[Array, " 1+M"], PyTree]:
+    ) -> tuple[Float[Array, " candidates"], PyTree]:
         """The weights of the candidates, and ``theta_n - before_k``."""
         stack = lambda before, own, others: jnp.concatenate([before[None], own[None], others])  # noqa: E731
         models = jax.tree.map(stack, before, down.own, down.others)

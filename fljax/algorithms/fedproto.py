@@ -80,7 +80,7 @@ def fedproto(
     task: Task,
     local: Local,
     *,
-    regularisation: float = 1.0,
+    regularisation: float | Float[Array, ""] = 1.0,
     weights: Literal["count", "uniform"] = "count",
     predict: Literal["prototype", "head"] = "prototype",
     clients_per_round: int | None = 10,

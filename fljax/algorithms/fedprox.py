@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import Entry, reported_size
@@ -31,10 +31,10 @@ def fedprox(
     task: Task,
     local: Local,
     *,
-    mu: float = 0.1,
+    mu: float | Float[Array, ""] = 0.1,
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """FedAvg with the local objective ``F_k(y) + mu/2 ||y - w||^2``: ``mu (y - w)`` is added to every gradient.

@@ -65,10 +65,10 @@ def fedsoft(
     local: Local,
     *,
     clusters: int = 2,
-    regularisation: float = 0.1,
+    regularisation: float | Float[Array, ""] = 0.1,
     clients_per_cluster: int | None = 5,
     estimate_every: int = 2,
-    smoother: float = 1e-4,
+    smoother: float | Float[Array, ""] = 1e-4,
 ) -> Algorithm:
     """``theta_k ~ argmin F_k(theta) + lambda/2 sum_s u_ks ||theta - c_s||^2``, then ``c_s <- mean_k theta_k``.
 

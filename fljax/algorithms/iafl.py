@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
@@ -30,20 +30,20 @@ from fljax.algorithms.rewarding import (
 )
 from fljax.messages import Report, Sent
 from fljax.training import Local
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
 
 
 def iafl(
     task: Task,
     local: Local,
     *,
-    contribution: Float[Array, "*rounds N"],
-    ceiling: float | Literal["max"] = "max",
-    kappa: float = 0.0,
-    recovery: float = 0.0,
+    contribution: Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]],
+    ceiling: float | Float[Array, ""] | Literal["max"] = "max",
+    kappa: float | Float[Array, ""] = 0.0,
+    recovery: float | Float[Array, ""] = 0.0,
     reference_rule: Literal["max", "median"] = "max",
     reference_draw: Literal["own", "copied"] = "own",
-    joining: Float[Array, " N"] | Sequence[float] | Literal["contribution"] | None = None,
+    joining: Real[AnyArray, " N"] | Sequence[float] | Literal["contribution"] | None = None,
     clients_per_round: int | None = None,
 ) -> Algorithm:
     """``theta_k <- theta_k + (1/|S_k|) sum_{j in S_k} g_j``, ``|S_k| = 1 + ceil(gamma_k (N - 1))``.

@@ -52,7 +52,7 @@ def ifca(
     averaging: Literal["model", "gradient"] = "model",
     weights: Literal["uniform", "size"] = "uniform",
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr mean_k Delta_k`` over the clients k that chose c, with ``c_k = argmin_c F_k(w_c)``.
 

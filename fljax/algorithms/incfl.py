@@ -9,10 +9,11 @@ Deviations: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 print
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, roles, training, trees
 from fljax.aggregators.incfl import check_names
@@ -28,7 +29,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Cohort, Info, LocalData, Seat, Task, along
+from fljax.types import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
@@ -50,12 +51,12 @@ def incfl(
     task: Task,
     local: Local,
     *,
-    threshold: Float[Array, " N"] | float,
+    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
     clients_per_round: int | None = 10,
     surrogate: Literal["sigmoid", "softplus", "relu", "exp"] = "sigmoid",
     normalise: Literal["sum", "mean"] = "sum",
-    eps: float = 1e-8,
-    server_lr: float = 1.0,
+    eps: float | Float[Array, ""] = 1e-8,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
     tune_steps: int = 0,
 ) -> Algorithm:

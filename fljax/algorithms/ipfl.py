@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, training, trees
 from fljax.algorithms import market
@@ -91,7 +91,7 @@ def ipfl(
     profile_on: str = "validation",
     normalised: bool = True,
     importance_split: Literal["valid", "test"] = "valid",
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 

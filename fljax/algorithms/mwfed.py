@@ -9,11 +9,12 @@ reports its loss with its update, so new weights apply from the next round on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import aggregators, training, trees
 from fljax.algorithms.common import (
@@ -32,7 +33,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
+from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
 
 REFERENCE = """@inproceedings{blum2021one,
   title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},
@@ -78,12 +79,12 @@ def mwfed(
     task: Task,
     local: Local,
     *,
-    threshold: Float[Array, " N"] | float,
+    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
     mode: Literal["local", "pooled"] = "local",
-    factor: float = 2.0,
+    factor: float | Float[Array, ""] = 2.0,
     most: int = 10,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``W_k <- W_k factor`` where ``F_k(w) >= threshold_k``, normalised; client k does ``W_k`` times the usual work.

@@ -12,7 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, contribute_update, mean_update, single_model, with_server_optimizer
@@ -32,12 +32,12 @@ def perfedavg(
     task: Task,
     local: Local,
     *,
-    alpha: float = 0.01,
+    alpha: float | Float[Array, ""] = 0.01,
     hessian: Literal["none", "exact", "difference"] = "none",
-    delta: float = 1e-3,
+    delta: float | Float[Array, ""] = 1e-3,
     adaptation_steps: int = 1,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Descends ``(1/N) sum_k F_k(w - alpha grad F_k(w))`` by local steps on three independent batches each.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import (
@@ -45,12 +45,12 @@ def pfedme(
     task: Task,
     local: Local,
     *,
-    regularisation: float = 15.0,
-    personal_learning_rate: float = 0.09,
+    regularisation: float | Float[Array, ""] = 15.0,
+    personal_learning_rate: float | Float[Array, ""] = 0.09,
     personal_steps: int = 5,
-    personal_weight_decay: float = 0.0,
+    personal_weight_decay: float | Float[Array, ""] = 0.0,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta ~ argmin F_k(theta) + lambda/2 ||theta - y||^2`` per batch, then ``y <- y - eta lambda (y - theta)``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
@@ -29,9 +29,9 @@ def qffl(
     task: Task,
     local: Local,
     *,
-    q: float = 1.0,
+    q: float | Float[Array, ""] = 1.0,
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - sum_k D_k / sum_k h_k``: see ``fljax.aggregators.qffl_update``.

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, normalise_weights, require_plain_sgd, single_model
@@ -65,7 +65,7 @@ def scaffold(
     *,
     option: Literal["I", "II"] = "II",
     clients_per_round: int | None = 10,
-    server_lr: float = 1.0,
+    server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``y <- y - eta (g(y) - c_k + c)``; ``w <- w + server_lr mean_k Delta_k``; ``c <- c + sum_k (c_k' - c_k) / N``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -176,7 +176,7 @@ class Local(Table):
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Self:
+    def _steps_or_epochs(self) -> Local:
         if (self.steps is None) == (self.epochs is None):
             got = "neither" if self.steps is None else f"steps = {self.steps} and epochs = {self.epochs}"
             raise ValueError(f"expected exactly one of steps and epochs, got {got}")
@@ -192,7 +192,7 @@ class _LocalChanges(Table):
     batch_size: Count | None = None
 
     @model_validator(mode="after")
-    def _steps_or_epochs(self) -> Self:
+    def _steps_or_epochs(self) -> _LocalChanges:
         if self.steps is not None and self.epochs is not None:
             got = f"steps = {self.steps} and epochs = {self.epochs}"
             raise ValueError(f"expected at most one of steps and epochs, got {got}")
@@ -276,7 +276,7 @@ class Contribution(Named):
     ceiling: Annotated[Literal["max"] | float, BeforeValidator(_ceiling)] = "max"
 
     @model_validator(mode="after")
-    def _one_level(self) -> Self:
+    def _one_level(self) -> Contribution:
         given = self.model_fields_set
         if self.induced_rate is not None and "level" in given:
             raise ValueError(
@@ -364,7 +364,7 @@ class Config(Table):
         return filled
 
     @model_validator(mode="after")
-    def _labels(self) -> Self:
+    def _labels(self) -> Config:
         labels = [entry.label for entry in self.algorithms]
         seen: set[str] = set()
         for each in labels:
@@ -374,7 +374,7 @@ class Config(Table):
         return self
 
     @model_validator(mode="after")
-    def _sizes(self) -> Self:
+    def _sizes(self) -> Config:
         """Raises a ValueError if an array of a run's results has more entries than JAX can index."""
         everybody, seeds = self.data.clients + self.data.unseen, len(self.seeds)
         if everybody > MOST_CLIENTS:

@@ -19,23 +19,21 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 from fljax.arguments import FACTS, arguments_for, parameters_of
 from fljax.naming import resolve
+from fljax.types import AnyArray
 
-Array = jax.Array | np.ndarray
 
-
-def data_size(size: Int[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
+def data_size(size: Int[AnyArray, "*seeds N"]) -> Float[AnyArray, "*seeds N"]:
     """``p_k = N_k``: the number of training samples."""
     return jnp.asarray(size, jnp.result_type(float))
 
 
-def participation_rate(population: int) -> Float[Array, " N"]:
+def participation_rate(population: int) -> Float[AnyArray, " N"]:
     """``p_k = 0.5 (1 + k / N)`` with k = id + 1: participation rates evenly spaced above 0.5, up to 1.
 
     IAFL's experiment with partial participation uses the same numbers as probabilities of joining a round, with a
@@ -46,7 +44,7 @@ def participation_rate(population: int) -> Float[Array, " N"]:
     return 0.5 * (1 + jnp.arange(1, population + 1) / population)
 
 
-def standalone_accuracy(standalone_accuracy: Float[Array, "*seeds N"]) -> Float[Array, "*seeds N"]:
+def standalone_accuracy(standalone_accuracy: Float[AnyArray, "*seeds N"]) -> Float[AnyArray, "*seeds N"]:
     """``p_k``: test accuracy of the client's standalone model, a fraction (NaN as above).
 
     IAFL's tables use one global test set for all clients and train for as many epochs as there are rounds.
@@ -64,8 +62,8 @@ CONTRIBUTIONS: dict[str, Callable[..., Any]] = {
 
 
 def free_riders(
-    contribution: Float[Array, "*seeds N"], ids: Sequence[int], level: float | Array = 0.0
-) -> Float[Array, "*seeds N"]:
+    contribution: Real[AnyArray, "*seeds N"], ids: Sequence[int], level: float | AnyArray = 0.0
+) -> Float[AnyArray, "*seeds N"]:
     """Replaces the contributions of the free riders by ``level``; other contributions do not change.
 
     Args:
@@ -88,13 +86,13 @@ def free_riders(
 
 
 def contribution_at(
-    induced_rate: float | Array,
-    contribution: Float[Array, "*seeds N"],
+    induced_rate: float | AnyArray,
+    contribution: Real[AnyArray, "*seeds N"],
     ids: Sequence[int] = (),
     *,
-    kappa: float | Array = 0.0,
-    ceiling: float | Array | Literal["max"] = "max",
-) -> Float[Array, "*seeds"]:
+    kappa: float | AnyArray = 0.0,
+    ceiling: float | AnyArray | Literal["max"] = "max",
+) -> Float[AnyArray, "*seeds"]:
     """The contribution for which IAFL's induced reward rate is ``gamma'``.
 
     ``gamma' = (gamma (N - 1) + 1) / N`` is the share of all updates, the client's own included, that its reward
@@ -159,7 +157,7 @@ class Measure(NamedTuple):
     ceiling: float | Literal["max"] = "max"
 
 
-def measure(chosen: str | Measure | Sequence[float], facts: Mapping[str, Any]) -> Float[np.ndarray, "seeds N"]:
+def measure(chosen: str | Measure | Sequence[float], facts: Mapping[str, Any]) -> Real[np.ndarray, "seeds N"]:
     """The contributions that were chosen, for all seeds.
 
     Args:

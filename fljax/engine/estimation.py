@@ -13,7 +13,7 @@ from fljax import trees
 from fljax.engine import program
 from fljax.engine.compilation import compile_all
 from fljax.engine.execution import Execution, resolve
-from fljax.engine.keys import seeds_of
+from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout
 from fljax.engine.memory import made_bytes
@@ -51,7 +51,7 @@ def estimate(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
 ) -> Memory:

@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Integer, Key
+
+from fljax.types import AnyArray
 
 
 class Purpose(enum.IntEnum):
@@ -29,7 +31,11 @@ class Purpose(enum.IntEnum):
     UNSEEN_STANDALONE = 10
 
 
-def seeds_of(seeds: Sequence[int] | int) -> list[int]:
+# Whole numbers of Python, NumPy or JAX.
+Seeds = int | np.integer[Any] | Sequence[int | np.integer[Any]] | Integer[AnyArray, "*seeds"]
+
+
+def seeds_of(seeds: Seeds) -> list[int]:
     """The list of seeds: the given seeds, or the seeds 0 to n - 1 for a number n.
 
     Raises:
@@ -64,7 +70,7 @@ def _whole(value: Any) -> int | None:
 
 
 def round_key(
-    seed: Int[Array, ""], purpose: Purpose | Int[Array, ""], round: Int[Array, ""] | int = 0
+    seed: Integer[Array, ""], purpose: Purpose | Integer[Array, ""], round: Integer[Array, ""] | int = 0
 ) -> Key[Array, ""]:
     """The key of a purpose in a round. The server uses it directly; ``client_key`` derives the clients' keys.
 
@@ -74,7 +80,7 @@ def round_key(
     return jax.random.fold_in(jax.random.key(seed), both)
 
 
-def client_key(key: Key[Array, ""], id: Int[Array, ""], slot: Int[Array, ""] | int = 0) -> Key[Array, ""]:
+def client_key(key: Key[Array, ""], id: Integer[Array, ""], slot: Integer[Array, ""] | int = 0) -> Key[Array, ""]:
     """The key of one client and slot, from the round's key. Ids are below 2**24, slots below 2**8."""
     both = jnp.asarray(slot, jnp.uint32) * 2**24 + jnp.asarray(id, jnp.uint32)
     return jax.random.fold_in(key, both)

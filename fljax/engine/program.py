@@ -46,8 +46,8 @@ class Spec(NamedTuple):
     common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
     everybody: bool = False  # whether all clients have training rows
 
-    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Algorithm:
-        """The algorithm, with its traced leaves put back."""
+    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Any:
+        """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments."""
         numbers = iter(traced)
         leaves = [next(numbers) if leaf is _TRACED else leaf for leaf in self.static]
         return self.build(**jax.tree.unflatten(self.structure, leaves), **by_seed)

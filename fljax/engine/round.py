@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
 
 from fljax import trees
 from fljax.engine.keys import Purpose, client_key, round_key
@@ -42,7 +42,7 @@ class State(NamedTuple):
       diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 if there was none.
     """
 
-    seed: Int[Array, ""]
+    seed: UInt[Array, ""]
     round: Int[Array, ""]
     server: PyTree
     clients: PyTree
@@ -90,7 +90,7 @@ def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     return algorithm.send(seen_from(server, seat), seat._replace(first=True))
 
 
-def initial_state(algorithm: Algorithm, federation: Federation, seed: Int[Array, ""]) -> State:
+def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
     """The state before round 0; ``federation`` is stored by id."""
     server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
     key = round_key(seed, Purpose.INIT_CLIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Integer
 
 from fljax.engine.evaluate import evaluate
 from fljax.engine.layout import Layout
@@ -18,7 +18,7 @@ def rollout(
     federation: Federation,
     *,
     rounds: int,
-    seed: int | Int[Array, ""] = 0,
+    seed: int | Integer[Array, ""] = 0,
     initial: State | None = None,
     clients: int | None = None,
     rematerialise: bool = False,

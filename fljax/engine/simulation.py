@@ -16,7 +16,7 @@ from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution, neighbours, resolve
-from fljax.engine.keys import seeds_of
+from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, replicate
 from fljax.engine.program import Inputs, Plan, Spec
@@ -62,7 +62,7 @@ def simulate(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     reference: Reference | None = None,
     initial: State | None = None,
     evaluate_every: int | None = None,
@@ -123,7 +123,7 @@ def run_plans(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] | int,
+    seeds: Seeds,
     references: Sequence[Reference | None],
     initial: State | None = None,
     evaluate_every: int | None = None,

@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from fljax import training, trees
 from fljax.engine import jit
 from fljax.engine.execution import Execution, Sizes, resolve, share
-from fljax.engine.keys import Purpose, client_key, round_key, seeds_of
+from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, map_lanes, on_devices, replicate
 from fljax.engine.memory import lane_bytes
@@ -46,7 +46,7 @@ def standalone(
     federation: Federation,
     local: Local,
     *,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
 ) -> Reference:
@@ -81,7 +81,7 @@ def standalone_sweep(
     federation: Federation,
     locals: Sequence[Local],
     *,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
 ) -> list[Reference]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fljax.engine.execution import Execution
+from fljax.engine.keys import Seeds
 from fljax.engine.program import Plan
 from fljax.engine.simulation import Callback, OnMemory, run_plans
 from fljax.results import Reference, Result
@@ -16,7 +17,7 @@ def sweep(
     federation: Federation,
     *,
     rounds: int,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Seeds = (0,),
     references: Sequence[Reference | None] | Reference | None = None,
     evaluate_every: int | None = None,
     callbacks: Sequence[Callback] = (),

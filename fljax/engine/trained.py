@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.engine import program
-from fljax.engine.keys import seeds_of
+from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State
@@ -83,7 +83,7 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def restore(
-    plan: Algorithm | Plan, federation: Federation, arrays: Mapping[str, np.ndarray], *, seeds: Sequence[int] | int
+    plan: Algorithm | Plan, federation: Federation, arrays: Mapping[str, np.ndarray], *, seeds: Seeds
 ) -> Models:
     """The models of an earlier run, from the arrays of its state.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key, Real
 
 from fljax.naming import unknown
 
@@ -17,8 +17,8 @@ FRAME = 4
 
 
 def crop_flip(
-    key: Key[Array, ""], x: Float[Array, "b h w *channels"], black: Float[Array, "*channels"] | float = 0.0
-) -> Float[Array, "b h w *channels"]:
+    key: Key[Array, ""], x: Real[Array, "b h w *channels"], black: Real[Array, "*#channels"] | float = 0.0
+) -> Real[Array, "b h w *channels"]:
     """A random crop and a horizontal flip of each image: IAFL's augmentation of CIFAR's training images.
 
     Each image gets a frame of 4 pixels on every side. A window of the original size is cut out at one of the 9 x 9

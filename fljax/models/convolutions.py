@@ -23,8 +23,8 @@ from fljax.models import lines, planes
 
 
 def convolution(
-    lhs: Float[Array, "b h w c"],
-    rhs: Float[Array, "kh kw c o"],
+    lhs: Float[Array, "*image"],
+    rhs: Float[Array, "*kernel"],
     window_strides: Any,
     padding: Any,
     lhs_dilation: Any = None,
@@ -35,7 +35,7 @@ def convolution(
     precision: Any = None,
     preferred_element_type: Any = None,
     **rest: Any,
-) -> Float[Array, "b h2 w2 o"]:
+) -> Float[Array, "*convolved"]:
     """``lax.conv_general_dilated`` (same arguments, same values) as patches times a matrix.
 
     Two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with any

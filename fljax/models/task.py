@@ -19,7 +19,7 @@ from fljax.models.losses import correct, cross_entropy
 from fljax.models.modules import random_in_training_only
 from fljax.models.nnx import nnx_functions
 from fljax.models.prepare import checked_dtype, pixels_to_floats
-from fljax.types import Role, Task, TrainingBatch
+from fljax.types import AnyArray, Role, Task, TrainingBatch
 
 
 def task_from_module(
@@ -148,11 +148,11 @@ def _build(
         # A running average changes by less than a narrow dtype resolves.
         return roles.replace_statistics(bare, trees.cast(params, compute), params)
 
-    def logits(params: PyTree, x: Array, key: Key[Array, ""] | TrainingBatch | None = None) -> Array:
+    def logits(params: PyTree, x: AnyArray, key: Key[Array, ""] | TrainingBatch | None = None) -> Array:
         out = functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key)
         return out if compute == dtype else trees.cast(out, dtype)
 
-    def features(params: PyTree, x: Array) -> Array:
+    def features(params: PyTree, x: AnyArray) -> Array:
         assert functions.features is not None
         z = functions.features(narrow(params), trees.cast(trees.cast(x, dtype), compute))
         z = z if compute == dtype else trees.cast(z, dtype)

@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
 
 from fljax.algorithms.common import check_share
 from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
-from fljax.types import Algorithm, Available, Cohort, Info
+from fljax.types import Algorithm, AnyArray, Available, Cohort, Info
 
 
 def dropout(
     inner: Algorithm,
     *,
-    rate: Float[Array, "rounds N"] | Float[Array, " N"] | Sequence[float] | Sequence[Sequence[float]] | float,
+    rate: Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""],
 ) -> Algorithm:
     """A selected client does not answer with probability ``rate``, independently in every round.
 
@@ -64,7 +64,7 @@ def dropout(
 def availability(
     inner: Algorithm,
     *,
-    trace: Bool[Array, "rounds N"] | np.ndarray | Sequence[Any] | str | os.PathLike[str],
+    trace: Shaped[AnyArray, "*rounds N"] | Sequence[Any] | str | os.PathLike[str],
     announced: bool = False,
 ) -> Algorithm:
     """A client can answer in the rounds that a trace gives: where ``trace[round % rounds, id]`` is true.

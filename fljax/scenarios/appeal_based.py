@@ -6,15 +6,16 @@ the loss is on training rows, which is the loss that the solver knows; an empty 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax.algorithms.common import MAXFL_REFERENCE, threshold_of
 from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores
-from fljax.types import Algorithm, Available, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.types import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
 
 
 class AppealBallot(NamedTuple):
@@ -27,7 +28,7 @@ class AppealBallot(NamedTuple):
 def appeal_based(
     inner: Algorithm,
     *,
-    threshold: Float[Array, " N"] | float,
+    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
     after: int = 10,
     empty_pool: Literal["skip", "all"] = "skip",
     split: Literal["train", "valid", "test"] = "train",

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fljax.algorithms.common import check_share
 from fljax.naming import renamed
 from fljax.scenarios.common import applied_scenarios, with_server
-from fljax.types import Algorithm, Census, LocalData, PerClient, Seat
+from fljax.types import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
 
 
 class Given(NamedTuple):
@@ -37,11 +37,11 @@ class Given(NamedTuple):
 class Drawn(NamedTuple):
     """``round(fraction N)`` misbehaving clients, drawn with the key ``fold_in(key of init_server, number)``."""
 
-    fraction: float | Array
+    fraction: float | Float[Array, ""]
     number: int
 
 
-def given(who: Any) -> Given:
+def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
     """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones.
 
     Raises:
@@ -91,8 +91,8 @@ def chosen_by(
     number: int,
     *,
     ids: Sequence[int] | None,
-    who: Any,
-    fraction: float | Array | None,
+    who: Shaped[AnyArray, "*rounds N"] | None,
+    fraction: float | Float[Array, ""] | None,
 ) -> Given | Drawn:
     """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None.
 

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax import roles, trees
 from fljax.algorithms.common import MAXFL_REFERENCE, check_share
 from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
-from fljax.types import Algorithm
+from fljax.types import Algorithm, AnyArray
 
 
 def byzantine(
     inner: Algorithm,
     *,
-    fraction: float = 0.1,
-    loss_increase: float = 10.0,
-    noise: float = 10.0,
+    fraction: float | Float[Array, ""] = 0.1,
+    loss_increase: float | Float[Array, ""] = 10.0,
+    noise: float | Float[Array, ""] = 10.0,
     count_all: bool = False,
-    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``round(fraction N)`` clients report ``loss + loss_increase`` and send ``Delta_k + noise rms(Delta_k) N(0, I)``.
 

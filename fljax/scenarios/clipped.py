@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax import roles, trees
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import everybody, given, with_behaviour
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
-from fljax.types import Algorithm
+from fljax.types import Algorithm, AnyArray
 
 
 def clipped(
     inner: Algorithm,
     *,
-    norm: float,
-    noise: float = 0.0,
-    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+    norm: float | Float[Array, ""],
+    noise: float | Float[Array, ""] = 0.0,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.
 

@@ -73,7 +73,7 @@ def deployed_scores(
     return jax.tree.map(lambda own, other: jnp.where(some, own, other), found, known)
 
 
-def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Array) -> PyTree:
+def add_normal(key: Key[Array, ""], tree: PyTree, deviation: float | Float[Array, ""]) -> PyTree:
     """Adds independent Gaussian noise to every entry."""
     leaves, structure = jax.tree.flatten(tree)
     noisy = [

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax import training, trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied_scenarios
 from fljax.training import Local
-from fljax.types import Algorithm, LocalData, Seat
+from fljax.types import Algorithm, AnyArray, LocalData, Seat
 
 # Streams of the key of ``deploy``.
 _DEPLOYMENT, _TUNING = 0, 1
@@ -23,12 +23,12 @@ _DEPLOYMENT, _TUNING = 0, 1
 def finetuned(
     inner: Algorithm,
     *,
-    learning_rate: float,
+    learning_rate: float | Float[Array, ""],
     batch_size: int,
     steps: int | None = None,
     epochs: int | None = None,
     optimizer: str = "sgd",
-    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
 

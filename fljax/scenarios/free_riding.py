@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import FREE_RIDING, Entry, key_number
-from fljax.types import Algorithm
+from fljax.types import Algorithm, AnyArray
 
 
 def free_riding(
     inner: Algorithm,
     *,
     ids: Sequence[int] | None = None,
-    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
-    fraction: float | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
+    fraction: float | Float[Array, ""] | None = None,
 ) -> Algorithm:
     """Some clients send an update of zero instead of their trained update.
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
 from fljax.messages import changed_report
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import MISREPORTING, Entry, key_number
-from fljax.types import Algorithm
+from fljax.types import Algorithm, AnyArray
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 
@@ -26,11 +26,11 @@ def misreporting(
     inner: Algorithm,
     *,
     report: Reportable,
-    factor: float = 1.0,
-    offset: float = 0.0,
+    factor: float | Float[Array, ""] = 1.0,
+    offset: float | Float[Array, ""] = 0.0,
     ids: Sequence[int] | None = None,
-    who: Bool[Array, " N"] | Bool[Array, "rounds N"] | None = None,
-    fraction: float | None = None,
+    who: Shaped[AnyArray, "*rounds N"] | None = None,
+    fraction: float | Float[Array, ""] | None = None,
     count_all: bool = True,
 ) -> Algorithm:
     """Some clients report ``factor * value + offset`` instead of the true value.

@@ -6,17 +6,18 @@ the end. Removing clients from the pool during training is a reconstruction; it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
 from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores, with_server
-from fljax.types import Algorithm, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 
 # Equal accuracies may differ by this many machine precisions (eps).
 ROUNDING = 8
@@ -40,9 +41,9 @@ class OptingBallot(NamedTuple):
 def opting_out(
     inner: Algorithm,
     *,
-    baseline: Float[Array, "rounds N"] | Float[Array, " N"] | float,
+    baseline: Real[AnyArray, "*rounds N"] | Sequence[float] | float | Float[Array, ""],
     every: int = 10,
-    delta: float = 0.0,
+    delta: float | Float[Array, ""] = 0.0,
     comes_back: bool = False,
     split: Literal["valid", "train", "test"] = "valid",
 ) -> Algorithm:

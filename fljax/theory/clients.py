@@ -9,7 +9,7 @@ Source: INCFL, sections B.1 (lemma B.2: convex surrogates), B.2 (three clients) 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.special import expit
 from fljax.aggregators import incfl_weights
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
 
-Array = np.ndarray
+Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
 
 SURROGATES = {
     "sigmoid": expit,

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Int
 
 POINTS = 257  # size of the grid that brackets a best response
 HALVINGS = 60  # bisection steps: enough for double precision
@@ -106,7 +107,7 @@ def descent(slope: Callable[[Array], Array], low: Array, high: Array) -> Array:
     The result is exactly ``low`` if the slope is nowhere above 0, so an optimum at 0 is exactly 0.
     """
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: int | Int[Array, ""], ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) / 2
         rising = slope(middle) > 0

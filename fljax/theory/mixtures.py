@@ -19,14 +19,14 @@ Note: if the ``theta_j`` were independent given ``theta_m``, ``2 v sum_{j != m} 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-Array = np.ndarray
+Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
 
 
 class MixtureErrors(NamedTuple):

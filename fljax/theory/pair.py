@@ -16,14 +16,14 @@ would find "not better" and seem to refute the theorem.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
-Array = np.ndarray
+Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
 
 COMPARISONS = ("signs", "losses")
 
@@ -78,7 +78,7 @@ def separation_point() -> float:
     return optimize.root_scalar(_steepness, bracket=(0.5, 2.0), xtol=1e-15).root
 
 
-def average_is_minimum(half_distance: ArrayLike) -> Array:
+def average_is_minimum(half_distance: ArrayLike) -> np.ndarray | np.bool:
     """Whether the average of two local means, ``2 half_distance`` apart, is a local minimum of INCFL's objective."""
     return np.asarray(half_distance) <= separation_point()
 

@@ -20,8 +20,8 @@ from fljax.training.evaluation import evaluate_each as evaluate_each
 from fljax.training.evaluation import per_sample as per_sample
 from fljax.training.settings import Local as Local
 from fljax.training.settings import Optimizer as Optimizer
-from fljax.training.settings import bypass_statistics as bypass_statistics
 from fljax.training.settings import OptimizerSettings as OptimizerSettings
+from fljax.training.settings import bypass_statistics as bypass_statistics
 from fljax.training.settings import named_optimizer as named_optimizer
 from fljax.training.settings import optimizer as optimizer
 from fljax.training.settings import optimizer_settings as optimizer_settings

@@ -5,6 +5,7 @@ Floor 0: imports JAX and jaxtyping only. All of these types are pytrees and may 
 have no leaves, and equal values share a program.
 """
 
+from fljax.types.arrays import AnyArray as AnyArray
 from fljax.types.data import ClientData as ClientData
 from fljax.types.data import Examples as Examples
 from fljax.types.data import Federation as Federation

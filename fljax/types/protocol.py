@@ -7,7 +7,7 @@ Deployed are pytrees of the algorithm's choice: they are ``PyTree`` here, and an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -17,12 +17,14 @@ from fljax.types.rounds import Available, Census, Cohort, Info, Seat
 from fljax.types.task import Task
 
 
+@runtime_checkable
 class InitServer(Protocol):
     """``(key, census) -> Server``: the server before round 0. Parts with one row per client are ``PerClient``."""
 
     def __call__(self, key: Key[Array, ""], census: Census, /) -> PyTree: ...
 
 
+@runtime_checkable
 class Send(Protocol):
     """ONE ``(server, seat) -> Down``: everything that the server sends this client.
 
@@ -33,6 +35,7 @@ class Send(Protocol):
     def __call__(self, server: PyTree, seat: Seat, /) -> PyTree: ...
 
 
+@runtime_checkable
 class InitClient(Protocol):
     """ONE ``(key, seat, down, data) -> Client``: the client's state before its first round.
 
@@ -42,12 +45,14 @@ class InitClient(Protocol):
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData, /) -> PyTree: ...
 
 
+@runtime_checkable
 class Ask(Protocol):
     """ONE ``(key, seat, down, client, data) -> Ballot``: the client's answer to a poll, before selection."""
 
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData, /) -> PyTree: ...
 
 
+@runtime_checkable
 class Select(Protocol):
     """``(key, round, server, ballots, available) -> (Server, Cohort, Info)``: selects the cohort of a round.
 
@@ -61,6 +66,7 @@ class Select(Protocol):
     ) -> tuple[PyTree, Cohort, Info]: ...
 
 
+@runtime_checkable
 class Train(Protocol):
     """ONE ``(key, seat, down, client, data) -> (Up, Client)``: local training; the client's message and new state."""
 
@@ -69,6 +75,7 @@ class Train(Protocol):
     ) -> tuple[PyTree, PyTree]: ...
 
 
+@runtime_checkable
 class Aggregate(Protocol):
     """``(key, round, server, up, cohort, held) -> (Server, Info)``: updates the server with the cohort's messages.
 
@@ -88,24 +95,28 @@ class Aggregate(Protocol):
     ) -> tuple[PyTree, Info]: ...
 
 
+@runtime_checkable
 class Common(Protocol):
     """``(down) -> Deployed``: the global model, before personalisation."""
 
     def __call__(self, down: PyTree, /) -> PyTree: ...
 
 
+@runtime_checkable
 class Personal(Protocol):
     """ONE ``(key, seat, down, client, data) -> Deployed``: the model that the client would use; may train."""
 
     def __call__(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData, /) -> PyTree: ...
 
 
+@runtime_checkable
 class Models(Protocol):
     """``(server) -> {name: Judged}``: further models of the server to judge, e.g. a reference model."""
 
     def __call__(self, server: PyTree, /) -> Mapping[str, Judged]: ...
 
 
+@runtime_checkable
 class Counts(Protocol):
     """ONE ``(server, seat) -> []``: whether metrics count this client. ``server`` is as for ``send``."""
 

@@ -195,6 +195,7 @@ def test_reference_takes_as_many_as_its_client(rule, size):
     np.testing.assert_allclose(share, size / 6, atol=5 * np.sqrt(0.25 / 500))
 
 
+@pytest.mark.unchecked
 def test_edges_of_the_reference():
     assert iafl_reference(KEY, jnp.ones(3), present=jnp.zeros(3, bool)).tolist() == [[0, 0, 0]]
     np.testing.assert_allclose(iafl_reference(KEY, jnp.ones(3)), [[1 / 3] * 3], rtol=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.models import correct
 from fljax.scenarios import finetuned
 from fljax.training import Local
-from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Subset, Task
+from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task
 
 SEED = 4
 HOW = Local(0.3, 3, steps=2, decay=0.5)
@@ -29,7 +28,7 @@ TASK = Task(
     score=correct,
 )
 
-NONE: Any = None  # what a function does not read
+SEAT = Seat(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 RUN = functools.partial(simulate, seeds=[SEED])
 
 
@@ -130,7 +129,7 @@ def test_who_finetunes_may_be_given(data):
 def test_finetuned_by_epochs(data):
     scenario = finetuned(fedavg(TASK, HOW), learning_rate=0.2, batch_size=2, epochs=1)
     start, rows, key = TASK.init(jax.random.key(0)), own(data, data.clients, 0), jax.random.key(1)
-    found = jax.jit(lambda: scenario.deploy(key, NONE, start, (), LocalData(rows, rows, rows)))()
+    found = jax.jit(lambda: scenario.deploy(key, SEAT, start, (), LocalData(rows, rows, rows)))()
     close(found, by_hand(jax.random.fold_in(key, 1), start, rows, 0, Local(0.2, 2, epochs=1)))
 
 
@@ -146,6 +145,6 @@ def test_finetuned_leaves_integers_alone():
     examples = Examples(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32))
     rows = Subset(examples, Rows(jnp.arange(2), jnp.int32(2)))
     start = TASK.init(jax.random.key(0))
-    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), NONE, start, (), LocalData(rows, rows, rows)))()
+    found = jax.jit(lambda: scenario.deploy(jax.random.key(1), SEAT, start, (), LocalData(rows, rows, rows)))()
     assert int(found["cluster"]) == 3
     assert not np.array_equal(found["model"]["w"], start["w"])

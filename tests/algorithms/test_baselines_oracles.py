@@ -322,6 +322,7 @@ def test_without_rounds_the_model_is_the_initial_one():
         close(deployed["w"], moved)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("build", "message"),
     [

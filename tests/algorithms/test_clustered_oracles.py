@@ -190,6 +190,7 @@ def test_without_rounds_models_are_the_initial_ones(build):
     np.testing.assert_array_equal(alike, np.broadcast_to(alike[:1], alike.shape))
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("build", "arguments", "message"),
     [

@@ -68,6 +68,10 @@ def test_the_first_model_is_that_of_an_algorithm_with_one():
         np.testing.assert_array_equal(other[0], one)
         np.testing.assert_array_equal(same[0], same[2])
     assert not np.array_equal(models(3).weight[1], models(3).weight[2])
-    for wrong in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match="expected a positive number of clusters, got"):
-            check_clusters(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, True])
+def test_a_number_of_clusters_is_positive_and_whole(wrong):
+    with pytest.raises(ValueError, match="expected a positive number of clusters, got"):
+        check_clusters(wrong)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ from fljax.algorithms.fedem import Mixture, expectation
 from fljax.engine.round import initial_state
 from fljax.training import Local, evaluate_each
 from fljax.trees import take
-from fljax.types import Examples, LocalData, Rows, Subset
+from fljax.types import Examples, LocalData, Rows, Seat, Subset
 from tests.algorithms import quadratic
 from tests.algorithms.clustered_tools import SCATTERED, SMALL, models, starting
 from tests.algorithms.quadratic import run
@@ -22,7 +20,7 @@ from tests.algorithms.rounds_tools import TASK, close, federation, history, own_
 from tests.oracles import numpy_clustered as oracle
 from tests.precision import enable_x64
 
-NONE: Any = None  # what a function does not read
+SEAT = Seat(jnp.int32(0), jnp.int32(0), jnp.int32(0))
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -154,7 +152,7 @@ def test_strangers_and_latecomers_find_their_mixture(x64):
         client = take(data.clients, 0)
         rows = Subset(data.examples, client.train)
         mixture = algorithm.deploy(
-            jax.random.key(0), NONE, state.server.models, take(state.clients, 0), LocalData(rows, rows, rows)
+            jax.random.key(0), SEAT, state.server.models, take(state.clients, 0), LocalData(rows, rows, rows)
         ).mixture
         likelihood.append(log_likelihood(np.asarray(state.server.models["w"]), [np.asarray(mixture)], SIZES[:1]))
         if steps == 0:

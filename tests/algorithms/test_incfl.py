@@ -59,6 +59,7 @@ def test_an_infinite_loss_is_never_read() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.unchecked
 def test_unknown_names_are_refused_when_it_is_built() -> None:
     task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
     with pytest.raises(ValueError, match="expected a normaliser, got 'maen'; valid names are sum, mean"):

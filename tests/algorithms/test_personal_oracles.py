@@ -17,7 +17,7 @@ from fljax.engine.round import by_id, initial_state
 from fljax.models import MODELS
 from fljax.training import Local
 from fljax.trees import take
-from fljax.types import Census, Seat, Task, unlabelled
+from fljax.types import Census, Examples, LocalData, Rows, Seat, Subset, Task, unlabelled
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, stored
@@ -25,7 +25,8 @@ from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
 from tests.toys.task import logistic_regression
 
-NONE: Any = None  # what a function does not read
+NOTHING = Subset(Examples(jnp.zeros((0, 3)), jnp.zeros(0, jnp.int32)), Rows(jnp.zeros(0, jnp.int32), jnp.int32(0)))
+NOT_READ = jax.random.key(0), Seat(jnp.int32(0), jnp.int32(0), jnp.int32(0)), LocalData(NOTHING, NOTHING, NOTHING)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -108,6 +109,7 @@ def test_dittos_global_stream_is_fedavg(regularisation, options, exact):
     assert apart.max() > 1e-3
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -374,6 +376,7 @@ def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
     close(algorithm.models(moved)["server_test"].model, expected)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("models_sent", [-1, 2.5, True])
 def test_what_fedfomo_refuses(models_sent):
     with pytest.raises(ValueError, match="expected models_sent to be a whole number, zero or more, got"):
@@ -413,7 +416,7 @@ def test_fedproto_without_penalty_is_standalone(exact):
     algorithm = fedproto(task, EPOCHS, predict="head")
     x = jnp.ones((2, 3))
     state = take(found, -1)
-    deployed = algorithm.deploy(NONE, NONE, state.server.shown, take(state.clients, 2), NONE)
+    deployed = algorithm.deploy(*NOT_READ[:2], state.server.shown, take(state.clients, 2), NOT_READ[2])
     np.testing.assert_array_equal(algorithm.predict(deployed, x), task.logits(deployed.model, x))
 
 
@@ -451,16 +454,16 @@ def test_classes_may_change_their_names(exact):
 def test_while_no_class_is_known_the_head_decides():
     task = two_layers()
     algorithm = fedproto(task, EPOCHS)
-    server = algorithm.init_server(jax.random.key(0), Census(jnp.ones(2), jnp.ones(2)))
+    server = algorithm.init_server(jax.random.key(0), Census(jnp.ones(2, jnp.int32), jnp.ones(2, jnp.int32)))
     x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 3)), jnp.float32)
-    client = algorithm.init_client(NONE, NONE, server.start, NONE)
+    client = algorithm.init_client(*NOT_READ[:2], server.start, NOT_READ[2])
     zero = jnp.int32(0)
     shown = algorithm.send(server, Seat(zero, zero, zero))
-    found = algorithm.predict(algorithm.deploy(NONE, NONE, shown, client, NONE), x)
+    found = algorithm.predict(algorithm.deploy(*NOT_READ[:2], shown, client, NOT_READ[2]), x)
     np.testing.assert_array_equal(found, task.logits(server.start, x))
     representation = task.features(server.start, x)  # type: ignore
     one = shown._replace(prototypes=shown.prototypes.at[2].set(representation[0]), known=shown.known.at[2].set(True))
-    found = algorithm.predict(algorithm.deploy(NONE, NONE, one, client, NONE), x)
+    found = algorithm.predict(algorithm.deploy(*NOT_READ[:2], one, client, NOT_READ[2]), x)
     assert np.argmax(found, axis=1).tolist() == [2] * 5
     assert np.isfinite(task.loss(found, jnp.zeros(5, jnp.int32))).all()
     close(found[:, 2], -np.square(np.asarray(representation) - np.asarray(representation[0])).sum(axis=1), 1e-5)
@@ -480,6 +483,7 @@ def test_strangers_of_fedproto_have_no_scores():
     assert not any(name.startswith("global_") for name in found)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [

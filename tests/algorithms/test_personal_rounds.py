@@ -91,7 +91,7 @@ def last(states):
 
 def deployed(algorithm, data, state, id):
     """What one seen client would use, and what all share."""
-    data = stored(data)
+    data, state = stored(data), jax.tree.map(jnp.asarray, state)
     return deploy_seen(algorithm, data, state, state.round, take(data.clients, id), take(state.clients, id))
 
 

@@ -184,6 +184,7 @@ def test_lg_fedavg_shares_the_last_dense_layers():
         lg_fedavg(task, Local(0.1, 8, steps=1), shared=["layer4"])
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("shared", [2.5, True, [1], None])
 def test_lg_fedavg_refuses_what_names_no_layers(shared):
     with pytest.raises(ValueError, match="expected shared to be a number of layers, names or a function of paths, got"):
@@ -226,6 +227,7 @@ def test_tuning_moves_every_client_towards_its_own_data(exact):
         np.testing.assert_allclose(found["w"], expected, rtol=exact, atol=exact)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -244,6 +246,7 @@ def test_what_iafl_refuses(arguments, message):
         iafl(quadratic.quadratic(jnp.asarray(START)), how(STEPS), **arguments)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("name", ["contribution", "joining"])
 def test_one_number_for_each_client(name):
     arguments: dict[str, Any] = {"contribution": jnp.ones(POPULATION)} | {name: jnp.ones(3)}

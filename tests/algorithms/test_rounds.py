@@ -209,6 +209,7 @@ def test_a_client_without_data_changes_nothing():
     close(*found)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -77,6 +77,7 @@ def test_a_free_rider_has_the_induced_rate_that_was_asked_for(kappa, ceiling):
     np.testing.assert_allclose(np.delete(found, 6, axis=1), np.delete(own, 6, axis=1), rtol=1e-6)
 
 
+@pytest.mark.unchecked
 def test_induced_rates_at_the_ends():
     own = jnp.asarray([0.2, 0.8, jnp.nan, 0.4])
     assert contributions.contribution_at(1.0, own) == pytest.approx(0.8)

@@ -104,6 +104,7 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):
         assert load("emnist", cache=tmp_path / "file").train_size == 5
 
 
+@pytest.mark.unchecked
 def test_what_is_wrong_is_named_in_one_sentence(tmp_path):
     _, _, files = upstream("byclass")
     labels = "emnist-byclass-train-labels-idx1-ubyte.gz"

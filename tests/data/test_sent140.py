@@ -69,6 +69,7 @@ def test_upstreams_table_is_read(tmp_path, packed):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.unchecked
 def test_vectors_can_lie_elsewhere(tmp_path):
     folder = write(tmp_path / "files", table())
     moved = (folder / "glove.twitter.27B.2d.txt").rename(tmp_path / "vectors")

@@ -69,6 +69,7 @@ def test_auto_wastes_little_where_steps_differ() -> None:
         assert waste < (1.3 if backend == "cpu" else 3)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("field", ["clients", "seeds", "evaluation"])
 @pytest.mark.parametrize("value", ["fast", 0, -1, True, 1.5, None])
 def test_wrong_strategies(field: str, value: Any) -> None:
@@ -76,6 +77,7 @@ def test_wrong_strategies(field: str, value: Any) -> None:
         resolve(Execution()._replace(**{field: value}), SIZES)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("value", "message"),
     [

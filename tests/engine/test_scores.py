@@ -93,7 +93,7 @@ def test_what_counts_classes_needs_them() -> None:
 
 
 def test_contributions_of_accuracies_need_a_score() -> None:
-    facts = {"size": np.ones((1, 3)), "population": 3, "standalone_loss": np.ones((1, 3))}
+    facts = {"size": np.ones((1, 3), int), "population": 3, "standalone_loss": np.ones((1, 3))}
     np.testing.assert_array_equal(measure("size", facts), np.ones((1, 3)))
     with pytest.raises(ValueError, match=r"expected a task with a score for the contribution 'standalone_accuracy'"):
         measure("standalone_accuracy", facts)

@@ -36,6 +36,7 @@ def test_seeds(given, found):
     assert all(type(seed) is int for seed in seeds_of(given))
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -203,6 +203,7 @@ def test_an_initial_state_can_be_used_twice(federation: Federation) -> None:
     assert_same(first.state, _simulate(federation, rounds=2, initial=state).state)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -254,6 +255,7 @@ def test_a_reference_gives_the_metrics_that_compare(federation: Federation) -> N
     assert "global_model_appeal" not in _simulate(federation).metrics
 
 
+@pytest.mark.unchecked
 def test_what_is_given_by_seed_is_checked_before_anything_runs():
     task, local = logistic_regression(), Local(learning_rate=0.2, batch_size=2, steps=2)
     federation = tiny_federation()
@@ -286,6 +288,7 @@ def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
         assert float(result.metrics[f"seconds_{purpose}"]) == 0
 
 
+@pytest.mark.unchecked
 def test_a_result_is_no_state() -> None:
     result: Any = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1)
     with pytest.raises(ValueError, match=r"expected initial to be Result\.state of an earlier run, got Result"):

@@ -125,6 +125,7 @@ def test_equal_calls_share_compiled_programs():
     assert mlp((8, 8, 1), 3, augment=own).augment is own
 
 
+@pytest.mark.unchecked
 def test_other_names_and_other_inputs_are_refused():
     with pytest.raises(ValueError, match=r"augmentations? .*crop_flip.*'crop_flop'"):
         mlp((8, 8, 1), 3, augment="crop_flop")  # pyright: ignore[reportArgumentType]

@@ -14,7 +14,7 @@ from flax import nnx
 from fljax.models import task_from_module
 from fljax.models.dropout import EVALUATING, TRAINING
 
-X = np.ones((4, 5), np.float32)
+X = jnp.ones((4, 5))
 
 LINEN = """
 class Net(nn.Module):

@@ -35,6 +35,7 @@ def test_squared_error():
         squared_error(prediction, jnp.array([3.0]))
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("judge", [cross_entropy, correct])
 @pytest.mark.parametrize("y", [jnp.zeros((2, 1), int), jnp.zeros(2), jnp.zeros(3, int)])
 def test_labels_that_are_no_classes(judge, y):
@@ -54,6 +55,7 @@ def test_a_task_with_a_loss_of_its_own_has_no_accuracy_and_no_classes():
     assert task_from_module(nn.Dense(2), X, loss=squared_error) is task
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -90,6 +92,7 @@ def test_outputs_must_be_one_for_each_sample():
     assert task_from_module(Texts(), X, loss=cross_entropy).classes is None
 
 
+@pytest.mark.unchecked
 @settings(max_examples=30, deadline=None)
 @given(
     width=st.integers(1, 3),

@@ -175,6 +175,7 @@ def test_group_norm_is_accepted():
     assert task.logits(params, X, jax.random.key(0)).shape == (4, 2)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("module", "message"),
     [

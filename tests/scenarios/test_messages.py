@@ -256,6 +256,7 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
     assert taking_part(records[0]) == set(range(POPULATION))
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("ids", [(1, 1), (-1,), (0.5,), (5,)])
 def test_free_riders_are_clients(ids, federation):
     with pytest.raises(ValueError, match=r"expected (different )?ids of clients from 0 "):
@@ -322,6 +323,7 @@ def test_byzantine_clients_may_be_given(federation):
         np.testing.assert_array_equal(plain[name], with_it[name])
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -247,6 +247,7 @@ def test_rounds(federation):
     assert np.isnan(found.metrics["test_loss"].values[..., 3]).all()
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("options", "message"),
     [

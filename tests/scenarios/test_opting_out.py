@@ -105,6 +105,7 @@ def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
         assert record["tokens"].sum() + record["pool"].sum() == 100
 
 
+@pytest.mark.unchecked
 def test_bad_arguments_are_named(federation):
     inner = fedavg(TASK, LOCAL)
     with pytest.raises(ValueError, match="expected split to be train, valid or test, got 'all'"):

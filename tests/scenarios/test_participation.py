@@ -130,6 +130,7 @@ def test_the_split_that_is_asked(federation):
     np.testing.assert_allclose(records[0]["polled_loss"][3], expected, rtol=1e-5)
 
 
+@pytest.mark.unchecked
 def test_appeal_errors(federation):
     inner = fedavg(TASK, LOCAL)
     with pytest.raises(ValueError, match="expected empty_pool to be skip or all, got 'none'"):
