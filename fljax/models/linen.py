@@ -97,6 +97,7 @@ def _part(params: Mapping[str, Any], paths: set[tuple[str, ...]]) -> dict[str, A
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Array]:
+    """Leaves by path."""
     return flatten_dict(dict(tree), sep="/")
 
 

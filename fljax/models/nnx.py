@@ -115,5 +115,6 @@ def _name(path: jax.tree_util.KeyPath) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _flat(tree: Any) -> dict[str, Array]:
+def _flat(tree: Any) -> dict[str, Any]:
+    """Leaves by path: arrays, or their shapes."""
     return {"/".join(map(str, path)): leaf for path, leaf in flatten_dict(tree).items()}

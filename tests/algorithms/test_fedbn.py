@@ -103,6 +103,7 @@ def test_unseen_clients_have_no_model() -> None:
     assert not np.all(np.isnan(found["test_loss"]))
 
 
+@pytest.mark.unchecked
 def test_errors() -> None:
     plain = logistic_regression((3,), 4)
     with pytest.raises(ValueError, match="expected a task with statistics, such as those of BatchNorm, got one"):
