@@ -43,5 +43,6 @@ def quick_programs() -> Iterator[None]:
             options: Any = {"static_argnames": arguments, "donate_argnames": donated, "compiler_options": QUICK}
             patch.setattr(program, name, jit.Program(function, **options))
         options = {"static_argnames": ("spec", "layout", "keep_models"), "compiler_options": QUICK}
-        patch.setattr(standalone_models, "_run", jit.Program(standalone_models._run.__wrapped__, **options))
+        run: Any = standalone_models._run
+        patch.setattr(standalone_models, "_run", jit.Program(run.__wrapped__, **options))
         yield
