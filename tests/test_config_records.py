@@ -131,6 +131,14 @@ def test_forms_of_toml_end_in_the_setup() -> None:
     assert resolved(clustering={"name": "f1", "rounds": 2}).clustering == ByF1(2, 10, "validation")
 
 
+def test_free_riders_only() -> None:
+    """The largest contribution of others needs others; a ceiling that is a number does not."""
+    table = {"name": "size", "free_riders": list(range(6)), "induced_rate": 0.5}
+    with pytest.raises(config.ConfigError, match="contribution.free_riders: expected a client that is none, got all 6"):
+        resolved(contribution=table)
+    assert resolved(contribution=table | {"ceiling": 2.0}).contribution.ceiling == 2.0
+
+
 def test_floats_of_the_servers_optimizer_are_traced() -> None:
     grid = ["algorithms.fedavg.server_optimizer.momentum=0.5,0.9"]
     raw = BASE | {"algorithms": [{"name": "fedavg", "server_optimizer": {"name": "sgd", "momentum": 0.1}}]}

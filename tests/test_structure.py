@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,19 @@ def test_every_file_says_what_it_is():
 )
 def test_the_project_has_its_parts(name):
     assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize(
+    "package", ["training", "types", "algorithms", "scenarios", "engine", "aggregators", "contributions", "theory"]
+)
+def test_help_lists_what_a_package_exports(package: str) -> None:
+    """``help(package)`` and ``from package import *`` read ``__all__``; it has every name that the face imports."""
+    face = importlib.import_module(f"fljax.{package}")
+    imported = {
+        alias.asname or alias.name
+        for node in tree(PACKAGE / package / "__init__.py").body
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for alias in node.names
+    }
+    assert set(face.__all__) == imported
+    assert all(hasattr(face, name) for name in face.__all__)

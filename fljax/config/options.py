@@ -150,7 +150,8 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
     if max(table.free_riders, default=0) >= clients:
         got = max(table.free_riders)
         raise ConfigError(f"{path}.free_riders: expected ids of clients from 0 to {clients - 1}, got {got}")
-    if table.induced_rate is not None and clients - len(table.free_riders) < 1:
+    only_riders = clients - len(table.free_riders) < 1
+    if table.induced_rate is not None and table.ceiling == "max" and only_riders:
         raise ConfigError(f"{path}.free_riders: expected a client that is none, got all {clients}")
 
 
@@ -221,7 +222,7 @@ def _options(
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     fields: dict[str, Any] = {}
-    records: dict[str, type[tuple[Any, ...]]] = {}
+    records: dict[str, type[tuple]] = {}
     extra: Literal["allow", "forbid"] = "forbid"
     annotations = annotations_of(builder)
     for place, parameter in enumerate(inspect.signature(builder).parameters.values()):

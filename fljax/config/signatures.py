@@ -29,7 +29,7 @@ def plain_type(annotation: Any) -> Any:
     return typing.Union[tuple(plain)]  # noqa: UP007 - built at run time
 
 
-def record_of(annotation: Any) -> type[tuple[Any, ...]] | None:
+def record_of(annotation: Any) -> type[tuple] | None:
     """The first NamedTuple in an annotation; None if there is none."""
     return next((part for part in _parts(annotation) if _is_record(part)), None)
 

@@ -6,14 +6,28 @@ from the updates in every round (``fljax.aggregators.cgsv_reputation`` and the a
 computes Shapley values of any game over coalitions of clients, exact or sampled, on the device.
 """
 
-from fljax.contributions.measures import CONTRIBUTIONS as CONTRIBUTIONS
-from fljax.contributions.measures import Measure as Measure
-from fljax.contributions.measures import contribution_at as contribution_at
-from fljax.contributions.measures import data_size as data_size
-from fljax.contributions.measures import free_riders as free_riders
-from fljax.contributions.measures import measure as measure
-from fljax.contributions.measures import participation_rate as participation_rate
-from fljax.contributions.measures import standalone_accuracy as standalone_accuracy
-from fljax.contributions.shapley import coalition_value as coalition_value
-from fljax.contributions.shapley import exact_shapley as exact_shapley
-from fljax.contributions.shapley import monte_carlo_shapley as monte_carlo_shapley
+from fljax.contributions.measures import (
+    CONTRIBUTIONS,
+    Measure,
+    contribution_at,
+    data_size,
+    free_riders,
+    measure,
+    participation_rate,
+    standalone_accuracy,
+)
+from fljax.contributions.shapley import coalition_value, exact_shapley, monte_carlo_shapley
+
+__all__ = [
+    "CONTRIBUTIONS",
+    "Measure",
+    "coalition_value",
+    "contribution_at",
+    "data_size",
+    "exact_shapley",
+    "free_riders",
+    "measure",
+    "monte_carlo_shapley",
+    "participation_rate",
+    "standalone_accuracy",
+]

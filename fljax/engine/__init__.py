@@ -1,31 +1,46 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
-from fljax.engine.callbacks import log_to as log_to
-from fljax.engine.callbacks import print_progress as print_progress
-from fljax.engine.callbacks import progress_of as progress_of
-from fljax.engine.callbacks import stop_when as stop_when
-from fljax.engine.cores import use_cores as use_cores
-from fljax.engine.declared import as_declared as as_declared
-from fljax.engine.estimation import Memory as Memory
-from fljax.engine.estimation import estimate as estimate
-from fljax.engine.estimation import in_words as in_words
-from fljax.engine.estimation import rehearse as rehearse
-from fljax.engine.estimation import sentences as sentences
-from fljax.engine.estimation import shortage as shortage
-from fljax.engine.estimation import size as size
-from fljax.engine.execution import Execution as Execution
-from fljax.engine.program import Plan as Plan
-from fljax.engine.program import groups as groups
-from fljax.engine.program import is_stacked as is_stacked
-from fljax.engine.round import State as State
-from fljax.engine.round import one_round as one_round
-from fljax.engine.rounds import evaluate_clients as evaluate_clients
-from fljax.engine.rounds import rollout as rollout
-from fljax.engine.simulation import Block as Block
-from fljax.engine.simulation import simulate as simulate
-from fljax.engine.standalone_models import standalone as standalone
-from fljax.engine.standalone_models import standalone_sweep as standalone_sweep
-from fljax.engine.sweeping import sweep as sweep
-from fljax.engine.trained import Models as Models
-from fljax.engine.trained import arrays_of as arrays_of
-from fljax.engine.trained import restore as restore
+from fljax.engine.callbacks import log_to, print_progress, progress_of, stop_when
+from fljax.engine.cores import use_cores
+from fljax.engine.declared import as_declared
+from fljax.engine.estimation import Memory, estimate, in_words, rehearse, sentences, shortage, size
+from fljax.engine.execution import Execution
+from fljax.engine.program import Plan, groups, is_stacked
+from fljax.engine.round import State, one_round
+from fljax.engine.rounds import evaluate_clients, rollout
+from fljax.engine.simulation import Block, simulate
+from fljax.engine.standalone_models import standalone, standalone_sweep
+from fljax.engine.sweeping import sweep
+from fljax.engine.trained import Models, arrays_of, restore
+
+__all__ = [
+    "Block",
+    "Execution",
+    "Memory",
+    "Models",
+    "Plan",
+    "State",
+    "arrays_of",
+    "as_declared",
+    "estimate",
+    "evaluate_clients",
+    "groups",
+    "in_words",
+    "is_stacked",
+    "log_to",
+    "one_round",
+    "print_progress",
+    "progress_of",
+    "rehearse",
+    "restore",
+    "rollout",
+    "sentences",
+    "shortage",
+    "simulate",
+    "size",
+    "standalone",
+    "standalone_sweep",
+    "stop_when",
+    "sweep",
+    "use_cores",
+]

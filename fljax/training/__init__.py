@@ -5,37 +5,74 @@ inner problem) reuse the batches. The functions are written for ONE client with 
 unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows have weight zero.
 """
 
-from fljax.training.batches import SHORTEST as SHORTEST
-from fljax.training.batches import Batches as Batches
-from fljax.training.batches import draw as draw
-from fljax.training.batches import draw_distinct as draw_distinct
-from fljax.training.batches import fetch as fetch
-from fljax.training.batches import shuffle as shuffle
-from fljax.training.evaluation import AT_ONCE as AT_ONCE
-from fljax.training.evaluation import check_classes as check_classes
-from fljax.training.evaluation import check_score as check_score
-from fljax.training.evaluation import counted_scores as counted_scores
-from fljax.training.evaluation import evaluate as evaluate
-from fljax.training.evaluation import evaluate_each as evaluate_each
-from fljax.training.evaluation import per_sample as per_sample
-from fljax.training.settings import Local as Local
-from fljax.training.settings import Optimizer as Optimizer
-from fljax.training.settings import OptimizerSettings as OptimizerSettings
-from fljax.training.settings import bypass_statistics as bypass_statistics
-from fljax.training.settings import named_optimizer as named_optimizer
-from fljax.training.settings import optimizer as optimizer
-from fljax.training.settings import optimizer_settings as optimizer_settings
-from fljax.training.settings import rate as rate
-from fljax.training.steps import Trained as Trained
-from fljax.training.steps import descend as descend
-from fljax.training.steps import full_gradient as full_gradient
-from fljax.training.steps import gradient as gradient
-from fljax.training.steps import masked_mean as masked_mean
-from fljax.training.steps import one_step as one_step
-from fljax.training.steps import proximal as proximal
-from fljax.training.steps import task_loss as task_loss
-from fljax.training.steps import train as train
-from fljax.training.steps import value_and_gradient as value_and_gradient
-from fljax.training.steps import with_correction as with_correction
-from fljax.training.streams import Stream as Stream
-from fljax.training.streams import stream as stream
+from fljax.training.batches import SHORTEST, Batches, draw, draw_distinct, fetch, shuffle
+from fljax.training.evaluation import (
+    AT_ONCE,
+    check_classes,
+    check_score,
+    counted_scores,
+    evaluate,
+    evaluate_each,
+    per_sample,
+)
+from fljax.training.settings import (
+    Local,
+    Optimizer,
+    OptimizerSettings,
+    bypass_statistics,
+    named_optimizer,
+    optimizer,
+    optimizer_settings,
+    rate,
+)
+from fljax.training.steps import (
+    Trained,
+    descend,
+    full_gradient,
+    gradient,
+    masked_mean,
+    one_step,
+    proximal,
+    task_loss,
+    train,
+    value_and_gradient,
+    with_correction,
+)
+from fljax.training.streams import Stream, stream
+
+__all__ = [
+    "AT_ONCE",
+    "SHORTEST",
+    "Batches",
+    "Local",
+    "Optimizer",
+    "OptimizerSettings",
+    "Stream",
+    "Trained",
+    "bypass_statistics",
+    "check_classes",
+    "check_score",
+    "counted_scores",
+    "descend",
+    "draw",
+    "draw_distinct",
+    "evaluate",
+    "evaluate_each",
+    "fetch",
+    "full_gradient",
+    "gradient",
+    "masked_mean",
+    "named_optimizer",
+    "one_step",
+    "optimizer",
+    "optimizer_settings",
+    "per_sample",
+    "proximal",
+    "rate",
+    "shuffle",
+    "stream",
+    "task_loss",
+    "train",
+    "value_and_gradient",
+    "with_correction",
+]
