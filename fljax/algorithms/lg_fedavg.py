@@ -153,7 +153,7 @@ def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> l
     return sorted(found, key=number) + sorted(heads)
 
 
-def _path(path: jax.tree_util.KeyPath) -> str:
+def _path(path: tuple[object, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -6,6 +6,7 @@ have no leaves, and equal values share a program.
 """
 
 from fljax.types.arrays import AnyArray as AnyArray
+from fljax.types.arrays import NumpyArray as NumpyArray
 from fljax.types.data import ClientData as ClientData
 from fljax.types.data import Examples as Examples
 from fljax.types.data import Federation as Federation
