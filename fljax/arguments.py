@@ -47,6 +47,11 @@ OFFERS: Mapping[str, Offer] = {
 }
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value that a user gives is a whole number of Python, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The function's keyword parameters, by name, without ``**options``."""
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-Array = jax.Array | np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
+from fljax.types import NumpyArray
+
+Array = jax.Array | NumpyArray
 
 # --- One value per client -----------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ def pearson_correlation(a: Float[Array, "*#batch client"], b: Float[Array, "*#ba
     infinite = xp.any(valid & (xp.isinf(a) | xp.isinf(b)), axis=-1)
     valid = valid & ~infinite[..., None]
 
-    def centred(values: Array) -> tuple[Array, Array | np.bool]:
+    def centred(values: Array) -> tuple[Array, Array]:
         mean = _mean(xp, values, valid)[..., None]
         low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
         high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)

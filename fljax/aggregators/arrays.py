@@ -42,9 +42,17 @@ def gather_over(x: Array, axis_name: AxisName) -> Array:
 
 # --- Meshes of explicit axes --------------------------------------------------------------------------------
 
-_ON_A_MESH: Any = jax.sharding if hasattr(jax.sharding, "auto_axes") else None
-if _ON_A_MESH is None:  # its place in JAX 0.6
-    import jax.experimental.shard as _ON_A_MESH  # type: ignore
+
+def _with_auto_axes() -> Any:
+    """The module with ``auto_axes``."""
+    if hasattr(jax.sharding, "auto_axes"):
+        return jax.sharding
+    import jax.experimental.shard as before  # type: ignore - its place in JAX 0.6, of which newer versions know nothing
+
+    return before
+
+
+_ON_A_MESH: Any = _with_auto_axes()
 
 
 @overload
@@ -101,7 +109,7 @@ def _explicit_mesh(tree: PyTree) -> Any:
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, jax.Array):
             mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
-            kinds = () if mesh is None else tuple(mesh.axis_types or ())
+            kinds: tuple[Any, ...] = () if mesh is None else tuple(mesh.axis_types or ())
             # Inside a shard_map over some of the axes, JAX cannot make the other axes automatic.
             if AxisType.Explicit in kinds and AxisType.Manual not in kinds:
                 return mesh

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
+from fljax.arguments import is_whole
 from fljax.loops import repeat
 from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import Judged, LocalData, Rows, Subset, Task
@@ -23,7 +24,7 @@ class Clusters(NamedTuple):
 
 def check_clusters(clusters: int) -> int:
     """Raises a ValueError unless there is at least one cluster."""
-    if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:
+    if not is_whole(clusters) or clusters < 1:
         raise ValueError(f"expected a positive number of clusters, got {clusters!r}")
     return clusters
 

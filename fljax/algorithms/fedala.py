@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, check_share
 from fljax.algorithms.fedavg import fedavg
+from fljax.arguments import is_whole
 from fljax.loops import repeat
 from fljax.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
@@ -177,7 +178,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers <= len(paths):
+    if not is_whole(layers) or not 0 <= layers <= len(paths):
         names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
         raise ValueError(
             f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
@@ -186,7 +187,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     found = roles.roles_of(task, shapes)
     seen: dict[str, int] = {}
 
-    def place(path: jax.tree_util.KeyPath) -> tuple[tuple[Any, ...], ...]:
+    def place(path: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
         found = []
         for depth, part in enumerate(path):
             # Fields of a tuple, and other containers with an order, keep their order.
@@ -195,7 +196,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
             found.append((number,) if name is None else (name == "bias", _natural(name)))
         return tuple(found)
 
-    def kind(path: jax.tree_util.KeyPath, role: Role | None) -> int:
+    def kind(path: tuple[Any, ...], role: Role | None) -> int:
         names = [jax.tree_util.keystr((part,), simple=True).lower() for part in path]
         if role == "head":
             return 2

@@ -21,6 +21,7 @@ from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import replicate_model
+from fljax.arguments import is_whole
 from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
 
@@ -105,7 +106,7 @@ def fedfomo(
     Raises:
       ValueError: if ``models_sent`` is negative or ``clients_per_round`` is not positive.
     """
-    if isinstance(models_sent, bool) or not isinstance(models_sent, int) or models_sent < 0:
+    if not is_whole(models_sent) or models_sent < 0:
         raise ValueError(f"expected models_sent to be a whole number, zero or more, got {models_sent!r}")
 
     def init_server(key: Key[Array, ""], census: Census) -> FedFomoServer:

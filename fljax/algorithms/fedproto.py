@@ -53,7 +53,7 @@ class FedProtoUp(NamedTuple):
     """A client's mean representation and number of rows of each class; zeros for classes without rows."""
 
     prototypes: Float[Array, "classes width"]
-    count: Int[Array, " classes"]
+    count: Int[Array, " classes"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.count is not needed
 
 
 class FedProtoSums(NamedTuple):

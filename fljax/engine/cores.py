@@ -7,6 +7,8 @@ import os
 
 import jax
 
+from fljax.arguments import is_whole
+
 # XLA ends the process when one device waits for another for more than a minute, which can happen if one device's
 # clients are much larger. From jaxlib 0.10 on flags change this time; earlier versions do not start with these flags.
 PATIENT = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) >= (0, 10)
@@ -39,7 +41,7 @@ def use_cores(count: int | None = None) -> int:
       RuntimeError: if JAX has started with another number of devices, or XLA_FLAGS set another number.
     """
     count = available_cores() if count is None else count
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_whole(count) or count < 1:
         raise ValueError(f"expected a positive number of cores, got {count!r}")
     if count > 1 and PATIENT:
         given = os.environ.get("XLA_FLAGS", "")

@@ -54,7 +54,7 @@ def _converted(value: Any, annotation: Any) -> Any:
         annotation = "float" if _is_float(annotation) else None  # its entries are not arrays themselves
     if isinstance(value, tuple | list):
         return type(value)(_converted(each, annotation) for each in value)
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
     return float(value) if whole and _is_float(annotation) else value
 
 

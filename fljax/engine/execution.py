@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from fljax.arguments import is_whole
 from fljax.engine.layout import Layout
 
 Strategy = Literal["auto", "vmap", "scan"] | int
@@ -115,7 +116,7 @@ def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
 def _devices(asked: Devices, sizes: Sizes) -> int:
     there = jax.device_count()
     number = there if asked == "all" else asked
-    if isinstance(number, bool) or not isinstance(number, int) or not number >= 1:
+    if not is_whole(number) or number < 1:
         raise ValueError(f'expected execution.devices to be "all" or a positive number, got {asked!r}')
     if number > there:
         raise ValueError(
@@ -156,7 +157,7 @@ def _lanes(name: str, strategy: Clients, count: int, automatic: int, names: str 
         if strategy not in named:
             raise ValueError(message)
         return max(1, named[strategy])
-    if isinstance(strategy, bool) or not isinstance(strategy, int) or strategy < 1:
+    if not is_whole(strategy) or strategy < 1:
         raise ValueError(message)
     return max(1, min(strategy, count))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -48,9 +48,10 @@ def seeds_of(seeds: Seeds) -> list[int]:
             raise ValueError(f"expected a positive number of seeds, or a list of them, got {count}")
         return list(range(count))
     expected = "expected seeds to be distinct integers from 0 to 2**32 - 1, or a number of seeds, got"
-    if isinstance(seeds, str | bytes) or np.ndim(seeds) != 1:
+    values = cast(Any, seeds)  # a user may give anything
+    if isinstance(values, str | bytes) or np.ndim(values) != 1:
         raise ValueError(f"{expected} {seeds!r}")
-    each = list(seeds)  # type: ignore[arg-type]
+    each = list(values)
     found = [whole for whole in map(_whole, each) if whole is not None]
     if not each or len(found) < len(each):
         raise ValueError(f"{expected} {each}")

@@ -120,7 +120,7 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     if isinstance(plan, Algorithm):
         plan = Plan(_Fixed(Algorithm(*map(share_partials, plan))))
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may give anything
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
     leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]

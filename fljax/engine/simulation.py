@@ -134,7 +134,8 @@ def run_plans(
 ) -> list[Result]:
     """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
-    if initial is not None and not isinstance(initial, State):
+    # A user may give anything.
+    if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)

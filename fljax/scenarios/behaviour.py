@@ -69,6 +69,10 @@ def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
 everybody = Given(lambda population: None, lambda id: jnp.asarray(True))
 
 
+def _is_id(id: object) -> bool:
+    return isinstance(id, int | np.integer) and bool(id >= 0)
+
+
 def of_ids(ids: Sequence[int]) -> Given:
     """The misbehaving clients by their ids.
 
@@ -76,7 +80,7 @@ def of_ids(ids: Sequence[int]) -> Given:
       ValueError: if ``ids`` are not distinct whole numbers from 0. ``check`` raises it if an id is not a client's.
     """
     chosen = tuple(ids)
-    if len(set(chosen)) != len(chosen) or any(not isinstance(id, int | np.integer) or id < 0 for id in chosen):
+    if len(set(chosen)) != len(chosen) or any(not _is_id(id) for id in chosen):
         raise ValueError(f"expected different ids of clients from 0 for ids, got {list(chosen)}")
 
     def check(population: int) -> None:

@@ -9,7 +9,7 @@ Source: INCFL, sections B.1 (lemma B.2: convex surrogates), B.2 (three clients) 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +19,7 @@ from scipy.special import expit
 
 from fljax.aggregators import incfl_weights
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
-
-Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
+from fljax.types import NumpyArray
 
 SURROGATES = {
     "sigmoid": expit,
@@ -43,11 +42,11 @@ class Minima(NamedTuple):
     log_distance: ``[m]``, accurate at any separation; -inf for the local mean itself.
     """
 
-    w: Array
-    objective: Array
-    client: Array
-    side: Array
-    log_distance: Array
+    w: NumpyArray
+    objective: NumpyArray
+    client: NumpyArray
+    side: NumpyArray
+    log_distance: NumpyArray
 
 
 class MeanEstimation(NamedTuple):
@@ -57,7 +56,7 @@ class MeanEstimation(NamedTuple):
     incfl: Estimate
 
 
-def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid") -> Array:
+def objective(w: ArrayLike, local_means: ArrayLike, *, surrogate: str = "sigmoid") -> NumpyArray:
     """``(1/K) sum_k h((w - thetahat_k)^2)``.
 
     Args:
@@ -126,7 +125,7 @@ def local_minima(local_means: ArrayLike) -> Minima:
     means = given[first]
     found: list[tuple[int, float, float]] = []  # (index in means, side, log distance)
 
-    def slope(w: Array) -> Array:
+    def slope(w: NumpyArray) -> NumpyArray:
         d = w[..., None] - means
         with np.errstate(divide="ignore"):
             return _signed_sum(np.sign(d), log_pull(np.log(np.abs(d))) + np.log(count))[0]
@@ -199,7 +198,7 @@ def mean_estimation(true_means: ArrayLike, gamma: float = 1.0, *, runs: int = 10
 
 def effective_server_rate(
     gap: ArrayLike, *, server_lr: float = 1.0, eps: float = 1e-8, surrogate: str = "sigmoid"
-) -> Array:
+) -> NumpyArray:
     """``server_lr / (sum_k q_k + eps)``, the step size of INCFL's server; large where the objective is flat (figure 6).
 
     Args:
@@ -218,7 +217,7 @@ def effective_server_rate(
     return server_lr / (np.asarray(weights, np.float64).sum(-1) + eps)
 
 
-def _incentivised(local_means: Array, error: Array) -> Array:
+def _incentivised(local_means: NumpyArray, error: NumpyArray) -> NumpyArray:
     """``[K]``: the share of INCFL's lowest minima at which each client is incentivised.
 
     A client is incentivised if ``d (d + 2 error) < 0`` with ``d = w - thetahat_k``; the first d enters by its sign.
@@ -232,13 +231,13 @@ def _incentivised(local_means: Array, error: Array) -> Array:
     return (sign * (d + 2 * error) < 0).mean(0)
 
 
-def _slope_at_means(means: Array, count: Array) -> tuple[Array, Array]:
+def _slope_at_means(means: NumpyArray, count: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     d = means[:, None] - means
     with np.errstate(divide="ignore"):
         return _signed_sum(np.sign(d), log_pull(np.log(np.abs(d))) + np.log(count))
 
 
-def _signed_sum(sign: Array, log_size: Array) -> tuple[Array, Array]:
+def _signed_sum(sign: NumpyArray, log_size: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """``sum sign exp(log_size)`` over the last axis, as the sum divided by its largest term and the log of its size.
 
     The division preserves the sign even if every term is below the smallest float.
@@ -249,7 +248,7 @@ def _signed_sum(sign: Array, log_size: Array) -> tuple[Array, Array]:
         return total, largest[..., 0] + np.log(np.abs(total))
 
 
-def _means(values: ArrayLike) -> Array:
+def _means(values: ArrayLike) -> NumpyArray:
     means = np.asarray(values, np.float64)
     if means.ndim != 1 or not means.size or not np.all(np.isfinite(means)):
         raise ValueError(f"expected a list of finite means, one for each client, got {values!r}")

@@ -19,14 +19,14 @@ Note: if the ``theta_j`` were independent given ``theta_m``, ``2 v sum_{j != m} 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
+from fljax.types import NumpyArray
 
 
 class MixtureErrors(NamedTuple):
@@ -37,9 +37,9 @@ class MixtureErrors(NamedTuple):
     cluster: errors of the mean over the samples of the client's cluster.
     """
 
-    local: Array
-    federated: Array
-    cluster: Array
+    local: NumpyArray
+    federated: NumpyArray
+    cluster: NumpyArray
 
 
 class Reassignment(NamedTuple):
@@ -51,9 +51,9 @@ class Reassignment(NamedTuple):
       decreasing.
     """
 
-    membership: Array
-    centroids: Array
-    errors: Array
+    membership: NumpyArray
+    centroids: NumpyArray
+    errors: NumpyArray
 
 
 def mixture_errors(
@@ -92,7 +92,7 @@ def mixture_errors(
     own = np.where(together, n, 0)
     cluster = own / own.sum(-1, keepdims=True)
 
-    def pooled(shares: Array, samples: Array) -> Array:
+    def pooled(shares: NumpyArray, samples: NumpyArray) -> NumpyArray:
         mine = np.diagonal(shares)
         spread = (1 - mine) ** 2 + (shares**2).sum(-1) - mine**2
         return within_variance * spread + noise_variance / samples
@@ -143,7 +143,9 @@ def equal_mixture_errors(
     )
 
 
-def cluster_gain(own: ArrayLike, samples: ArrayLike, *, within_variance: ArrayLike, noise_variance: ArrayLike) -> Array:
+def cluster_gain(
+    own: ArrayLike, samples: ArrayLike, *, within_variance: ArrayLike, noise_variance: ArrayLike
+) -> NumpyArray:
     """``e_loc - e_clu = (1 - 1/M_1) (s^2 / N - v)``: the gain of each client from a cluster of equal clients.
 
     The gain is positive iff ``v < s^2 / N``, and then grows with the number of clients in the cluster. It rises with
@@ -250,15 +252,15 @@ def reassign(points: ArrayLike, membership: ArrayLike, *, clusters: int) -> Reas
         errors.append(error)
 
 
-def _means_of(x: Array, group: Array, before: Array) -> Array:
+def _means_of(x: NumpyArray, group: NumpyArray, before: NumpyArray) -> NumpyArray:
     return np.stack([x[group == c].mean(0) if np.any(group == c) else before[c] for c in range(len(before))])
 
 
-def _total(x: Array, group: Array, centroids: Array) -> float:
+def _total(x: NumpyArray, group: NumpyArray, centroids: NumpyArray) -> float:
     return float(np.square(x - centroids[group]).sum())
 
 
-def _clients(sizes: ArrayLike, membership: ArrayLike, v: float, s2: float) -> tuple[Array, Array]:
+def _clients(sizes: ArrayLike, membership: ArrayLike, v: float, s2: float) -> tuple[NumpyArray, NumpyArray]:
     n, group = np.asarray(sizes, np.float64), np.asarray(membership)
     if n.ndim != 1 or not n.size or not np.all(n > 0):
         raise ValueError(f"expected a list of sizes above 0, one for each client, got {sizes!r}")

@@ -16,14 +16,14 @@ would find "not better" and seem to refute the theorem.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
-Array = np.ndarray | np.floating[Any]  # NumPy makes a number of an array without axes
+from fljax.types import NumpyArray
 
 COMPARISONS = ("signs", "losses")
 
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
 
     mean: float
     standard_error: float
-    clients: Array
+    clients: NumpyArray
 
 
 class LocalMinimum(NamedTuple):
@@ -49,12 +49,12 @@ class LocalMinimum(NamedTuple):
     is_average: whether the minimum is the average of the local means.
     """
 
-    log_distance: Array
-    distance: Array
-    is_average: Array
+    log_distance: NumpyArray
+    distance: NumpyArray
+    is_average: NumpyArray
 
 
-def log_pull(log_distance: ArrayLike) -> Array:
+def log_pull(log_distance: ArrayLike) -> NumpyArray:
     """``log g(x)`` at ``x = exp(log_distance)``, with ``g(x) = q(x^2) x`` and ``q = sigma (1 - sigma)``.
 
     g is half the slope of ``sigma(x^2)``: the pull on the model of a client whose local mean is x away.
@@ -63,7 +63,7 @@ def log_pull(log_distance: ArrayLike) -> Array:
     return log_distance - square - 2 * np.log1p(np.exp(-square))
 
 
-def _steepness(distance: ArrayLike) -> Array:
+def _steepness(distance: ArrayLike) -> NumpyArray:
     """``d log g(x) / d log x = 1 - 2 x^2 tanh(x^2 / 2)``."""
     square = np.square(distance)
     return 1 - 2 * square * np.tanh(square / 2)
@@ -78,7 +78,7 @@ def separation_point() -> float:
     return optimize.root_scalar(_steepness, bracket=(0.5, 2.0), xtol=1e-15).root
 
 
-def average_is_minimum(half_distance: ArrayLike) -> np.ndarray | np.bool:
+def average_is_minimum(half_distance: ArrayLike) -> NumpyArray:
     """Whether the average of two local means, ``2 half_distance`` apart, is a local minimum of INCFL's objective."""
     return np.asarray(half_distance) <= separation_point()
 
@@ -105,10 +105,10 @@ def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
     is_average = average_is_minimum(half)
     apart = np.where(is_average, 2.0, half)  # 2.0 is a placeholder that can be solved
 
-    def surplus(log_x: Array) -> Array:
+    def surplus(log_x: NumpyArray) -> NumpyArray:
         return log_pull(log_x) - log_pull(np.log(2 * apart - np.exp(log_x)))
 
-    def slope(log_x: Array) -> Array:
+    def slope(log_x: NumpyArray) -> NumpyArray:
         x = np.exp(log_x)
         return _steepness(x) + x * _steepness(2 * apart - x) / (2 * apart - x)
 
@@ -121,7 +121,7 @@ def local_minimum(half_distance: ArrayLike) -> LocalMinimum:
     return LocalMinimum(log_distance, np.exp(log_distance), is_average)
 
 
-def fedavg_ipr(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
+def fedavg_ipr(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> NumpyArray:
     """Exact E[IPR] of FedAvg's model, the average of both local means.
 
     ``Phi(sqrt(2) r) Phi(-sqrt(2) r) + 2 T(sqrt(2/5) r, 3)`` with ``r = gamma_global / gamma``, Phi the normal
@@ -142,7 +142,7 @@ def fedavg_ipr(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
     return ndtr(near) * ndtr(-near) + 2 * owens_t(np.sqrt(0.4) * ratio, 3)
 
 
-def fedavg_ipr_bound(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
+def fedavg_ipr_bound(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> NumpyArray:
     """``2 exp(-gamma_global^2 / (5 gamma^2))``, an upper bound on FedAvg's E[IPR] (INCFL, lemma B.1).
 
     Arguments and errors: as ``fedavg_ipr``.
@@ -151,7 +151,7 @@ def fedavg_ipr_bound(gamma_global: ArrayLike, gamma: ArrayLike = 1.0) -> Array:
     return 2 * np.exp(-np.square(np.divide(gamma_global, gamma)) / 5)
 
 
-def incfl_ipr_bound(gamma: ArrayLike = 1.0) -> Array:
+def incfl_ipr_bound(gamma: ArrayLike = 1.0) -> NumpyArray:
     """``exp(-1 / gamma^2) / 16``, a lower bound on INCFL's E[IPR] at any ``gamma_global`` (INCFL, theorem B.1).
 
     Raises:
@@ -219,7 +219,7 @@ def incfl_ipr_exact(gamma_global: float, gamma: float = 1.0) -> float:
     check_spreads(gamma_global, gamma)
     centre, spread = 2.0 * gamma_global, np.sqrt(2) * gamma
 
-    def integrand(difference: Array) -> Array:
+    def integrand(difference: NumpyArray) -> NumpyArray:
         x = local_minimum(np.abs(difference) / 2).distance
         shift = np.sign(difference) * centre
         both = ndtr((np.abs(difference) - shift - x) / spread) + ndtr((x - shift) / spread)
@@ -232,7 +232,7 @@ def incfl_ipr_exact(gamma_global: float, gamma: float = 1.0) -> float:
     return float(sum(integrate.fixed_quad(integrand, a, b, n=200)[0] for a, b in pairwise(edges) if a < b))
 
 
-def estimate(incentivised: Array) -> Estimate:
+def estimate(incentivised: NumpyArray) -> Estimate:
     """The estimate from ``[runs, K]``: 1 if a client is incentivised, else 0, or means over equally likely minima."""
     share = incentivised.mean(-1)
     return Estimate(float(share.mean()), float(share.std(ddof=1) / np.sqrt(len(share))), incentivised.mean(0))

@@ -18,7 +18,7 @@ class Examples(NamedTuple):
 class Rows(NamedTuple):
     """An index list padded to a fixed length: only the first ``size`` entries are real."""
 
-    index: Int[Array, "*batch n_max"]
+    index: Int[Array, "*batch n_max"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not needed
     size: Int[Array, "*batch"]
 
 
