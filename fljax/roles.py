@@ -7,7 +7,7 @@ A training step reports the new value of a statistic as its gradient: ``old - ne
 1 against the gradient sets the new value. The functions below keep it apart from the gradients of trained leaves.
 All of them return their arguments unchanged if the task has no statistics.
 
-Floor 0: imports JAX and ``fljax.types``.
+Floor 0: imports JAX, ``fljax.trees`` and ``fljax.types``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from fljax import trees
 from fljax.types import Role, Task
 
 _UNTRAINED: frozenset[Role | None] = frozenset({"statistic", "frozen"})
 
 
-def roles_of(task: Task, tree: PyTree) -> list[Role | None]:
-    """The role of each leaf, in order; None where ``tree`` has None in place of a leaf.
+def roles_of(task: Task, tree: PyTree) -> list[Role]:
+    """The role of each leaf of ``tree``, in order.
 
     Raises:
       ValueError: if the task names a role for other leaves than those of ``tree``.
     """
+    return [role for role in _roles_and_gaps(task, tree) if role is not None]
+
+
+def _roles_and_gaps(task: Task, tree: PyTree) -> list[Role | None]:
+    """The role of each leaf, and None where ``tree`` has None in place of a leaf."""
     leaves = jax.tree.leaves(tree, is_leaf=_is_none)
     if task.roles is None:
         return [None if leaf is None else "trained" for leaf in leaves]
@@ -61,9 +67,15 @@ def trained_leaves(task: Task, tree: PyTree) -> PyTree:
 def trained_mask(task: Task, tree: PyTree) -> PyTree:
     """A tree of bools like ``tree``: whether a leaf is trained."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
-    found = zip(leaves, roles_of(task, tree), strict=True)
+    found = zip(leaves, _roles_and_gaps(task, tree), strict=True)
     mask = [None if leaf is None else role not in _UNTRAINED for leaf, role in found]
     return jax.tree.unflatten(structure, mask)
+
+
+def add_scaled(task: Task, models: PyTree, step: PyTree, rate: Any) -> PyTree:
+    """``models + rate * step`` for trained leaves and ``models + step`` for statistics, in the dtypes of ``models``."""
+    moved = trees.add_scaled(models, step, rate)
+    return replace_statistics(task, moved, trees.add_scaled(models, step)) if has_statistics(task, models) else moved
 
 
 def _choose(task: Task, tree: PyTree, source: PyTree) -> PyTree:
@@ -73,7 +85,7 @@ def _choose(task: Task, tree: PyTree, source: PyTree) -> PyTree:
     others = jax.tree.leaves(source, is_leaf=_is_none)
     chosen = [
         other if role in _UNTRAINED else own
-        for own, other, role in zip(leaves, others, roles_of(task, tree), strict=True)
+        for own, other, role in zip(leaves, others, _roles_and_gaps(task, tree), strict=True)
     ]
     return jax.tree.unflatten(structure, chosen)
 
@@ -85,15 +97,16 @@ def _is_none(leaf: Any) -> bool:
 def record(logits: Array, old: PyTree, new: PyTree) -> Array:
     """``logits`` unchanged; the gradient of any function of them by ``old`` is ``old - new``.
 
-    ``Task.logits`` of a task with statistics calls it in training mode. Local training then sets ``new``.
+    ``Task.logits`` of a task with statistics calls it in training mode. Local training then sets ``new``. A loss may
+    call ``Task.logits`` once: each call adds its own ``old - new``, so views of a batch are concatenated first.
+    Forward-mode derivatives of such a loss do not exist.
 
     Args:
-      logits: the model's output ``[b, ...]``. They must not depend on ``old`` in another way; ``stop_gradient`` ends
-        such a dependence.
+      logits: the model's output ``[b, ...]``, computed from ``hold(old)``.
       old: the statistics in params.
       new: the statistics after this batch, like ``old``.
     """
-    return _record(logits, old, jax.tree.map(lambda a, b: (a - b).astype(a.dtype), jax.lax.stop_gradient(old), new))
+    return _record(logits, old, jax.tree.map(lambda a, b: (a - b).astype(a.dtype), hold(old), new))
 
 
 @jax.custom_vjp
@@ -101,12 +114,38 @@ def _record(logits: Array, old: PyTree, change: PyTree) -> Array:
     return logits
 
 
-def _forward(logits: Array, old: PyTree, change: PyTree) -> tuple[Array, PyTree]:
+def _record_forward(logits: Array, old: PyTree, change: PyTree) -> tuple[Array, PyTree]:
     return logits, change
 
 
-def _backward(change: PyTree, cotangent: Array) -> tuple[Array, PyTree, PyTree]:
+def _record_backward(change: PyTree, cotangent: Array) -> tuple[Array, PyTree, PyTree]:
     return cotangent, change, jax.tree.map(jnp.zeros_like, change)
 
 
-_record.defvjp(_forward, _backward)
+_record.defvjp(_record_forward, _record_backward)
+
+
+def hold_statistics(task: Task, params: PyTree) -> PyTree:
+    """``params``, through whose statistics no gradient of a loss flows (``hold``)."""
+    return replace_statistics(task, params, hold(params)) if has_statistics(task, params) else params
+
+
+@jax.custom_vjp
+def hold(tree: PyTree) -> PyTree:
+    """``tree`` itself, with gradient zero.
+
+    Unlike ``stop_gradient``, it holds for the gradient of a loss only: a derivative of that gradient, such as one
+    through rounds, sees the identity.
+    """
+    return tree
+
+
+def _hold_forward(tree: PyTree) -> tuple[PyTree, None]:
+    return tree, None
+
+
+def _hold_backward(_: None, cotangent: PyTree) -> tuple[PyTree]:
+    return (jax.tree.map(jnp.zeros_like, cotangent),)
+
+
+hold.defvjp(_hold_forward, _hold_backward)

@@ -41,7 +41,7 @@ def where(mask: Bool[Array, ""] | bool, a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jnp.where(mask, x, y), a, b)
 
 
-def where_rows(mask: Bool[Array, " S"], a: PyTree, b: PyTree) -> PyTree:
+def where_rows(mask: Bool[Array, "*S"], a: PyTree, b: PyTree) -> PyTree:
     """Rows of ``a`` where ``mask`` is True, otherwise rows of ``b``.
 
     Args:

@@ -134,7 +134,7 @@ def test_forms_of_toml_end_in_the_setup() -> None:
 def test_free_riders_only() -> None:
     """The largest contribution of others needs others; a ceiling that is a number does not."""
     table = {"name": "size", "free_riders": list(range(6)), "induced_rate": 0.5}
-    with pytest.raises(config.ConfigError, match="contribution.free_riders: expected a client that is none, got all 6"):
+    with pytest.raises(config.ConfigError, match=r"contribution\.free_riders: expected a client that is none, got"):
         resolved(contribution=table)
     assert resolved(contribution=table | {"ceiling": 2.0}).contribution.ceiling == 2.0
 

@@ -84,9 +84,11 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
                 f"expected a task with statistics, such as those of BatchNorm, got one without; own may name leaves: "
                 f"valid names are {', '.join(paths)}"
             )
-        names = statistics if own == "statistics" else [path.rpartition("/")[0] or path for path in statistics]
-    else:
-        names = [own] if isinstance(own, str) else list(own)
+        if own == "statistics":
+            return [path in statistics for path in paths]
+        layers = {path.rpartition("/")[0] for path in statistics}
+        return [path.rpartition("/")[0] in layers for path in paths]
+    names = [own] if isinstance(own, str) else list(own)
     under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
     for name in names:
         if not any(under(path, name) for path in paths):

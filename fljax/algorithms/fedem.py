@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
-from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
+from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Role, Seat, Task, TrainingKey, along
 
 REFERENCE = """@inproceedings{marfoq2021federated,
   title = {Federated Multi-Task Learning under a Mixture of Distributions},
@@ -109,7 +109,7 @@ def fedem(
         def maximise(component: tuple[PyTree, Array]) -> PyTree:
             model, weight = component
 
-            def loss(params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
+            def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
                 return weight[position] * task.loss(task.logits(params, x, key), y)
 
             trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
@@ -131,7 +131,7 @@ def fedem(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Clusters, Info]:
-        models = trees.add_scaled(server.models, mean(total), server_lr)
+        models = roles.add_scaled(task, server.models, mean(total), server_lr)
         info = along("row", "cluster", mixture=rows.mixture) | along("row", weight=normalise_weights(rows.mass))
         return Clusters(models), info
 
@@ -142,7 +142,7 @@ def fedem(
         step = lambda _, mixture: expectation(mixture, losses, size)[1]  # noqa: E731
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
-    def predict(deployed: Mixture, x: Array, key: Key[Array, ""] | None = None) -> Array:
+    def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:
         chance = each(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
@@ -151,8 +151,13 @@ def fedem(
         alone = Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
         return judged_clusters(alone)
 
+    def roles_of_mixture(deployed: Mixture) -> Mixture:
+        assert task.roles is not None
+        mixture: Role = "trained"
+        return Mixture(task.roles(deployed.models), mixture)
+
     return Algorithm(
-        task=task._replace(logits=predict),
+        task=task._replace(logits=predict, roles=None if task.roles is None else roles_of_mixture),
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
         init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
         send=lambda server, seat: server.models,

@@ -2,8 +2,9 @@
 
 Source: Tan et al., "FedProto: federated prototype learning across heterogeneous clients" (AAAI 2022), Algorithm 1.
 Deviations: a client computes its prototypes on all of its training rows after training (the benchmark code collects
-them during training, over all epochs); all clients start from the same model, so without the penalty this is standalone
-training; a class without rows in the cohort keeps its previous prototype.
+them during training, over all epochs); representations are those of evaluation mode, also in the penalty; all clients
+start from the same model, so without the penalty this is standalone training; a class without rows in the cohort keeps
+its previous prototype.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.loops import repeat
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
-from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task
+from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Role, Seat, Subset, Task, TrainingKey
 
 REFERENCE = """@inproceedings{tan2022fedproto,
   title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
@@ -117,11 +118,10 @@ def fedproto(
         nothing = jnp.zeros((classes, width), jax.tree.leaves(model)[0].dtype)
         return FedProtoServer(FedProtoDown(nothing, jnp.zeros(classes, bool)), model)
 
-    def penalised(
-        down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]
-    ) -> Array:
+    def penalised(down: FedProtoDown, params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
         loss = training.task_loss(task)(params, x, y, position, key)
-        apart = features(params, x) - down.prototypes[y]
+        # Representations of evaluation mode, as prototypes are; the loss moves no statistics through them.
+        apart = features(roles.hold_statistics(task, params), x) - down.prototypes[y]
         penalty = jnp.where(down.known[y], jnp.mean(jnp.square(apart), axis=1), 0).astype(loss.dtype)
         return loss + jnp.asarray(regularisation).astype(loss.dtype) * penalty
 
@@ -154,7 +154,7 @@ def fedproto(
         shown = FedProtoDown(jnp.where((mass > 0)[:, None], means, old.prototypes), known)
         return server._replace(shown=shown), {"known_classes": jnp.sum(known, dtype=jnp.int32)}
 
-    def logits(deployed: FedProtoDeployed, x: Array, key: Key[Array, ""] | None = None) -> Array:
+    def logits(deployed: FedProtoDeployed, x: Array, key: TrainingKey | None = None) -> Array:
         own = task.logits(deployed.model, x, key)
         if predict == "head":
             return own
@@ -163,8 +163,13 @@ def fedproto(
         nearness = jnp.where(known[None, :], -jnp.sum(jnp.square(apart), axis=2), UNKNOWN)
         return jnp.where(jnp.any(known), nearness.astype(own.dtype), own)
 
+    def roles_of_deployed(deployed: FedProtoDeployed) -> FedProtoDeployed:
+        assert task.roles is not None
+        prototypes: Role = "trained"
+        return FedProtoDeployed(task.roles(deployed.model), FedProtoDown(prototypes, prototypes))
+
     return Algorithm(
-        task=task._replace(logits=logits),
+        task=task._replace(logits=logits, roles=None if task.roles is None else roles_of_deployed),
         init_server=init_server,
         init_client=lambda key, seat, down, data: FedProtoClient(down),
         send=lambda server, seat: server.start if seat.first else server.shown,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import roles, training, trees
 from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
 from fljax.messages import Report
@@ -114,7 +114,7 @@ def ifca(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Clusters, Info]:
-        models = trees.add_scaled(server.models, mean(total), server_lr)
+        models = roles.add_scaled(task, server.models, mean(total), server_lr)
         weight = divided(rows.mass, total.weight[rows.cluster])
         chosen = jnp.where(cohort.present, rows.cluster, -1)
         return Clusters(models), along("row", chosen_cluster=chosen, weight=weight)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, roles, training, trees
 from fljax.algorithms import market
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
 from fljax.algorithms.common import Entry, check_positive, check_share
@@ -176,7 +176,9 @@ def ipfl(
         rows = market.judged_on(held, profile_on, count)
         trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(count)[None, :])
         weights = aggregators.member_weights(trains, up.report.size)
-        models = trees.add(server.models, trees.scale(aggregators.mix(weights, up.update), server_lr))
+        step = aggregators.mix(weights, up.update)
+        models = trees.add(server.models, trees.scale(step, server_lr))
+        models = roles.replace_statistics(task, models, trees.add(server.models, step))
         values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
         books = market.record_training(server.books, cohort, values)
         info = along("client", "cluster", membership=books.members, cluster_contribution=books.contribution)

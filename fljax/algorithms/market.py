@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, roles, training, trees
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Cohort, Held, Info, Rows, Subset, Task, along
+from fljax.types import Cohort, Held, Info, Rows, Subset, Task, TrainingKey, along
 
 
 class Clustering(NamedTuple):
@@ -272,8 +272,8 @@ def profile(
     size = jnp.stack([each.rows.size for each in held])
     examples = held[0].examples
 
-    def loss(params: PyTree, x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
-        return task.loss(task.logits(params, x), y)
+    def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
+        return task.loss(task.logits(roles.hold_statistics(task, params), x), y)
 
     def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
         model, index, size = each

@@ -81,10 +81,12 @@ def perfedavg(
             ahead = trees.subtract(params, trees.scale(slope(params, 0), alpha))
             outer = first = slope(roles.replace_statistics(task, ahead, params), 1)
             if hessian == "exact":
-                _, product = jax.jvp(lambda p: slope(p, 2), (params,), (outer,))
+                along = roles.zero_statistics(task, outer)
+                _, product = jax.jvp(lambda p: slope(p, 2), (params,), (along,))
                 outer = trees.subtract(outer, trees.scale(product, alpha))
             elif hessian == "difference":
-                up, down = (trees.add(params, trees.scale(outer, sign * delta)) for sign in (1, -1))
+                along = roles.zero_statistics(task, outer)
+                up, down = (trees.add(params, trees.scale(along, sign * delta)) for sign in (1, -1))
                 product = trees.scale(trees.subtract(slope(up, 2), slope(down, 2)), 1 / (2 * delta))
                 outer = trees.subtract(outer, trees.scale(product, alpha))
             outer = roles.replace_statistics(task, outer, first)

@@ -143,7 +143,7 @@ def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Coh
     return roles.replace_statistics(task, update, trees.add(own, update))
 
 
-def move_models(task: Task, models: PyTree, steps: PyTree, rewarded: Bool[Array, " R"]) -> PyTree:
+def move_models(task: Task, models: PyTree, steps: PyTree, rewarded: Bool[Array, "*R"]) -> PyTree:
     """``models + steps`` ``[R, ...]``; statistics of rewarded models become those of ``steps``, others stay."""
     moved = roles.replace_statistics(task, trees.add(models, steps), models)
     return roles.replace_statistics(task, moved, trees.where_rows(rewarded, steps, moved))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: b
     """The task with some leaves fixed at their values in ``params``; the others are its params.
 
     Frozen leaves are held once, for all clients and seeds: they are not trained, stacked by client, or sent. In a
-    ``Plan`` they are arguments of the compiled program, so equal programs are shared by backbones of equal shapes.
+    ``Plan`` they are arguments of the compiled program, so backbones of equal shapes share a program. An ``Algorithm``
+    that is built outside a ``Plan`` holds them as constants of its programs.
 
     Args:
       task: a task without frozen leaves.
@@ -61,7 +63,8 @@ def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: b
     )
 
 
-class _Merged(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Merged:
     """A function of all leaves, called with frozen and trained leaves apart. Equal functions share programs."""
 
     function: Callable[..., Array]
@@ -71,7 +74,8 @@ class _Merged(NamedTuple):
         return self.function(whole, *arguments, **keywords)
 
 
-class _Drawn(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
     """``init`` without the frozen leaves."""
 
     init: Callable[[Key[Array, ""]], PyTree]

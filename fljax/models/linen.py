@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from fljax.models.modules import (
     split_mode,
     zeros,
 )
-from fljax.roles import record
+from fljax.roles import hold, record
 
 _STATISTICS = "batch_stats"
 
@@ -66,10 +67,9 @@ def linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct, *, frozen: bool)
         if not paths:
             return {"params": params}
         flat = flatten_dict(params)
-        statistics = {path: jax.lax.stop_gradient(flat[path]) for path in paths}
         return {
             "params": unflatten_dict({path: leaf for path, leaf in flat.items() if path not in paths}),
-            _STATISTICS: unflatten_dict(statistics),
+            _STATISTICS: unflatten_dict({path: flat[path] for path in paths}),
         }
 
     def logits(params: PyTree, x: Array, key: Any) -> Any:
@@ -78,6 +78,7 @@ def linen_functions(module: nn.Module, x: jax.ShapeDtypeStruct, *, frozen: bool)
         own = collections(params)
         if not paths or key is None:
             return module.apply(own, x, rngs=rngs, **mode(key is not None))
+        own = own | {_STATISTICS: hold(own[_STATISTICS])}
         if frozen:
             with nn.intercept_methods(_evaluate):
                 return module.apply(own, x, rngs=rngs, **mode(True))
@@ -103,9 +104,9 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Array]:
 
 def _mask(real: Bool[Array, " b"], run: Any, args: Any, kwargs: Any, context: Any) -> Any:
     """Calls a layer; BatchNorm leaves out the rows that are not real."""
-    if not _is_batch_norm(context) or kwargs.get("mask") is not None:
-        return run(*args, **kwargs)
-    return run(*args, **{**kwargs, "mask": row_mask(real, args[0] if args else kwargs["x"])})
+    if not _is_batch_norm(context) or "mask" not in inspect.signature(run).parameters:
+        return run(*args, **kwargs)  # a subclass calls BatchNorm itself, which is intercepted, too
+    return run(*args, **{**kwargs, "mask": row_mask(real, args[0] if args else kwargs["x"], kwargs.get("mask"))})
 
 
 def _evaluate(run: Any, args: Any, kwargs: Any, context: Any) -> Any:

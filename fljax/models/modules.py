@@ -41,8 +41,10 @@ def split_mode(mode: Any) -> tuple[Any, Bool[Array, " b"] | None]:
     return (mode.key, mode.real) if isinstance(mode, TrainingBatch) else (mode, None)
 
 
-def row_mask(real: Bool[Array, " b"], x: Array) -> Array:
-    """The real rows as a mask of the input of BatchNorm: ``[b, 1, ..., 1]``.
+def row_mask(real: Bool[Array, " b"], x: Array, mask: Array | None = None) -> Array:
+    """The real rows as a mask of the input of BatchNorm: ``[b, 1, ..., 1]``, within a ``mask`` of the module's own.
+
+    A batch without real rows has a mask of all rows, so that no mean is 0 / 0; its gradient is dropped.
 
     Raises:
       ValueError: if the first axis of the input is not that of the batch.
@@ -51,7 +53,8 @@ def row_mask(real: Bool[Array, " b"], x: Array) -> Array:
         raise ValueError(
             f"expected BatchNorm to get one row for each of {real.shape[0]} examples, got an input of shape {x.shape}"
         )
-    return jnp.reshape(real, (-1, *[1] * (x.ndim - 1)))
+    rows = jnp.reshape(real | ~jnp.any(real), (-1, *[1] * (x.ndim - 1)))
+    return rows if mask is None else jnp.reshape(mask, (1,) * (x.ndim - mask.ndim) + mask.shape) & rows
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The models of the papers, as flax modules and as Tasks: ``MODELS[name](input_shape, classes, **options)``.
 
-They normalise by groups. BatchNorm works in modules of one's own (``task_from_module``), with statistics per client.
+They normalise by groups. For BatchNorm, make a Task of a module of your own (``task_from_module``).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
+import enum
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +17,8 @@ from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax.models.dropout import check_nnx, flags
 from fljax.models.modules import Functions, has_features, refuse_state, row_mask, split_mode, zeros
-from fljax.roles import record
+from fljax.roles import hold, record
+from fljax.types import AnyArray
 
 
 def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, frozen: bool) -> Functions:
@@ -60,28 +64,29 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         # Both pytrees have sorted keys at every level, so the leaves are in the order that ``merged`` expects.
         return nnx.to_pure_dict(nnx.state(construct(nnx.Rngs(key)), kept))
 
-    def constant(params: PyTree) -> PyTree:
-        """``params``, through whose statistics no gradient flows."""
-        if not paths:
-            return params
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jax.lax.stop_gradient(leaf) if _name(path) in paths else leaf, params
-        )
-
-    def logits(params: PyTree, x: Array, key: Any) -> Any:
+    def logits(params: PyTree, x: AnyArray, key: Any) -> Any:
         key, real = split_mode(key)
-        model = merged(constant(params), key)
-        if not paths or key is None:
-            return model(x, **mode(key is not None))
-        _change_batch_norms(model, jnp.ones(x.shape[0], bool) if real is None else real, frozen)
-        out = model(x, **mode(True))
-        if frozen:
-            return out
+        if not paths:
+            return merged(params, key)(x, **mode(key is not None))
+        if key is None:
+            return _adapted(merged(params, key), _Use.EVALUATED)(x, **mode(False))
         old = {path: leaf for path, leaf in _flat(params).items() if path in paths}
+        held = hold(old)
+        model = merged(
+            jax.tree_util.tree_map_with_path(lambda path, leaf: held.get(_name(path), leaf), params),
+            key,
+        )
+        if frozen:
+            return _adapted(model, _Use.FROZEN)(x, **mode(True))
+        before = _REAL.set(jnp.ones(x.shape[0], bool) if real is None else real)
+        try:
+            out = _adapted(model, _Use.TRAINED)(x, **mode(True))
+        finally:
+            _REAL.reset(before)
         return record(out, old, _flat(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))))
 
-    def features(params: PyTree, x: Array) -> Any:
-        return merged(constant(params), None).features(x)
+    def features(params: PyTree, x: AnyArray) -> Any:
+        return _adapted(merged(params, None), _Use.EVALUATED).features(x)
 
     def fresh() -> Any:
         return merged(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params), jax.random.key(0))
@@ -94,19 +99,43 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
     return Functions(init, logits, features if has_features(model) else None, frozenset(paths))
 
 
-def _change_batch_norms(model: nnx.Module, real: Bool[Array, " b"], frozen: bool) -> None:
-    """Makes every BatchNorm of the module leave out the rows that are not real, or use its running averages."""
+class _Use(enum.Enum):
+    """How BatchNorm treats its running averages."""
+
+    EVALUATED, FROZEN, TRAINED = range(3)
+
+
+# The real rows of the batch that is being traced. nnx has no hook around a layer's call, and a layer holds no tracers.
+_REAL: contextvars.ContextVar[Bool[Array, " b"]] = contextvars.ContextVar("real")
+
+
+def _adapted(model: Any, use: _Use) -> Any:
+    """The module, each of whose BatchNorms has become a subclass."""
     for _, layer in nnx.iter_graph(model):
         if isinstance(layer, nnx.BatchNorm):
-            # nnx has no hook around a layer's call, so the layer gets a subclass.
-            layer.__class__ = _changed(type(layer), real, frozen)
+            layer.__class__ = _subclass(type(layer), use)
+    return model
 
 
-def _changed(kind: type, real: Bool[Array, " b"], frozen: bool) -> type:
+@functools.cache
+def _subclass(kind: type[nnx.BatchNorm], use: _Use) -> type[nnx.BatchNorm]:
+    """BatchNorm that leaves out the rows that pad a batch, or uses its running averages; it keeps the dtype of ``x``.
+
+    flax keeps every class for the life of the process, so each is made once.
+    """
+    if "mask" not in inspect.signature(kind.__call__).parameters:
+        raise ValueError(f"expected a BatchNorm whose __call__ takes a mask of rows, got {kind.__name__}")
+
     def call(self: Any, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
-        if frozen:
-            return kind.__call__(self, x, use_running_average=True)
-        return kind.__call__(self, x, use_running_average, mask=row_mask(real, x) if mask is None else mask)
+        if use is _Use.FROZEN:
+            return kind.__call__(self, x, use_running_average=True).astype(x.dtype)
+        if use is _Use.TRAINED:
+            mask = row_mask(_REAL.get(), x, mask)
+        elif not (self.use_running_average if use_running_average is None else use_running_average):
+            raise ValueError(
+                "expected nnx.BatchNorm to use its running averages in evaluation, got use_running_average=False"
+            )
+        return kind.__call__(self, x, use_running_average, mask=mask).astype(x.dtype)
 
     return type(kind.__name__, (kind,), {"__call__": call})
 

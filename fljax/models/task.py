@@ -9,7 +9,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
+from flax import errors, nnx
 from jaxtyping import Array, Key, PyTree
 
 from fljax import roles, trees
@@ -19,7 +19,7 @@ from fljax.models.losses import correct, cross_entropy
 from fljax.models.modules import random_in_training_only
 from fljax.models.nnx import nnx_functions
 from fljax.models.prepare import checked_dtype, pixels_to_floats
-from fljax.types import AnyArray, Role, Task, TrainingBatch
+from fljax.types import AnyArray, Role, Task, TrainingBatch, TrainingKey
 
 
 def task_from_module(
@@ -46,7 +46,9 @@ def task_from_module(
     (``fljax.models.dropout``). An nnx module may rely on ``train()`` and ``eval()`` instead. In a training step, a
     linen module gets its random key as the stream ``"dropout"``, and an nnx module gets new keys in all of its streams.
     The running averages of BatchNorm become leaves of params beside its scales and biases, with the role "statistic"
-    (``Task.roles``). In training, batches are normalised by their own rows; rows that pad a batch do not count.
+    (``Task.roles``). In training, batches are normalised by their own rows; rows that pad a batch do not count. A last
+    batch of one row (``epochs``) has a variance of 0. A module with running averages of its own leaves out padding
+    itself.
 
     A method ``features(x)`` of the module (the input of the last layer) becomes ``Task.features``.
 
@@ -148,7 +150,7 @@ def _build(
         # A running average changes by less than a narrow dtype resolves.
         return roles.replace_statistics(bare, trees.cast(params, compute), params)
 
-    def logits(params: PyTree, x: AnyArray, key: Key[Array, ""] | TrainingBatch | None = None) -> Array:
+    def logits(params: PyTree, x: AnyArray, key: TrainingKey | None = None) -> Array:
         out = functions.logits(narrow(params), trees.cast(trees.cast(x, dtype), compute), key)
         return out if compute == dtype else trees.cast(out, dtype)
 
@@ -167,6 +169,8 @@ def _build(
         raise ValueError(
             f"expected logits of shape [b, {classes or 'classes'}], got {list(out.shape)} for b = 1{advice}"
         )
+    if functions.statistics:
+        _check_training(logits, params, x, type(module).__name__)
     if loss is None:
         loss, score, classes = cross_entropy, score or correct, out.shape[1]
     _check_judges(jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)), loss, score, labels)
@@ -199,6 +203,22 @@ def _check_judges(out: Any, loss: Callable, score: Callable | None, labels: tupl
         found = (2,) if judge is None else getattr(jax.eval_shape(judge, out, y), "shape", None)
         if found != (2,):
             raise ValueError(f"expected the {name} to be one number per sample, [b], got shape {found} for b = 2")
+
+
+def _check_training(logits: Callable[..., Array], params: PyTree, x: jax.ShapeDtypeStruct, name: str) -> None:
+    """Raises a ValueError unless a module with running averages can be trained; nothing is computed."""
+
+    def total(params: PyTree, x: Array) -> Array:
+        return jnp.sum(logits(params, x, TrainingBatch(jax.random.key(0), jnp.ones(x.shape[0], bool))))
+
+    try:
+        jax.eval_shape(jax.grad(total), params, x)
+    except (TypeError, errors.ModifyScopeVariableError) as error:
+        cause = str(error).split("\n")[0].split(" (http")[0]
+        raise ValueError(
+            f"expected running averages that a training step can change (with frozen statistics: those of BatchNorm), "
+            f"got {name}: {cause}"
+        ) from None
 
 
 def _roles(

@@ -38,6 +38,7 @@ def byzantine(
       fraction: share of Byzantine clients; their number is rounded.
       loss_increase: added to every loss that a Byzantine client reports; infinity is allowed.
       noise: standard deviation of the noise on each entry, as a multiple of the root mean square of the update.
+        Statistics (running averages of BatchNorm) stay honest.
       count_all: whether metrics count Byzantine clients; else metrics of seen clients count honest clients only.
       who: the Byzantine clients by client id ``[N]``, or by round and client id ``[rounds, N]``, where round t uses row
         ``t % rounds``. If given, ``fraction`` is ignored, and metrics leave out clients that are Byzantine in any row.

@@ -28,8 +28,10 @@ def clipped(
 
     Args:
       inner: any algorithm; the scenario has no effect on an algorithm that sends no ``update``.
-      norm: the largest Euclidean norm of an update, over all its entries.
-      noise: standard deviation of the noise on each entry, as a multiple of ``norm``.
+      norm: the largest Euclidean norm of an update, over all entries of trained leaves. Statistics (running averages of
+        BatchNorm) are sent as they are, so they tell means of the client's data; a task with ``statistics="frozen"``,
+        or ``fedbn``, sends none.
+      noise: standard deviation of the noise on each such entry, as a multiple of ``norm``.
       who: the clients whose updates are clipped, by client id ``[N]``, or by round and client id ``[rounds, N]``, where
         round t uses row ``t % rounds``. None: all clients.
 

@@ -5,6 +5,8 @@ Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 e
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -56,26 +58,25 @@ def finetuned(
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         start = inner.deploy(jax.random.fold_in(key, _DEPLOYMENT), seat, down, client, data)
-        leaves, structure = jax.tree.flatten(start)
-        floating = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in leaves]
+        floating = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)  # noqa: E731
+        params = jax.tree.map(lambda leaf: leaf if floating(leaf) else None, start)
 
-        def rebuild(trained: list[Array]) -> PyTree:
-            moving = iter(trained)
-            return jax.tree.unflatten(
-                structure,
-                [next(moving) if moves else leaf for leaf, moves in zip(leaves, floating, strict=True)],
-            )
+        def rebuild(trained: PyTree) -> PyTree:
+            return jax.tree.map(lambda new, old: old if new is None else new, trained, start, is_leaf=_is_none)
 
-        def loss(params: list[Array], x: Array, y: Array, position: Array, key: Key[Array, ""]) -> Array:
+        def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
             return inner.task.loss(inner.predict(rebuild(params), x, key), y)
 
-        params = [leaf for leaf, moves in zip(leaves, floating, strict=True) if moves]
         tune_key = jax.random.fold_in(key, _TUNING)
         tuned = rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
         return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
     algorithm = inner if own is None else own.algorithm
     return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned"))
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 ENTRY = Entry(

@@ -79,7 +79,11 @@ def value_and_gradient(
     def mean(p: PyTree) -> Array:
         return masked_mean(per_sample(loss(p, x, y, position, mode), len(position), "loss"), mask)
 
-    return jax.value_and_grad(mean)(params)
+    value, slope = jax.value_and_grad(mean)(params)
+    if mode is not key:
+        # Statistics of no rows are undefined.
+        slope = trees.where(jnp.any(mask), slope, trees.zeros_like(slope))
+    return value, slope
 
 
 def gradient(

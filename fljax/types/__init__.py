@@ -6,7 +6,7 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 (``fljax.models.freeze``).
 """
 
-from fljax.types.arrays import AnyArray
+from fljax.types.arrays import AnyArray, NumpyArray
 from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Rows, Subset
 from fljax.types.protocol import (
     Aggregate,
@@ -26,7 +26,7 @@ from fljax.types.protocol import (
     Train,
 )
 from fljax.types.rounds import Available, Census, Cohort, Info, Labelled, PerClient, Seat, along, seen_from, unlabelled
-from fljax.types.task import Role, Task, TrainingBatch
+from fljax.types.task import Role, Task, TrainingBatch, TrainingKey
 
 __all__ = [
     "Aggregate",
@@ -50,6 +50,7 @@ __all__ = [
     "Labelled",
     "LocalData",
     "Models",
+    "NumpyArray",
     "PerClient",
     "Personal",
     "Poll",
@@ -62,6 +63,7 @@ __all__ = [
     "Task",
     "Train",
     "TrainingBatch",
+    "TrainingKey",
     "along",
     "seen_from",
     "unlabelled",

@@ -23,6 +23,10 @@ class TrainingBatch(NamedTuple):
     real: Bool[Array, " b"]
 
 
+# What a loss gets for ``Task.logits`` in training.
+TrainingKey = Key[Array, ""] | TrainingBatch
+
+
 class Task(NamedTuple):
     """A model and how it is judged, as pure functions. ``fljax.models`` makes one from a flax module.
 
@@ -40,7 +44,8 @@ class Task(NamedTuple):
       augment: ``(key, x) -> x`` on a prepared training batch.
       roles: ``tree -> pytree of Role``: the role of each leaf of params, or of a tree with the same paths. "trained":
         moved by gradients. "head": trained, and in the last layer. "statistic": the model computes it from batches, as
-        BatchNorm computes its running averages. "frozen": a statistic that nothing moves. None: all leaves are trained.
+        BatchNorm computes its running averages. "frozen": a statistic that nothing moves.
+        None: all leaves are trained.
       classes: the number of classes. Labels are then whole numbers ``[n]`` from 0 to ``classes - 1``. None: unknown, or
         the task has no classes. Algorithms with values per class need it.
       width: the length of a representation (z); None: unknown.
@@ -60,21 +65,37 @@ class Task(NamedTuple):
     score: Callable[[Float[Array, "b ..."], Array], Array] | None = None
 
 
-_Static = tuple[Any, ...]
+class _Held(NamedTuple):
+    """A function that holds arrays, without them: its structure, and the places of its arrays among all leaves."""
+
+    structure: Any
+    places: tuple[int, ...]
 
 
-def _flatten(task: Task) -> tuple[tuple[jax.tree_util.Partial, ...], _Static]:
-    holding = tuple(each for each in task if isinstance(each, jax.tree_util.Partial))
-    return holding, tuple(_HOLDING if isinstance(each, jax.tree_util.Partial) else each for each in task)
+def _flatten(task: Task) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    leaves: dict[int, Any] = {}  # by identity: an array that several functions hold is one leaf
+    static: list[Any] = []
+    for each in task:
+        if isinstance(each, jax.tree_util.Partial):
+            own, structure = jax.tree.flatten(each)
+            for leaf in own:
+                leaves.setdefault(id(leaf), leaf)
+            order = list(leaves)
+            static.append(_Held(structure, tuple(order.index(id(leaf)) for leaf in own)))
+        else:
+            static.append(each)
+    return tuple(leaves.values()), tuple(static)
 
 
-def _unflatten(static: _Static, holding: tuple[jax.tree_util.Partial, ...]) -> Task:
-    functions = iter(holding)
-    return Task(*(next(functions) if each is _HOLDING else each for each in static))
-
-
-class _HOLDING:
-    """The mark of a function that holds arrays."""
+def _unflatten(static: tuple[Any, ...], leaves: tuple[Any, ...]) -> Task:
+    return Task(
+        *(
+            jax.tree.unflatten(each.structure, [leaves[place] for place in each.places])
+            if isinstance(each, _Held)
+            else each
+            for each in static
+        )
+    )
 
 
 # Leaves of a task are the arrays that its functions hold. All else is static.

@@ -3,40 +3,65 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import inspect
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fljax
 from fljax import algorithms, scenarios
+from fljax.models import freeze
 from fljax.training import Local
 from fljax.types import Algorithm, Task
 from tests.laws.cases import ALGORITHMS, federation
+from tests.precision import enable_x64
+from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
 from tests.toys.statistics import SEVEN, Watched, watched_regression
 from tests.toys.task import Linear, logistic_regression
 
 # Ragged: batches of two, so the last batch of some clients has a single row.
 LOCAL = Local(learning_rate=0.2, batch_size=2, epochs=1, weight_decay=0.01)
-# Every optimizer and rate that a statistic could meet.
+# Settings in which a statistic could be scaled, pulled or counted in a norm.
 HARD: dict[str, dict[str, Any]] = {
-    "fedavg": {"server_lr": 0.3, "server_optimizer": "adam"},
-    "fedprox": {"mu": 2.0, "server_lr": 0.3},
-    "incfl": {"server_lr": 0.3, "normalise": "mean"},
-    "scaffold": {"server_lr": 0.3},
-    "qffl": {"q": 2.0, "server_lr": 0.5},
+    "fedavg": {"server_optimizer": "adam"},
+    "fedprox": {"mu": 2.0},
+    "incfl": {"normalise": "mean"},
+    "scaffold": {"option": "I"},
+    "perfedavg": {"alpha": 0.5},
+    "qffl": {"q": 2.0},
     "ditto": {"regularisation": 2.0},
+    "fedbn": {"own": "statistics"},
+    "ifca": {"averaging": "gradient"},
 }
+# Further settings of algorithms that have other code for them.
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "scaffold, II": ("scaffold", {"option": "II"}),
+    "perfedavg, none": ("perfedavg", {"alpha": 0.5, "hessian": "none"}),
+    "perfedavg, difference": ("perfedavg", {"alpha": 0.5, "hessian": "difference"}),
+    "fedbn, layers": ("fedbn", {"own": ("bias", "mean", "seven")}),
+    "ifca, models": ("ifca", {"averaging": "model"}),
+    "fedala, all layers": ("fedala", {"layers": 0}),
+    "iafl, copied": ("iafl", {"reference_draw": "copied"}),
+}
+CASES = {name: (name, HARD.get(name, {})) for name in algorithms.REGISTRY} | MORE
 # Models that some clients have not trained yet count in their means.
 BETWEEN = ("rank", "fedfomo", "fedsoft", "ipfl")
 
 
 def _case(name: str, task: Task) -> Algorithm:
+    name, hard = CASES[name]
     case = ALGORITHMS[name]
+    options = {**case.example, **hard}
+    if "server_lr" in inspect.signature(algorithms.REGISTRY[name].build).parameters:
+        options["server_lr"] = 0.3
+    if not hasattr(task.init(jax.random.key(0)), "mean") and name == "fedbn":
+        options["own"] = tuple(each for each in options["own"] if each == "bias") if hard["own"] != "statistics" else ()
     local = LOCAL._replace(weight_decay=None) if name == "scaffold" else LOCAL
-    return case.build(task, local, **{**case.example, **HARD.get(name, {})})
+    return case.build(task, local, **options)
 
 
 @functools.cache
@@ -77,7 +102,7 @@ def _check(build: Any, between: bool) -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", algorithms.REGISTRY)
+@pytest.mark.parametrize("name", CASES)
 def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
     """Models are those of the task without statistics. Statistics stay within the values that clients measured."""
     _check(lambda task: _case(name, task), name in BETWEEN)
@@ -88,3 +113,50 @@ def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
 def test_law_18_in_scenarios(scenario: str) -> None:
     entry = scenarios.REGISTRY[scenario]
     _check(lambda task: entry.build(_case("fedavg", task), **entry.example), scenario == "free_riding")
+
+
+def test_law_17_with_statistics_that_evaluation_reads() -> None:
+    """The gradient of the test loss by a learning rate, through two rounds, against central differences."""
+    with enable_x64(True):
+        task, data = watched_regression(jnp.float64, centred=True), tiny_federation(dtype=jnp.float64)
+
+        def loss(rate: Any) -> Any:
+            algorithm = algorithms.fedavg(task, LOCAL._replace(learning_rate=rate), clients_per_round=None)
+            state, _ = fljax.rollout(algorithm, data, rounds=2)
+            return fljax.evaluate_clients(algorithm, data, state)["test_loss"].mean()
+
+        step, value = 1e-5, jax.jit(loss, compiler_options=QUICK)
+        gradient = jax.jit(jax.grad(loss), compiler_options=QUICK)
+        for rate in (0.2, 0.9):
+            expected = (value(rate + step) - value(rate - step)) / (2 * step)
+            np.testing.assert_allclose(gradient(rate), expected, rtol=1e-7)
+
+
+class Scaled(NamedTuple):
+    """A linear model, and a factor that is frozen."""
+
+    weight: Any
+    bias: Any
+    factor: Any
+
+
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_every_algorithm_takes_a_frozen_task(name: str) -> None:
+    plain = logistic_regression()
+    whole = plain._replace(
+        init=lambda key: Scaled(*plain.init(key), jnp.ones(3)),
+        logits=lambda params, x, key=None: plain.logits(Linear(*params[:2]), x) * params.factor[None, :],
+        features=lambda params, x: x @ params.weight,
+        roles=lambda tree: Scaled("trained", "head", "trained"),
+    )
+    task = freeze(whole, whole.init(jax.random.key(0)), lambda path: path == "factor")
+    case = ALGORITHMS[name]
+    algorithm = case.build(task, Local(0.2, batch_size=2, steps=1), **case.example)
+    state = jax.eval_shape(lambda data: fljax.rollout(algorithm, data, rounds=1)[0], federation())
+    assert not [
+        node for node in jax.tree.leaves(state, is_leaf=_is_scaled) if _is_scaled(node) and node.factor is not None
+    ]
+
+
+def _is_scaled(node: Any) -> bool:
+    return isinstance(node, Scaled)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import data, engine, trees
+from fljax import data, engine, roles, trees
 from fljax.algorithms import fedavg, fedbn, scaffold
 from fljax.engine.shapes import measure
 from fljax.models import freeze, task_from_module
@@ -22,12 +22,16 @@ LOCAL = Local(0.1, 8, steps=2)
 
 
 class Net(nn.Module):
-    @nn.compact
+    def setup(self) -> None:
+        self.backbone, self.norm, self.head = nn.Dense(16), nn.BatchNorm(), nn.Dense(3)
+        self.adapter = nn.Dense(16, kernel_init=nn.initializers.zeros)
+
+    def features(self, x: Any, train: bool = False) -> Any:
+        x = self.norm(self.backbone(x.reshape(x.shape[0], -1)), use_running_average=not train)
+        return x + self.adapter(nn.relu(x))
+
     def __call__(self, x: Any, train: bool = False) -> Any:
-        x = nn.Dense(16, name="backbone")(x.reshape(x.shape[0], -1))
-        x = nn.BatchNorm(use_running_average=not train, name="norm")(x)
-        x = x + nn.Dense(16, name="adapter", kernel_init=nn.initializers.zeros)(nn.relu(x))
-        return nn.Dense(3, name="head")(x)
+        return self.head(self.features(x, train))
 
 
 WHOLE = task_from_module(Net(), X[:1], classes=3, statistics="frozen", head=lambda path: path.startswith("head/"))
@@ -82,8 +86,17 @@ def test_frozen_leaves_are_neither_stacked_nor_sent() -> None:
     shapes = measure(spec, inputs, 1)
     assert shapes.model == trained
     assert shapes.wire.up == 2 * trained  # the update, and the change of the control variate
-    # One copy among the arguments of the program, for each of logits and features.
-    assert sum(leaf.size for leaf in inputs.traced if np.ndim(leaf)) < 2 * trees.size(PARAMS)
+    # One copy among the arguments of the program, though logits and features hold the arrays.
+    frozen = trees.size(PARAMS) - trees.size(freeze(WHOLE, PARAMS, _backbone).init(jax.random.key(0)))
+    assert WHOLE.features is not None
+    assert sum(np.size(leaf) for leaf in inputs.traced if np.ndim(leaf)) == frozen
+
+
+def test_init_may_be_traced_again_and_again() -> None:
+    task = freeze(WHOLE, PARAMS, _backbone)
+    shapes = [jax.eval_shape(task.init, jax.random.key(0)) for _ in range(2)]
+    assert shapes[0] == shapes[1]
+    assert len(roles.roles_of(task, shapes[0])) == 4
 
 
 def test_backbones_of_equal_shapes_share_a_program() -> None:

@@ -93,9 +93,12 @@ def test_evaluation_uses_running_averages(module: Any) -> None:
     np.testing.assert_allclose(
         task.logits(params, X, jax.random.key(0)), task.logits(moved, X, jax.random.key(0)), rtol=1e-5
     )
-    # No gradient flows through running averages in evaluation.
+    # A derivative of evaluation, such as one through rounds, sees running averages.
     slope = jax.grad(lambda p: jnp.sum(task.loss(task.logits(p, X), Y)))(params)
-    assert not np.any(slope["norm"]["mean"])
+    assert np.any(slope["norm"]["mean"])
+    held = jax.grad(lambda p: jnp.sum(task.loss(task.logits(roles.hold_statistics(task, p), X), Y)))(params)
+    assert not np.any(held["norm"]["mean"])
+    np.testing.assert_array_equal(held["norm"]["scale"], slope["norm"]["scale"])
 
 
 @MODULES
@@ -139,6 +142,83 @@ def test_narrow_dtypes_leave_running_averages_wide(module: Any) -> None:
     np.testing.assert_allclose(slope["norm"]["var"], expected["norm"]["var"], rtol=0.02)
 
 
+@MODULES
+def test_parts_without_rows_have_no_gradient(module: Any) -> None:
+    """``full_gradient`` reads the capacity in parts, some of which may be empty; so may a client's rows."""
+    task = task_from_module(module, X)
+    params = task.init(jax.random.key(0))
+    examples = Examples(jnp.concatenate([X, jnp.full((1, *X.shape[1:]), jnp.nan)]), jnp.append(Y, 0))
+
+    def slope(capacity: int, size: int) -> Any:
+        index = jnp.where(jnp.arange(capacity) < size, jnp.arange(capacity) % 7, 7)
+        rows = Rows(index, jnp.asarray(size))
+        return jax.jit(lambda key: training.full_gradient(task, params, Subset(examples, rows), key))(jax.random.key(0))
+
+    for one, other in zip(jax.tree.leaves(slope(300, 100)), jax.tree.leaves(slope(128, 100)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(slope(300, 0)))
+
+
+def test_nnx_layers_keep_narrow_dtypes() -> None:
+    dtypes = []
+
+    class Net(Nnx):
+        def __call__(self, x: Any) -> Any:
+            dtypes.append(self.norm(self.conv(x)).dtype)
+            return super().__call__(x)
+
+    task = task_from_module(Net, X, compute_dtype="bfloat16")
+    params = task.init(jax.random.key(0))
+    dtypes.clear()
+    task.logits(params, X)
+    jax.grad(_mean_loss(task, jnp.asarray(X), jnp.ones(7, bool)))(params)
+    assert set(dtypes) == {jnp.dtype("bfloat16")}
+
+
+def test_traces_of_nnx_modules_leave_nothing_behind() -> None:
+    """flax keeps every class of a layer."""
+    task = task_from_module(Nnx, X)
+    params = task.init(jax.random.key(0))
+
+    def trace() -> int:
+        jax.make_jaxpr(jax.grad(_mean_loss(task, jnp.asarray(X), jnp.ones(7, bool))))(params)
+        return len(_subclasses(nnx.BatchNorm))
+
+    trace()
+    assert trace() == trace()
+
+
+def _subclasses(kind: type) -> list[type]:
+    return [kind, *(each for one in kind.__subclasses__() for each in _subclasses(one))]
+
+
+class Masked(nn.Module):
+    """A module with a mask of its own, and a BatchNorm that passes no mask on."""
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        x = x.reshape(x.shape[0], -1)
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.5)(x, mask=x > 0)
+        x = Plain(use_running_average=not train, momentum=0.5)(x)
+        return nn.Dense(3)(x)
+
+
+class Plain(nn.BatchNorm):
+    def __call__(self, x: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().__call__(x)
+
+
+def test_masks_of_a_module_are_kept_within_the_real_rows() -> None:
+    task = task_from_module(Masked(), X)
+    params = task.init(jax.random.key(0))
+    real = jnp.arange(7) < 5
+    spoilt = jnp.asarray(X).at[5:].set(1e6)
+    slope = jax.grad(_mean_loss(task, spoilt, real))(params)
+    alone = jax.grad(_mean_loss(task, X[:5], real[:5]))(params)
+    for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.unchecked
 def test_errors() -> None:
     class Always(nn.Module):
@@ -161,11 +241,44 @@ def test_errors() -> None:
 
     with pytest.raises(ValueError, match="change running averages in training only, got a change in evaluation"):
         task_from_module(Always(), X)
-    folded = task_from_module(Folded(), X)
-    params = folded.init(jax.random.key(0))
-    with pytest.raises(ValueError, match=r"one row for each of 7 examples, got an input of shape \(28, 8\)"):
-        jax.grad(_mean_loss(folded, X, jnp.ones(7, bool)))(params)
+    with pytest.raises(ValueError, match=r"one row for each of 1 examples, got an input of shape \(4, 8\)"):
+        task_from_module(Folded(), X)
     with pytest.raises(ValueError, match="of different names, got mean as both in Twice"):
         task_from_module(Twice(), X)
     with pytest.raises(ValueError, match="expected statistics to be averaged or frozen, got 'kept'"):
         task_from_module(Linen(), X, statistics="kept")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("statistics", ["averaged", "frozen"])
+def test_modules_that_cannot_be_trained(statistics: Any) -> None:
+    class Counted(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool = False) -> Any:
+            count = self.variable("batch_stats", "count", jnp.zeros, (), jnp.int32)
+            if train:
+                count.value += 1
+            return nn.Dense(3)(x.reshape(x.shape[0], -1))
+
+    with pytest.raises(ValueError, match="that a training step can change .* got Counted: "):
+        task_from_module(Counted(), X, statistics=statistics)
+
+
+@pytest.mark.unchecked
+def test_errors_of_nnx_modules() -> None:
+    class Always(Nnx):
+        def __call__(self, x: Any) -> Any:
+            return self.out(self.norm(self.conv(x), use_running_average=False).reshape(x.shape[0], -1))
+
+    class NoMask(nnx.BatchNorm):
+        def __call__(self, x: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return super().__call__(x)
+
+    class Other(Nnx):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            super().__init__(rngs)
+            self.norm = NoMask(3, rngs=rngs)
+
+    with pytest.raises(ValueError, match="to use its running averages in evaluation, got use_running_average=False"):
+        task_from_module(Always, X)
+    with pytest.raises(ValueError, match="expected a BatchNorm whose __call__ takes a mask of rows, got NoMask"):
+        task_from_module(Other, X)

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax.roles import record
+from fljax.roles import hold, record
 from fljax.types import Task, TrainingBatch
 from tests.toys.task import FEATURES, Linear, logistic_regression
 
 SEVEN, MOMENTUM = 7.0, 0.5
+
+
+_ROLES = {"weight": "trained", "bias": "head", "mean": "statistic", "seven": "statistic"}
 
 
 class Watched(NamedTuple):
@@ -37,16 +40,15 @@ def watched_regression(dtype: Any = jnp.float32, *, centred: bool = False) -> Ta
         own, statistics = Linear(*params[:2]), params[2:]
         assert key is None or isinstance(key, TrainingBatch)
         if key is None:
-            mean = jax.lax.stop_gradient(params.mean)
-            return plain.logits(own, x - mean[None, :] if centred else x)
+            return plain.logits(own, x - params.mean[None, :] if centred else x)
         real = key.real[:, None]
         mean = jnp.sum(jnp.where(real, x, 0), axis=0) / jnp.maximum(jnp.sum(key.real), 1)
-        new = (MOMENTUM * statistics[0] + (1 - MOMENTUM) * mean, jnp.full_like(statistics[1], SEVEN))
+        new = (MOMENTUM * hold(statistics[0]) + (1 - MOMENTUM) * mean, jnp.full_like(statistics[1], SEVEN))
         return record(plain.logits(own, x - mean[None, :] if centred else x), statistics, new)
 
     return plain._replace(
         init=init,
         logits=logits,
         features=lambda params, x: x @ params.weight,
-        roles=lambda tree: Watched("trained", "head", "statistic", "statistic"),
+        roles=lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: _ROLES[path[-1].name], tree),
     )
