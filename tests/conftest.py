@@ -13,6 +13,11 @@ import pytest
 
 from tests.precision import enable_x64
 
+# Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
+# import fljax before this line. The option --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after
+# the conftests of folders.
+jaxtyping.install_import_hook("fljax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update(
     "jax_num_cpu_devices", 2
