@@ -136,7 +136,8 @@ def test_free_riders_only() -> None:
     table = {"name": "size", "free_riders": list(range(6)), "induced_rate": 0.5}
     with pytest.raises(config.ConfigError, match=r"contribution\.free_riders: expected a client that is none, got"):
         resolved(contribution=table)
-    assert resolved(contribution=table | {"ceiling": 2.0}).contribution.ceiling == 2.0
+    expected = Measure("size", free_riders=tuple(range(6)), induced_rate=0.5, ceiling=2.0)
+    assert resolved(contribution=table | {"ceiling": 2.0}).contribution == expected
 
 
 def test_floats_of_the_servers_optimizer_are_traced() -> None:

@@ -21,7 +21,7 @@ from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
-from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Role, Seat, Task, TrainingKey, along
+from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, TrainingKey, along
 
 REFERENCE = """@inproceedings{marfoq2021federated,
   title = {Federated Multi-Task Learning under a Mixture of Distributions},
@@ -153,8 +153,7 @@ def fedem(
 
     def roles_of_mixture(deployed: Mixture) -> Mixture:
         assert task.roles is not None
-        mixture: Role = "trained"
-        return Mixture(task.roles(deployed.models), mixture)
+        return deployed._replace(models=task.roles(deployed.models), mixture="trained")
 
     return Algorithm(
         task=task._replace(logits=predict, roles=None if task.roles is None else roles_of_mixture),

@@ -21,7 +21,7 @@ from fljax.algorithms.common import Entry, select_uniform
 from fljax.loops import repeat
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
-from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Role, Seat, Subset, Task, TrainingKey
+from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, TrainingKey
 
 REFERENCE = """@inproceedings{tan2022fedproto,
   title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
@@ -165,8 +165,8 @@ def fedproto(
 
     def roles_of_deployed(deployed: FedProtoDeployed) -> FedProtoDeployed:
         assert task.roles is not None
-        prototypes: Role = "trained"
-        return FedProtoDeployed(task.roles(deployed.model), FedProtoDown(prototypes, prototypes))
+        others = jax.tree.map(lambda _: "trained", deployed.shown, is_leaf=lambda leaf: leaf is None)
+        return FedProtoDeployed(task.roles(deployed.model), others)
 
     return Algorithm(
         task=task._replace(logits=logits, roles=None if task.roles is None else roles_of_deployed),

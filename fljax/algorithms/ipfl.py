@@ -25,7 +25,7 @@ from fljax.algorithms import market
 from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
-from fljax.arguments import with_old_names
+from fljax.arguments import is_whole, with_old_names
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
@@ -212,7 +212,7 @@ def _check_name(name: str, value: object, valid: tuple[str, ...]) -> None:
 def _check_bidding(bidding: Bidding) -> None:
     _check_name("bidding.rule", bidding.rule, ("threshold", "argmax", "random"))
     rounds = bidding.fill_empty
-    if rounds != "always" and not isinstance(rounds, int):
+    if rounds != "always" and not is_whole(rounds):
         raise ValueError(f"expected bidding.fill_empty to be 'always' or a number of rounds, got {rounds!r}")
 
 

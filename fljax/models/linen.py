@@ -97,7 +97,7 @@ def _part(params: Mapping[str, Any], paths: set[tuple[str, ...]]) -> dict[str, A
     return unflatten_dict({path: leaf for path, leaf in flatten_dict(params).items() if path in paths})
 
 
-def _flat(tree: Mapping[str, Any]) -> dict[str, Array]:
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves by path."""
     return flatten_dict(dict(tree), sep="/")
 

@@ -107,7 +107,7 @@ def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.
 
     return optax.GradientTransformation(
         lambda params: both(params).init(params),
-        lambda gradient, state, params=None: both(gradient).update(gradient, state, params),
+        lambda updates, state, params=None: both(updates).update(updates, state, params),
     )
 
 

@@ -144,7 +144,7 @@ class Scaled(NamedTuple):
 def test_every_algorithm_takes_a_frozen_task(name: str) -> None:
     plain = logistic_regression()
     whole = plain._replace(
-        init=lambda key: Scaled(*plain.init(key), jnp.ones(3)),
+        init=lambda key: Scaled(plain.init(key).weight, plain.init(key).bias, jnp.ones(3)),
         logits=lambda params, x, key=None: plain.logits(Linear(*params[:2]), x) * params.factor[None, :],
         features=lambda params, x: x @ params.weight,
         roles=lambda tree: Scaled("trained", "head", "trained"),

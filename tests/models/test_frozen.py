@@ -12,6 +12,7 @@ import pytest
 
 from fljax import data, engine, roles, trees
 from fljax.algorithms import fedavg, fedbn, scaffold
+from fljax.engine.program import partition_plan
 from fljax.engine.shapes import measure
 from fljax.models import freeze, task_from_module
 from fljax.training import Local
@@ -81,7 +82,7 @@ def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradi
 
 
 def test_frozen_leaves_are_neither_stacked_nor_sent() -> None:
-    spec, inputs = engine.program.partition_plan(_plan(freeze(WHOLE, PARAMS, _backbone), scaffold), FEDERATION)
+    spec, inputs = partition_plan(_plan(freeze(WHOLE, PARAMS, _backbone), scaffold), FEDERATION)
     trained = trees.bytes_of(freeze(WHOLE, PARAMS, _backbone).init(jax.random.key(0)))
     shapes = measure(spec, inputs, 1)
     assert shapes.model == trained
@@ -101,7 +102,7 @@ def test_init_may_be_traced_again_and_again() -> None:
 
 def test_backbones_of_equal_shapes_share_a_program() -> None:
     first, second = (freeze(WHOLE, WHOLE.init(jax.random.key(seed)), _backbone) for seed in (1, 2))
-    specs = [engine.program.partition_plan(_plan(task), FEDERATION)[0] for task in (first, second)]
+    specs = [partition_plan(_plan(task), FEDERATION)[0] for task in (first, second)]
     assert specs[0] == specs[1]
     losses = [engine.simulate(_plan(task), FEDERATION, rounds=1).metrics.test_loss for task in (first, second)]
     assert not np.allclose(losses[0], losses[1])

@@ -57,6 +57,7 @@ def test_roles(module: Any) -> None:
     task = task_from_module(module, X)
     params = task.init(jax.random.key(0))
     assert params["norm"].keys() == {"scale", "bias", "mean", "var"}
+    assert task.roles is not None
     found = task.roles(params)["norm"]
     assert found == {"scale": "trained", "bias": "trained", "mean": "statistic", "var": "statistic"}
     assert roles.roles_of(task_from_module(module, X, statistics="frozen"), params).count("frozen") == 2
@@ -76,7 +77,7 @@ def test_running_averages_of_real_rows(module: Any) -> None:
 
     kernel = next(each for name, each in params.items() if name.lower().startswith("conv"))
     maps = jax.lax.conv_general_dilated(
-        X[:5], kernel["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        jnp.asarray(X[:5]), kernel["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     maps = np.asarray(maps + kernel["bias"][None, None, None])
     for name, batch, start in (("mean", maps.mean((0, 1, 2)), 0.0), ("var", maps.var((0, 1, 2)), 1.0)):
@@ -259,7 +260,7 @@ def test_modules_that_cannot_be_trained(statistics: Any) -> None:
                 count.value += 1
             return nn.Dense(3)(x.reshape(x.shape[0], -1))
 
-    with pytest.raises(ValueError, match="that a training step can change .* got Counted: "):
+    with pytest.raises(ValueError, match=r"that a training step can change .* got Counted: "):
         task_from_module(Counted(), X, statistics=statistics)
 
 

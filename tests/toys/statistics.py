@@ -34,7 +34,8 @@ def watched_regression(dtype: Any = jnp.float32, *, centred: bool = False) -> Ta
     plain = logistic_regression(dtype)
 
     def init(key: Any) -> Watched:
-        return Watched(*plain.init(key), jnp.zeros(FEATURES, dtype), jnp.zeros(3, dtype))
+        weight, bias = plain.init(key)
+        return Watched(weight, bias, jnp.zeros(FEATURES, dtype), jnp.zeros(3, dtype))
 
     def logits(params: Watched, x: Any, key: Any = None) -> Any:
         own, statistics = Linear(*params[:2]), params[2:]
