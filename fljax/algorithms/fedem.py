@@ -151,12 +151,14 @@ def fedem(
         alone = Mixture(jax.tree.map(lambda leaf: leaf[:, None], server.models), jnp.ones((clusters, 1)))
         return judged_clusters(alone)
 
-    def roles_of_mixture(deployed: Mixture) -> Mixture:
+    def roles_of(tree: PyTree) -> PyTree:  # a deployed mixture, or components
         assert task.roles is not None
-        return deployed._replace(models=task.roles(deployed.models), mixture="trained")
+        if not isinstance(tree, Mixture):
+            return task.roles(tree)
+        return tree._replace(models=task.roles(tree.models), mixture="trained")
 
     return Algorithm(
-        task=task._replace(logits=predict, roles=None if task.roles is None else roles_of_mixture),
+        task=task._replace(logits=predict, roles=None if task.roles is None else roles_of),
         init_server=lambda key, census: Clusters(initial_models(task, key, clusters)),
         init_client=lambda key, seat, down, data: FedEMClient(jnp.ones(clusters) / clusters),
         send=lambda server, seat: server.models,

@@ -163,13 +163,15 @@ def fedproto(
         nearness = jnp.where(known[None, :], -jnp.sum(jnp.square(apart), axis=2), UNKNOWN)
         return jnp.where(jnp.any(known), nearness.astype(own.dtype), own)
 
-    def roles_of_deployed(deployed: FedProtoDeployed) -> FedProtoDeployed:
+    def roles_of(tree: PyTree) -> PyTree:  # a deployed model with its prototypes, or a model
         assert task.roles is not None
-        others = jax.tree.map(lambda _: "trained", deployed.shown, is_leaf=lambda leaf: leaf is None)
-        return FedProtoDeployed(task.roles(deployed.model), others)
+        if not isinstance(tree, FedProtoDeployed):
+            return task.roles(tree)
+        others = jax.tree.map(lambda _: "trained", tree.shown, is_leaf=lambda leaf: leaf is None)
+        return FedProtoDeployed(task.roles(tree.model), others)
 
     return Algorithm(
-        task=task._replace(logits=logits, roles=None if task.roles is None else roles_of_deployed),
+        task=task._replace(logits=logits, roles=None if task.roles is None else roles_of),
         init_server=init_server,
         init_client=lambda key, seat, down, data: FedProtoClient(down),
         send=lambda server, seat: server.start if seat.first else server.shown,

@@ -5,8 +5,6 @@ Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 e
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -16,7 +14,7 @@ from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
 from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied_scenarios
 from fljax.training import Local
-from fljax.types import Algorithm, AnyArray, LocalData, Seat
+from fljax.types import Algorithm, AnyArray, LocalData, Seat, TrainingKey
 
 # Streams of the key of ``deploy``.
 _DEPLOYMENT, _TUNING = 0, 1
@@ -64,7 +62,7 @@ def finetuned(
         def rebuild(trained: PyTree) -> PyTree:
             return jax.tree.map(lambda new, old: old if new is None else new, trained, start, is_leaf=_is_none)
 
-        def loss(params: PyTree, x: Array, y: Array, position: Array, key: Any) -> Array:
+        def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
             return inner.task.loss(inner.predict(rebuild(params), x, key), y)
 
         tune_key = jax.random.fold_in(key, _TUNING)
@@ -75,7 +73,7 @@ def finetuned(
     return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned"))
 
 
-def _is_none(leaf: Any) -> bool:
+def _is_none(leaf: object) -> bool:
     return leaf is None
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.types.data import Held, LocalData
 from fljax.types.rounds import Available, Census, Cohort, Info, Seat
-from fljax.types.task import Task
+from fljax.types.task import Task, TrainingKey
 
 
 @runtime_checkable
@@ -263,7 +263,7 @@ class Algorithm(NamedTuple):
             raise ValueError("expected an algorithm with a common or a personal model, got one with neither")
         return self.common(down)
 
-    def predict(self, deployed: PyTree, x: Array, key: Key[Array, ""] | None = None) -> Float[Array, "b ..."]:
+    def predict(self, deployed: PyTree, x: Array, key: TrainingKey | None = None) -> Float[Array, "b ..."]:
         """The predictions of a deployed model for prepared ``x``; a key means training mode."""
         return self.task.logits(deployed, x, key)
 

@@ -12,7 +12,7 @@ import pytest
 
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.engine.round import initial_state, local_data
-from fljax.training import Local
+from fljax.training import Local, OptimizerSettings
 from fljax.trees import take, zeros_like
 from fljax.types import Seat
 from tests.algorithms.quadratic import (
@@ -65,7 +65,7 @@ def steps_of(name):
 @functools.cache
 def reduced(name):
     def build(values):
-        server = {"name": "sgd", "momentum": values["momentum"]}
+        server = OptimizerSettings("sgd", (("momentum", values["momentum"]),))
         return REDUCTIONS[name](
             quadratic(values["start"]),
             how(steps_of(name), values["rate"]),

@@ -102,6 +102,7 @@ def test_free_riders_of_a_config():
     np.testing.assert_allclose(relative[:, 2], [20 / 3, 10 / 3], rtol=1e-6)  # of the largest of the others, by seed
 
 
+@pytest.mark.unchecked
 def test_mappings_work_for_one_version():
     mapping: Any = {"name": "size", "free_riders": [0, 2], "level": 1.5}
     with pytest.warns(DeprecationWarning, match=r"is fljax\.contributions\.Measure\(\.\.\.\) now"):

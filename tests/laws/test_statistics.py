@@ -15,8 +15,9 @@ import fljax
 from fljax import algorithms, scenarios
 from fljax.models import freeze
 from fljax.training import Local
-from fljax.types import Algorithm, Task
+from fljax.types import Algorithm, Federation, Task
 from tests.laws.cases import ALGORITHMS, federation
+from tests.laws.compare import assert_close
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
@@ -76,13 +77,20 @@ def _models(state: Any, kind: type) -> list[Any]:
     return [node for node in found if isinstance(node, kind)]
 
 
-def _state(algorithm: Algorithm) -> Any:
-    run = jax.jit(lambda data: fljax.rollout(algorithm, data, rounds=2)[0], compiler_options=QUICK)
+def _run(algorithm: Algorithm) -> tuple[Any, dict[str, Any]]:
+    """The state after two rounds, and the losses and accuracies of the models that clients would use."""
+
+    @functools.partial(jax.jit, compiler_options=QUICK)
+    def run(data: Federation) -> tuple[Any, dict[str, Any]]:
+        state, _ = fljax.rollout(algorithm, data, rounds=2)
+        return state, fljax.evaluate_clients(algorithm, data, state)
+
     return run(federation())
 
 
 def _check(build: Any, between: bool) -> None:
-    plain, watched = _state(build(logistic_regression())), _state(build(watched_regression()))
+    (plain, scores), (watched, found) = _run(build(logistic_regression())), _run(build(watched_regression()))
+    assert_close(found, scores)
     pairs = list(zip(_models(plain, Linear), _models(watched, Watched), strict=True))
     assert pairs or not _models(plain, Linear)
     for expected, found in pairs:
@@ -108,11 +116,17 @@ def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
     _check(lambda task: _case(name, task), name in BETWEEN)
 
 
+# fedem and fedproto deploy more than a model.
+SCENARIOS = [(scenario, "fedavg") for scenario in scenarios.REGISTRY] + [
+    (scenario, name) for scenario in ("byzantine", "clipped", "finetuned") for name in ("fedem", "fedproto")
+]
+
+
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("scenario", scenarios.REGISTRY)
-def test_law_18_in_scenarios(scenario: str) -> None:
+@pytest.mark.parametrize(("scenario", "name"), SCENARIOS)
+def test_law_18_in_scenarios(scenario: str, name: str) -> None:
     entry = scenarios.REGISTRY[scenario]
-    _check(lambda task: entry.build(_case("fedavg", task), **entry.example), scenario == "free_riding")
+    _check(lambda task: entry.build(_case(name, task), **entry.example), scenario == "free_riding")
 
 
 def test_law_17_with_statistics_that_evaluation_reads() -> None:
