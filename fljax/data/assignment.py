@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -83,7 +83,7 @@ def relative_order(clients: int, unseen: int) -> tuple[np.ndarray, np.ndarray]:
     return position, np.repeat([clients, unseen], [clients, unseen])
 
 
-def cut(fractions: np.ndarray, total: int | np.integer[Any]) -> np.ndarray:
+def cut(fractions: np.ndarray, total: int | np.integer) -> np.ndarray:
     """Returns whole counts that sum to ``total``: the differences of ``floor(cumsum(fractions) * total)``."""
     # The small number corrects rounding errors of the sum, which would move a sample to the next client.
     edges = np.floor(np.cumsum(fractions) * total + 1e-9).astype(int)

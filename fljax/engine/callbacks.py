@@ -6,11 +6,11 @@ import json
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from fljax.engine.simulate import Block, Callback
+from fljax.types import NumpyArray
 
 # The metrics of a block that progress shows, if present.
 SHOWN = {
@@ -62,7 +62,7 @@ def stop_when(reached: Callable[[Block], bool]) -> Callback:
     return lambda block: bool(reached(block))
 
 
-def _mean(values: np.ndarray | np.floating[Any]) -> float | None:
+def _mean(values: NumpyArray) -> float | None:
     """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
     known = np.asarray(values, float)[~np.isnan(values)]
     mean = float(known.mean()) if known.size else math.nan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Purpose(enum.IntEnum):
 
 
 # Whole numbers of Python, NumPy or JAX.
-Seeds = int | np.integer[Any] | Sequence[int | np.integer[Any]] | Integer[AnyArray, "*seeds"]
+Seeds = SupportsIndex | Sequence[SupportsIndex] | Integer[AnyArray, "*seeds"]
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
