@@ -11,7 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, PyTree
+
+Leaf = jax.Array | np.ndarray
 
 
 def size(tree: PyTree) -> int:
@@ -54,7 +57,7 @@ def where_rows(mask: Bool[Array, "*S"], a: PyTree, b: PyTree) -> PyTree:
     """
     mask = jnp.asarray(mask)
 
-    def select(x: Array, y: Array) -> Array:
+    def select(x: Leaf, y: Leaf) -> Array:
         return jnp.where(mask.reshape(mask.shape + (1,) * (jnp.ndim(x) - mask.ndim)), x, y)
 
     return jax.tree.map(select, a, b)
@@ -88,7 +91,7 @@ def add_rows(tree: PyTree, index: Any, present: Bool[Array, "*S"], rows: PyTree)
     return jax.tree.map(lambda all, new: _at(all, index, present).add(new, mode="drop"), tree, rows)
 
 
-def _at(all: Array, index: Any, present: Array) -> Any:
+def _at(all: Leaf, index: Any, present: Array) -> Any:
     first, *others = index if isinstance(index, tuple) else (index,)
     # The index of an absent row is beyond the end; mode="drop" ignores it.
     return jnp.asarray(all).at[(jnp.where(present, first, all.shape[0]), *others)]
@@ -116,7 +119,7 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
     """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``."""
 
-    def one(x: Array, y: Array) -> Array:
+    def one(x: Leaf, y: Leaf) -> Array:
         x = jnp.asarray(x)
         dtype = x.dtype if x.dtype.itemsize > y.dtype.itemsize else y.dtype
         return (x.astype(dtype) + y.astype(dtype) * jnp.asarray(rate).astype(dtype)).astype(x.dtype)
@@ -140,7 +143,7 @@ def scale(tree: PyTree, factor: Any) -> PyTree:
       ValueError: if a leaf holds integers or bools, since casting would truncate a factor such as 0.5 to 0.
     """
 
-    def multiply(x: Array) -> Array:
+    def multiply(x: Leaf) -> Array:
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             raise ValueError(f"expected a tree of floating leaves to scale, got a leaf of dtype {x.dtype}")

@@ -62,6 +62,12 @@ def test_a_number_of_seeds_means_the_same_everywhere():
     np.testing.assert_array_equal(swept.metrics["test_loss"], result.metrics["test_loss"])
     estimate = engine.estimate(algorithm, federation, **run)
     assert estimate == engine.estimate(algorithm, federation, rounds=1, seeds=(0, 1))
+
+
+@pytest.mark.unchecked
+def test_what_is_no_seed_is_refused_everywhere():
+    federation: Any = tiny_federation()
+    algorithm = fedavg(TASK, LOCAL, clients_per_round=3)
     calls: Any = (engine.simulate, engine.estimate)
     for call in calls:
         with pytest.raises(ValueError, match=r"got \[1.7\]"):
