@@ -81,7 +81,7 @@ def _deployed(algorithm, data, state, id):
 
 def deployed(algorithm, states, t, id):
     """What a client would use after t rounds."""
-    state = jax.tree.map(lambda leaf: leaf[t], states)
+    state = jax.tree.map(lambda leaf: jnp.asarray(leaf[t]), states)
     return jax.tree.map(np.asarray, _deployed(algorithm, stored(federation()), state, jnp.int32(id)))
 
 

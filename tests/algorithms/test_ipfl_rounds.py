@@ -149,7 +149,7 @@ def test_rounds(name, tolerance):
         assert any(set(a) & set(b) for _, (a, b) in seen[1:])
     if name == "two slots":
         assert any(set(who) - set(took) for bid, chosen in seen for who, took in zip(bid, chosen, strict=True))
-    last = jax.tree.map(lambda leaf: leaf[-1], states)
+    last = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
     # The authors' code takes the weights on test rows, which are the training rows here.
     for k, rows in (clients if name == "code" else judged).items():
         client, kept = take((stored(data()).clients, last.clients), k)

@@ -86,7 +86,7 @@ def rate_of(how, t) -> float:
 
 
 def last(states):
-    return jax.tree.map(lambda leaf: leaf[-1], states)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
 
 
 def deployed(algorithm, data, state, id):

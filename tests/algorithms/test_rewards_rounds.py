@@ -235,7 +235,7 @@ def test_fedavg_finetune(tolerance):
         clients = list(clients_of(records, t, STEPS).values())
         model = numpy_round.fedavg_round(model, clients, rate_of(STEPS, t), by_size=False)
         close(at(states.server.model, t + 1), model, tolerance)
-    data, state, done = stored(federation()), jax.tree.map(lambda leaf: leaf[-1], states), len(LOST)
+    data, state, done = stored(federation()), jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states), len(LOST)
     tuning = Local(STEPS.learning_rate, STEPS.batch_size, epochs=2)  # at the rate of round 0
     nothing = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
     for id in (1, 4):
