@@ -217,5 +217,5 @@ def test_fedem(how, server_lr, tolerance):
             own = oracle.expectation(models, own, client.x, client.y)[1]
         found = deployed(algorithm, states, 2, id)
         close(found.mixture, own, tolerance)
-        logits = algorithm.predict(found, jnp.asarray(client.x, jnp.result_type(float)))
+        logits = algorithm.predict(jax.tree.map(jnp.asarray, found), jnp.asarray(client.x, jnp.result_type(float)))
         close(logits, oracle.mixed_logits(models, own, client.x), tolerance)
