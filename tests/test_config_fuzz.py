@@ -26,7 +26,8 @@ from fljax.config.reading import read
 from fljax.config.writing import _toml
 from fljax.setup import resolve_setup
 
-pytestmark = pytest.mark.thorough
+# beartype draws random numbers, which hypothesis refuses inside strategies.
+pytestmark = [pytest.mark.thorough, pytest.mark.unchecked]
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/**/*.toml"))

@@ -67,6 +67,7 @@ def test_files_are_arrays_alone_and_whole(finished):
         assert any(name.startswith("by_seed") for name in file.files)  # the contributions
 
 
+@pytest.mark.unchecked
 def test_a_file_that_cannot_be_written_leaves_the_old_one(finished, tmp_path, monkeypatch):
     outcome, _ = finished
     result = outcome.models["iafl"]

@@ -120,9 +120,11 @@ def evaluate_each(
 
 
 def counted_scores(
-    loss: Float[Array, ""], accuracy: Float[Array, ""] | None, counts: Bool[Array, ""]
-) -> tuple[Float[Array, ""], Any]:
+    loss: Float[Array, "*#N"], accuracy: Float[Array, "*#N"] | None, counts: Bool[Array, "*#N"]
+) -> tuple[Float[Array, "*N"], Any]:
     """A client's scores in the form of metrics: NaN if the client does not count. A missing accuracy stays None.
+
+    One score may be that of all clients ``[N]``, of which ``counts`` says who counts.
 
     Other NaN losses come from diverged models and become infinite.
     """

@@ -112,7 +112,9 @@ def test_finetuned_is_training_what_is_deployed(data):
 def test_who_finetunes_may_be_given(data):
     """By client, or by client and round; unseen clients all do."""
     inner = fedavg(TASK, HOW, clients_per_round=2)
-    build = lambda who: finetuned(inner, learning_rate=0.2, batch_size=2, steps=3, who=who)  # noqa: E731
+    build = lambda who: finetuned(
+        inner, learning_rate=0.2, batch_size=2, steps=3, who=None if who is None else np.array(who)
+    )  # noqa: E731
     plain, tuned = (RUN(each, data, rounds=1) for each in (inner, build(None)))
     for who in ([0, 1, 0], [[1, 1, 1], [0, 1, 0]]):  # after round 1
         some = RUN(build(who), data, rounds=1)
@@ -122,7 +124,7 @@ def test_who_finetunes_may_be_given(data):
             np.testing.assert_allclose(last[2], expected, rtol=1e-6)
             assert (last[0] != last[1]).all()
     with pytest.raises(ValueError, match="an entry for each of 3 clients, got 2"):
-        RUN(build([0, 1]), data, rounds=1)
+        RUN(build(np.array([0, 1])), data, rounds=1)
 
 
 @pytest.mark.thorough

@@ -175,6 +175,7 @@ def test_strangers_are_given_a_mixture_without_training():
 
 
 @pytest.mark.thorough
+@pytest.mark.unchecked
 def test_bad_arguments_are_named():
     invalid: Any = "all"
     nothing: Any = None

@@ -15,7 +15,7 @@ from fljax.engine.evaluate import deploy_seen
 from fljax.engine.round import by_id
 from fljax.models import MODELS, correct
 from fljax.training import Local
-from fljax.types import PerClient, Rows
+from fljax.types import Census, PerClient, Rows
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained
 
@@ -160,8 +160,8 @@ def test_lg_fedavg_between_fedavg_and_standalone(shared, exact):
 
 @pytest.mark.thorough
 def test_lg_fedavg_shares_the_last_dense_layers():
-    task = MODELS["cnn_a"]((28, 28, 1), 10)
-    server = lg_fedavg(task, Local(0.1, 8, steps=1)).init_server(jnp.zeros((2,), jnp.uint32), None)  # type: ignore
+    task, census = MODELS["cnn_a"]((28, 28, 1), 10), Census(*jnp.ones((2, 2), jnp.int32))
+    server = lg_fedavg(task, Local(0.1, 8, steps=1)).init_server(jax.random.key(0), census)  # type: ignore
     assert sorted(leaf.shape for leaf in jax.tree.leaves(server.shared) if leaf.ndim > 1) == [
         (84, 10),
         (120, 84),
@@ -172,11 +172,11 @@ def test_lg_fedavg_shares_the_last_dense_layers():
         (5, 5, 6, 16),
     ]
     by_name = lg_fedavg(task, Local(0.1, 8, steps=1), shared=["dense_1", "head"])
-    assert len(jax.tree.leaves(by_name.init_server(jnp.zeros((2,), jnp.uint32), None).shared)) == 4  # type: ignore
+    assert len(jax.tree.leaves(by_name.init_server(jax.random.key(0), census).shared)) == 4  # type: ignore
     by_path = lg_fedavg(task, Local(0.1, 8, steps=1), shared=lambda path: path.endswith("bias"))
     assert all(
         leaf.ndim == 1
-        for leaf in jax.tree.leaves(by_path.init_server(jnp.zeros((2,), jnp.uint32), None).shared)  # type: ignore
+        for leaf in jax.tree.leaves(by_path.init_server(jax.random.key(0), census).shared)  # type: ignore
     )
     with pytest.raises(ValueError, match="expected shared to be from 0 to the 3 dense layers of the model, got 4"):
         lg_fedavg(task, Local(0.1, 8, steps=1), shared=4)

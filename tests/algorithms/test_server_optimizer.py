@@ -56,6 +56,7 @@ def test_adam_at_the_server(name):
 
 
 @pytest.mark.thorough
+@pytest.mark.unchecked
 def test_ways_to_name_one():
     task, data = logistic_regression(), by_id(tiny_federation())
 

@@ -91,6 +91,7 @@ def test_one_seed_with_a_stacked_federation(stacked: Federation) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.unchecked
 def test_arrays_may_vary_and_state_can_be_taken_up() -> None:
     thresholds = np.linspace(0.2, 1.0, 10, dtype=np.float32).reshape(2, 5)
     plans = [engine.Plan(incfl, {"task": TASK, "local": LOCAL, "threshold": rho}) for rho in thresholds]
