@@ -112,12 +112,10 @@ def test_finetuned_is_training_what_is_deployed(data):
 def test_who_finetunes_may_be_given(data):
     """By client, or by client and round; unseen clients all do."""
     inner = fedavg(TASK, HOW, clients_per_round=2)
-    build = lambda who: finetuned(
-        inner, learning_rate=0.2, batch_size=2, steps=3, who=None if who is None else np.array(who)
-    )  # noqa: E731
+    build = lambda who: finetuned(inner, learning_rate=0.2, batch_size=2, steps=3, who=who)  # noqa: E731
     plain, tuned = (RUN(each, data, rounds=1) for each in (inner, build(None)))
     for who in ([0, 1, 0], [[1, 1, 1], [0, 1, 0]]):  # after round 1
-        some = RUN(build(who), data, rounds=1)
+        some = RUN(build(np.array(who)), data, rounds=1)
         for name, unseen in (("test_loss", False), ("unseen_test_loss", True)):
             last = [each.metrics[name].values[0, -1] for each in (plain, tuned, some)]
             expected = last[1] if unseen else np.where([0, 1, 0], last[1], last[0])
