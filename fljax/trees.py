@@ -7,6 +7,7 @@ broadcast masks explicitly, so they work with ``jax_numpy_rank_promotion="raise"
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -61,6 +62,30 @@ def where_rows(mask: Bool[Array, "*S"], a: PyTree, b: PyTree) -> PyTree:
         return jnp.where(mask.reshape(mask.shape + (1,) * (jnp.ndim(x) - mask.ndim)), x, y)
 
     return jax.tree.map(select, a, b)
+
+
+def split(tree: PyTree, chosen: Sequence[bool]) -> tuple[PyTree, PyTree]:
+    """The chosen leaves and the others, as two trees with None in the gaps."""
+    leaves, structure = jax.tree.flatten(tree)
+    pairs = list(zip(leaves, chosen, strict=True))
+    first = [leaf if is_chosen else None for leaf, is_chosen in pairs]
+    second = [None if is_chosen else leaf for leaf, is_chosen in pairs]
+    return jax.tree.unflatten(structure, first), jax.tree.unflatten(structure, second)
+
+
+def merge(first: PyTree, second: PyTree) -> PyTree:
+    """``first`` with the leaves of ``second`` where it has None; ``split`` makes such trees."""
+    return jax.tree.map(lambda a, b: b if a is None else a, first, second, is_leaf=lambda leaf: leaf is None)
+
+
+def path_of(path: tuple[Any, ...]) -> str:
+    """A path of JAX as text, such as ``dense_0/kernel``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def paths_of(tree: PyTree) -> list[str]:
+    """The path of each leaf, in order."""
+    return [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def take(tree: PyTree, index: Any) -> PyTree:

@@ -147,3 +147,15 @@ def test_rows_go_where_somebody_is_present():
         jnp.zeros((2, 3), bool), (jnp.asarray([1, 0]), jnp.asarray([2, 1])), jnp.asarray([True, False]), True
     )
     np.testing.assert_array_equal(table, [[False] * 3, [False, False, True]])
+
+
+def test_split_and_merge() -> None:
+    tree = {"a": {"b": jnp.ones(2)}, "c": jnp.zeros(3), "d": (jnp.ones(1), jnp.zeros(1))}
+    chosen = [True, False, False, True]
+    first, second = trees.split(tree, chosen)
+    assert trees.paths_of(first) == ["a/b", "d/1"]
+    assert trees.paths_of(second) == ["c", "d/0"]
+    for merged in (trees.merge(first, second), trees.merge(second, first)):
+        assert jax.tree.structure(merged) == jax.tree.structure(tree)
+        assert trees.paths_of(merged) == ["a/b", "c", "d/0", "d/1"]
+        assert all(one is other for one, other in zip(jax.tree.leaves(merged), jax.tree.leaves(tree), strict=True))

@@ -179,7 +179,7 @@ def top_tensors(task: Task, layers: int) -> list[bool]:
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
     if not is_whole(layers) or not 0 <= layers <= len(paths):
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+        names = [trees.path_of(path) for path in paths]
         raise ValueError(
             f"expected layers to be from 0 to the {len(paths)} parameter tensors of the model, got {layers!r}; "
             f"they are {', '.join(names)}"

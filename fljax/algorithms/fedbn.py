@@ -13,8 +13,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update, contribute_weighted
-from fljax.algorithms.partly_shared import leaf_paths, partly_shared
+from fljax.algorithms.partly_shared import partly_shared
 from fljax.roles import roles_of
 from fljax.training import Local
 from fljax.types import Algorithm, Task
@@ -73,7 +74,7 @@ def fedbn(
 def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[bool]:
     """Whether each leaf stays with the client."""
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    paths = leaf_paths(shapes)
+    paths = trees.paths_of(shapes)
     if callable(own):
         return [bool(own(path)) for path in paths]
     if own in ("layers", "statistics"):
@@ -86,8 +87,8 @@ def _own(task: Task, own: str | Sequence[str] | Callable[[str], bool]) -> list[b
             )
         if own == "statistics":
             return [path in statistics for path in paths]
-        layers = {path.rpartition("/")[0] for path in statistics}
-        return [path.rpartition("/")[0] in layers for path in paths]
+        layers = {path.rpartition("/")[0] for path in statistics} - {""}  # the root is no layer
+        return [path in statistics or path.rpartition("/")[0] in layers for path in paths]
     names = [own] if isinstance(own, str) else list(own)
     under = lambda path, name: path == name or path.startswith(f"{name}/")  # noqa: E731
     for name in names:

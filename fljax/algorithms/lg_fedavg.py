@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 import jax
 from jaxtyping import PyTree
 
+from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update
-from fljax.algorithms.partly_shared import leaf_paths, partly_shared
+from fljax.algorithms.partly_shared import partly_shared
 from fljax.roles import roles_of
 from fljax.training import Local
 from fljax.types import Algorithm, Task
@@ -53,7 +54,7 @@ def lg_fedavg(
       ValueError: if the model has fewer dense layers than ``shared``, or a name matches no parameter.
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    paths = leaf_paths(shapes)
+    paths = trees.paths_of(shapes)
     return partly_shared(
         task,
         local,

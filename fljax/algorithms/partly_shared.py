@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import training, trees
@@ -30,26 +29,6 @@ class PartlySharedClient(NamedTuple):
     """A client's own leaves, kept between rounds."""
 
     own: PyTree
-
-
-def split_leaves(tree: PyTree, chosen: Sequence[bool]) -> tuple[PyTree, PyTree]:
-    """The chosen leaves and the others, as two trees with None in the gaps."""
-    leaves, structure = jax.tree.flatten(tree)
-    pairs = list(zip(leaves, chosen, strict=True))
-    parts = [leaf if is_chosen else None for leaf, is_chosen in pairs], [None if yes else leaf for leaf, yes in pairs]
-    return jax.tree.unflatten(structure, parts[0]), jax.tree.unflatten(structure, parts[1])
-
-
-def merge_leaves(first: PyTree, second: PyTree) -> PyTree:
-    """The tree of two parts that ``split_leaves`` made."""
-    return jax.tree.map(lambda a, b: b if a is None else a, first, second, is_leaf=lambda leaf: leaf is None)
-
-
-def leaf_paths(tree: PyTree) -> list[str]:
-    """The path of each leaf, such as ``dense_0/kernel``, in order."""
-    return [
-        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
 
 
 def partly_shared(
@@ -75,9 +54,9 @@ def partly_shared(
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PartlySharedClient, data: LocalData
     ) -> tuple[Sent, PartlySharedClient]:
-        model = merge_leaves(down, client.own)
+        model = trees.merge(down, client.own)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round).params
-        common, own = split_leaves(trained, shared)
+        common, own = trees.split(trained, shared)
         return Sent(trees.subtract(common, down), reported_size(weights, data)), PartlySharedClient(own)
 
     def finish(
@@ -94,11 +73,11 @@ def partly_shared(
 
     return Algorithm(
         task=task,
-        init_server=lambda key, census: PartlySharedServer(*split_leaves(task.init(key), shared)),
+        init_server=lambda key, census: PartlySharedServer(*trees.split(task.init(key), shared)),
         init_client=lambda key, seat, down, data: PartlySharedClient(down.start),
         send=lambda server, seat: server if seat.first else server.shared,
         train=train,
         aggregate=Streamed(contribute, finish),
         select=select_uniform(clients_per_round),
-        personal=lambda key, seat, down, client, data: merge_leaves(down, client.own),
+        personal=lambda key, seat, down, client, data: trees.merge(down, client.own),
     )

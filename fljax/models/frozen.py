@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fljax import roles
+from fljax import roles, trees
 from fljax.types import Task
 
 
@@ -39,8 +39,7 @@ def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: b
         raise ValueError("expected a task without frozen leaves, got one that freeze made; choose all leaves at once")
     params = jax.tree.map(jnp.asarray, params)
     _check_shapes(task, params)
-    pairs, structure = jax.tree_util.tree_flatten_with_path(params)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in pairs]
+    paths = trees.paths_of(params)
     found = roles.roles_of(task, params)
     mask = tuple(role == "frozen" or bool(chosen(path)) for path, role in zip(paths, found, strict=True))
     if moving := [path for path, role, yes in zip(paths, found, mask, strict=True) if yes and role == "statistic"]:
@@ -53,9 +52,7 @@ def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: b
             f"expected some leaves to be frozen, and not all, got {sum(mask)} of {len(mask)}; valid names are "
             f"{', '.join(paths)}"
         )
-    leaves = [leaf for _, leaf in pairs]
-    fixed = jax.tree.unflatten(structure, [leaf if yes else None for leaf, yes in zip(leaves, mask, strict=True)])
-    given = jax.tree.unflatten(structure, [None if yes else leaf for leaf, yes in zip(leaves, mask, strict=True)])
+    fixed, given = trees.split(params, mask)
     return task._replace(
         init=_Drawn(task.init, mask) if draw else jax.tree_util.Partial(_give, given),
         logits=jax.tree_util.Partial(_Merged(task.logits), fixed),
@@ -70,8 +67,7 @@ class _Merged:
     function: Callable[..., Array]
 
     def __call__(self, frozen: PyTree, params: PyTree, *arguments: Any, **keywords: Any) -> Array:
-        whole = jax.tree.map(lambda a, b: b if a is None else a, frozen, params, is_leaf=lambda leaf: leaf is None)
-        return self.function(whole, *arguments, **keywords)
+        return self.function(trees.merge(frozen, params), *arguments, **keywords)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +78,7 @@ class _Drawn:
     frozen: tuple[bool, ...]
 
     def __call__(self, key: Key[Array, ""]) -> PyTree:
-        leaves, structure = jax.tree.flatten(self.init(key))
-        kept = [None if yes else leaf for leaf, yes in zip(leaves, self.frozen, strict=True)]
-        return jax.tree.unflatten(structure, kept)
+        return trees.split(self.init(key), self.frozen)[1]
 
 
 def _give(params: PyTree, key: Key[Array, ""]) -> PyTree:

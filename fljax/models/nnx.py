@@ -15,6 +15,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Bool, Key, PyTree
 
+from fljax import trees
 from fljax.models.dropout import check_nnx, flags
 from fljax.models.modules import Functions, has_features, refuse_state, row_mask, split_mode, zeros
 from fljax.roles import hold, record
@@ -73,7 +74,7 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         old = {path: leaf for path, leaf in _flat(params).items() if path in paths}
         held = hold(old)
         model = merged(
-            jax.tree_util.tree_map_with_path(lambda path, leaf: held.get(_name(path), leaf), params),
+            jax.tree_util.tree_map_with_path(lambda path, leaf: held.get(trees.path_of(path), leaf), params),
             key,
         )
         if frozen:
@@ -138,10 +139,6 @@ def _subclass(kind: type[nnx.BatchNorm], use: _Use) -> type[nnx.BatchNorm]:
         return kind.__call__(self, x, use_running_average, mask=mask).astype(x.dtype)
 
     return type(kind.__name__, (kind,), {"__call__": call})
-
-
-def _name(path: jax.tree_util.KeyPath) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _flat(tree: Any) -> dict[str, Any]:

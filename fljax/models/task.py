@@ -176,7 +176,9 @@ def _build(
     _check_judges(jax.eval_shape(logits, params, jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)), loss, score, labels)
     z = None if functions.features is None else jax.eval_shape(features, params, x).shape[1]
     if head is not None and "head" not in roles.roles_of(bare, params):
-        raise ValueError(f"expected some parameter in the head, got none; valid names are {', '.join(_paths(params))}")
+        raise ValueError(
+            f"expected some parameter in the head, got none; valid names are {', '.join(trees.paths_of(params))}"
+        )
     return Task(
         init=init,
         logits=logits,
@@ -229,17 +231,9 @@ def _roles(
         return None
 
     def role(path: jax.tree_util.KeyPath) -> Role:
-        name = _name(path)
+        name = trees.path_of(path)
         if name in statistics:
             return "frozen" if frozen else "statistic"
         return "head" if head is not None and head(name) else "trained"
 
     return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: role(path), tree)
-
-
-def _paths(params: PyTree) -> list[str]:
-    return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

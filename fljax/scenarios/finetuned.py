@@ -59,22 +59,16 @@ def finetuned(
         floating = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)  # noqa: E731
         params = jax.tree.map(lambda leaf: leaf if floating(leaf) else None, start)
 
-        def rebuild(trained: PyTree) -> PyTree:
-            return jax.tree.map(lambda new, old: old if new is None else new, trained, start, is_leaf=_is_none)
-
         def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
-            return inner.task.loss(inner.predict(rebuild(params), x, key), y)
+            return inner.task.loss(inner.predict(trees.merge(params, start), x, key), y)
 
         tune_key = jax.random.fold_in(key, _TUNING)
-        tuned = rebuild(training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params)
+        trained = training.train(tune_key, params, data.train, task=inner.task, local=tuning, loss=loss).params
+        tuned = trees.merge(trained, start)
         return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
     algorithm = inner if own is None else own.algorithm
     return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned"))
-
-
-def _is_none(leaf: object) -> bool:
-    return leaf is None
 
 
 ENTRY = Entry(

@@ -14,7 +14,6 @@ import pytest
 import fljax
 from fljax import engine, roles, trees
 from fljax.algorithms import fedavg, fedbn
-from fljax.algorithms.partly_shared import merge_leaves
 from fljax.engine.round import by_id, initial_state
 from fljax.models import logistic_regression, task_from_module
 from fljax.training import Local
@@ -22,7 +21,9 @@ from fljax.types import Federation
 from tests.algorithms.rounds_tools import federation
 from tests.oracles import numpy_batch_norm
 from tests.precision import enable_x64
+from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
+from tests.toys.statistics import watched_regression
 
 RATE, STEPS, ROUNDS = 0.4, 3, 2
 
@@ -64,7 +65,7 @@ def _run(build: Any, **options: Any) -> tuple[Any, list[Any], list[tuple[np.ndar
 def _deployed(state: Any, k: int) -> Any:
     if state.clients == ():
         return state.server.model
-    return merge_leaves(state.server.shared, trees.take(state.clients.own, k))
+    return trees.merge(state.server.shared, trees.take(state.clients.own, k))
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,7 @@ def test_which_leaves_stay() -> None:
     server = jax.eval_shape(lambda: initial_state(fedbn(task, LOCAL), data, jnp.uint32(0)).server)
     assert server.shared["norm"] == {"scale": None, "bias": None, "mean": None, "var": None}
     assert server.start["head"] == {"kernel": None, "bias": None}
+    # Statistics at the root are in no layer.
+    flat, tiny = fedbn(watched_regression(), LOCAL), tiny_federation()
+    start = jax.eval_shape(lambda: initial_state(flat, tiny, jnp.uint32(0)))
+    assert trees.paths_of(start.server.start) == ["mean", "seven"]
