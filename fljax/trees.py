@@ -1,6 +1,6 @@
 """Small functions on pytrees of arrays.
 
-Floor 0: imports JAX and jaxtyping only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They
+Floor 0: imports JAX only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They
 broadcast masks explicitly, so they work with ``jax_numpy_rank_promotion="raise"``.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, PyTree
 
 Leaf = jax.Array | np.ndarray
 
