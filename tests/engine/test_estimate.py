@@ -90,8 +90,10 @@ def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
         each.argument_size_in_bytes + each.output_size_in_bytes - each.alias_size_in_bytes + each.temp_size_in_bytes
         for each in found
     ]
-    # XLA counts only those arguments that a program reads, and a few bytes for the numbers of rounds.
-    assert memory.peak == pytest.approx(max(sums), rel=0.02)
+    # XLA counts a few bytes for the numbers of rounds, and not the tables of clients that a program does not read.
+    unread = trees.bytes_of(inputs.federation.clients)
+    assert memory.peak is not None
+    assert -16 <= memory.peak - max(sums) < unread
     state = program.start.trace(spec, layout, inputs, seeds).out_info
     assert memory.server == trees.bytes_of(state.server)
     assert memory.clients == trees.bytes_of(state.clients)
