@@ -38,6 +38,7 @@ from tests.local_tools import (
     subset,
     trained,
 )
+from tests.platforms import forms_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -60,6 +61,19 @@ def test_a_client_smaller_than_the_batch_gives_all_its_rows():
     position, mask = map(np.asarray, run_distinct(KEY, jnp.int32(4), 6, 5))
     for row, real in zip(position, mask, strict=True):
         assert sorted(row[real]) == [0, 1, 2, 3]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 33, 600])
+def test_distinct_positions_are_the_same_on_accelerators(size, seed):
+    """There all picks are made at once; with few rows, chains of picks clash."""
+    for count, draws in ((1, 3), (8, 40), (33, 5)):
+        key = jax.random.key(seed)
+        expected = run_distinct(key, jnp.int32(size), count, draws)
+        with forms_of("tpu"):
+            found = jax.jit(lambda key, c=count, d=draws: training.draw_distinct(key, jnp.int32(size), c, d))(key)
+        same(found, expected)
 
 
 def test_distinct_positions_are_uniform():

@@ -30,6 +30,7 @@ from tests.local_tools import (
     subset,
     trained,
 )
+from tests.platforms import forms_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -231,12 +232,12 @@ def test_evaluate_without_rows_is_nan():
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_each_of_several_models_is_judged_as_alone(backend, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_each_of_several_models_is_judged_as_alone(platform):
     task, rows = logistic_task(), subset([1, 4, 7, 2], 6)
     models = jax.vmap(task.init)(jax.random.split(KEY, 11))
-    loss, accuracy = training.evaluate_each(task, models, rows)
+    with forms_of(platform):
+        loss, accuracy = training.evaluate_each(task, models, rows)
     alone = [training.evaluate(task, functools.partial(task.logits, trees.take(models, k)), rows) for k in range(11)]
     np.testing.assert_allclose(loss, [each[0] for each in alone], rtol=1e-6)
     np.testing.assert_array_equal(accuracy, [each[1] for each in alone])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,6 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fljax import training
 from fljax.arguments import is_whole
 from fljax.loops import repeat
-from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import Judged, LocalData, Rows, Subset, Task
 
 
@@ -64,11 +62,6 @@ def validation(data: LocalData) -> Subset:
     return data.valid._replace(rows=Rows(jnp.where(some, pad(data.valid), pad(data.train)), size))
 
 
-def each(function: Callable[[PyTree], PyTree], models: PyTree) -> PyTree:
-    """``function`` of every model, stacked. On a CPU, models run one after another, as in ``evaluate_each``."""
-    return jax.lax.map(function, models, batch_size=None if jax.default_backend() == "cpu" else SIDE_BY_SIDE)
-
-
 def row_losses(
     task: Task, models: PyTree, subset: Subset, key: Key[Array, ""] | None = None
 ) -> Float[Array, "C n_max"]:
@@ -93,4 +86,4 @@ def row_losses(
         found = repeat(-(-size // width), lambda part, all: all.at[part].set(some(part)), nothing, most=parts)
         return found.reshape(-1)[:capacity]
 
-    return each(one, models)
+    return training.map_models(one, models)

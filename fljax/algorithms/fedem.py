@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.clustered import Clusters, check_clusters, each, initial_models, judged_clusters, row_losses
+from fljax.algorithms.clustered import Clusters, check_clusters, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
@@ -115,7 +115,7 @@ def fedem(
             trained = training.train(key, model, data.train, task=task, local=local, round=seat.round, loss=loss)
             return trees.subtract(trained.params, model)
 
-        update = each(maximise, (down, responsibility))
+        update = training.map_models(maximise, (down, responsibility))
         return FedEMUp(update, mixture, Report(size=data.train.rows.size)), FedEMClient(mixture)
 
     def contribute(server: Clusters, seat: Seat, up: FedEMUp) -> tuple[Part, FedEMRow]:
@@ -143,7 +143,7 @@ def fedem(
         return Mixture(down, jax.lax.fori_loop(0, deploy_steps, step, client.mixture))
 
     def predict(deployed: Mixture, x: Array, key: TrainingKey | None = None) -> Array:
-        chance = each(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
+        chance = training.map_models(lambda model: jax.nn.log_softmax(task.logits(model, x, key)), deployed.models)
         return jax.nn.logsumexp(chance + _logarithm(deployed.mixture, chance.dtype)[:, None, None], axis=0)
 
     def components(server: Clusters) -> dict[str, Judged]:

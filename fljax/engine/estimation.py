@@ -15,7 +15,7 @@ from fljax.engine.compilation import compile_all
 from fljax.engine.execution import Execution, resolve
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, default_platform
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import Inputs, Plan
 from fljax.engine.round import State, by_id, initial_state, one_round
@@ -141,7 +141,7 @@ def shortage(memory: Memory) -> str | None:
     """
     if memory.peak is None:
         return None
-    if jax.default_backend() == "cpu":
+    if default_platform() == "cpu":
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
         needed, whose = memory.peak * memory.devices, "this machine has"

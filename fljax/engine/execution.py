@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fljax.arguments import is_whole
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, default_platform
 
 Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan"] | int
@@ -66,8 +66,8 @@ class Sizes(NamedTuple):
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 
-def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> Layout:
-    """Replaces names by numbers, by a fixed rule of shapes, backend, memory and devices, so that runs are repeatable.
+def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
+    """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
 
     "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
     on an accelerator, as many as fill half of its free memory, rounded down to a power of two, so that small changes of
@@ -79,8 +79,8 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
     """
-    backend = jax.default_backend() if backend is None else backend
-    kind = "cpu" if backend == "cpu" else "accelerator"
+    platform = default_platform() if platform is None else platform
+    kind = "cpu" if platform == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
     apart = devices > 1 and sizes.seeds >= APART * devices
     rows = sizes.rows if apart else -(-sizes.rows // devices)
@@ -98,6 +98,7 @@ def resolve(execution: Execution, sizes: Sizes, backend: str | None = None) -> L
         _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
         devices,
         apart,
+        platform,
     )
 
 

@@ -111,9 +111,9 @@ class Program:
         return self._store.find(key, lambda: self._fresh(options))
 
     def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
-        """The compiler options for these static arguments; ``layout`` gives the number of devices."""
+        """The compiler options for these static arguments; ``layout`` gives the devices' number and platform."""
         layout: Layout | None = static.get("layout")
-        apart = layout is not None and layout.devices > 1 and jax.default_backend() == "cpu"
+        apart = layout is not None and layout.devices > 1 and layout.platform == "cpu"
         if not apart:
             return self._options
         long = self._is_long is not None and self._is_long(static)

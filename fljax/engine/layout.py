@@ -30,6 +30,8 @@ class Layout(NamedTuple):
       evaluation: number of clients side by side on each device while they are polled or evaluated.
       devices: number of devices.
       runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
+      platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
+        platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
     """
 
     clients: int
@@ -37,6 +39,12 @@ class Layout(NamedTuple):
     evaluation: int
     devices: int = 1
     runs_apart: bool = False
+    platform: str = "cpu"
+
+
+def default_platform() -> str:
+    """The platform of the devices that runs use. It is asked before a program is traced, never while tracing."""
+    return jax.default_backend()
 
 
 @functools.lru_cache(maxsize=8)

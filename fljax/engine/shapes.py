@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from fljax import trees
 from fljax.engine.execution import Sizes, share
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, default_platform
 from fljax.engine.memory import lane_bytes
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import initial_state, poll, train, train_one
@@ -85,7 +85,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         # What training holds matters on accelerators only, and may need the compiler.
         lane=0
-        if jax.default_backend() == "cpu"
+        if default_platform() == "cpu"
         else lane_bytes(chunk, (row(cohort), *client), *shared, enough=share(rows * runs)),
         samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )

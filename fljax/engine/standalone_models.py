@@ -15,7 +15,7 @@ from fljax.engine import jit
 from fljax.engine.execution import Execution, Sizes, resolve, share
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.layout import Layout, map_lanes, on_devices, replicate
+from fljax.engine.layout import Layout, default_platform, map_lanes, on_devices, replicate
 from fljax.engine.memory import lane_bytes
 from fljax.engine.program import (
     Inputs,
@@ -138,7 +138,7 @@ def _references(
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
     # What training holds matters on accelerators only, and may need the compiler.
-    lane = 0 if jax.default_backend() == "cpu" else _lane_bytes(spec, inputs, enough=share(count * len(runs)))
+    lane = 0 if default_platform() == "cpu" else _lane_bytes(spec, inputs, enough=share(count * len(runs)))
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     layout = resolve(execution or Execution(), sizes)
     inputs = replicate(inputs, layout.devices)

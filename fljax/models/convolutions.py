@@ -1,10 +1,10 @@
 """Convolution and pooling that are fast when every client has its own kernels.
 
 Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs. Its
-weight gradient is slow inside loops. Here a convolution extracts patches and computes one matrix product, which
-``vmap`` turns into a batched matrix product. On CPUs the batch becomes the innermost axis (``planes``, and ``lines``
-for large images); on other backends channels stay last. The built-in models keep the layouts of ``planes`` and
-``lines`` between layers, on every backend.
+weight gradient is slow inside loops. Compiled for a CPU, a convolution here extracts patches and computes one matrix
+product, which ``vmap`` turns into a batched matrix product; the batch becomes the innermost axis (``planes``, and
+``lines`` for large images). Compiled for other platforms it is ``lax.conv_general_dilated``. The built-in models keep
+the layouts of ``planes`` and ``lines`` between layers (``trunk``).
 
 Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -38,10 +37,10 @@ def convolution(
 ) -> Float[Array, "*convolved"]:
     """``lax.conv_general_dilated`` (same arguments, same values) as patches times a matrix.
 
-    Two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with any
-    stride, padding and kernel dilation are computed as a matrix product. All other calls go to
+    On a CPU, two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with
+    any stride, padding and kernel dilation are computed as a matrix product. All other calls go to
     ``lax.conv_general_dilated``, also calls with an additional argument that is not None (``out_sharding``, in newer
-    releases of JAX and ``nnx.Conv``).
+    releases of JAX and ``nnx.Conv``). The platform is the one that the program is compiled for.
     """
     numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
     handled = (
@@ -51,7 +50,8 @@ def convolution(
         and feature_group_count == batch_group_count == 1
         and all(value is None for value in rest.values())
     )
-    if not handled:
+
+    def plain(lhs: Array, rhs: Array) -> Array:
         return lax.conv_general_dilated(
             lhs,
             rhs,
@@ -66,20 +66,15 @@ def convolution(
             preferred_element_type=preferred_element_type,
             **{name: value for name, value in rest.items() if value is not None},
         )
+
+    if not handled:
+        return plain(lhs, rhs)
     dilation = (1, 1) if rhs_dilation is None else tuple(rhs_dilation)
-    if jax.default_backend() == "cpu":
+
+    def on_cpu(lhs: Array, rhs: Array) -> Array:
         return _batch_innermost(lhs, rhs, window_strides, padding, dilation, precision, preferred_element_type)
-    kernel = rhs.shape[:2]
-    if isinstance(padding, str):
-        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-        padding = lax.padtype_to_pads(lhs.shape[1:3], reach, window_strides, padding)
-    config = [(0, 0, 0), *((low, high, 0) for low, high in padding), (0, 0, 0)]
-    x = lax.pad(lhs, jnp.zeros((), lhs.dtype), config)
-    # Columns first, then rows: windows of windows need kh + kw slices instead of kh * kw.
-    for axis in (2, 1):
-        x = _windows(x, axis, kernel[axis - 1], window_strides[axis - 1], dilation[axis - 1])
-    matrix = rhs.reshape(-1, rhs.shape[-1])
-    return jnp.matmul(x, matrix, precision=precision, preferred_element_type=preferred_element_type)
+
+    return lax.platform_dependent(lhs, rhs, cpu=on_cpu, default=plain)
 
 
 def _batch_innermost(
@@ -114,23 +109,20 @@ def _batch_innermost(
     )
 
 
-def _windows(x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
-    """Every window along ``axis``; the entries of a window are concatenated along the channels."""
-    count = (x.shape[axis] - (size - 1) * dilation - 1) // stride + 1
-    if count < 1:
-        raise ValueError(f"expected at least {(size - 1) * dilation + 1} pixels, got {x.shape[axis]}")
-    starts = [k * dilation for k in range(size)]
-    return jnp.concatenate(
-        [lax.slice_in_dim(x, s, s + (count - 1) * stride + 1, stride, axis) for s in starts], axis=-1
-    )
-
-
 def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2 c"]:
     """The maximum of each ``size`` x ``size`` window with stride ``size``; a remainder at the edge is dropped.
 
-    Implemented as a reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow
-    under ``vmap``. Equal maxima share the gradient.
+    On a CPU it is a reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow
+    there under ``vmap``; equal maxima share the gradient. On a TPU it is ``lax.reduce_window``; of equal maxima, the
+    first receives the gradient.
     """
-    b, h, w, c = x.shape
-    x = x[:, : h // size * size, : w // size * size, :]
-    return x.reshape(b, h // size, size, w // size, size, c).max(axis=(2, 4))
+
+    def by_reshape(x: Array) -> Array:
+        b, h, w, c = x.shape
+        x = x[:, : h // size * size, : w // size * size, :]
+        return x.reshape(b, h // size, size, w // size, size, c).max(axis=(2, 4))
+
+    def by_windows(x: Array) -> Array:
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, size, size, 1), "VALID")
+
+    return lax.platform_dependent(x, tpu=by_windows, default=by_reshape)

@@ -6,12 +6,13 @@ They normalise by groups. For BatchNorm, make a Task of a module of your own (``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Unpack
 
 import flax.linen as nn
 from jaxtyping import Array
 
-from fljax.models import planes
+from fljax.models import trunk
 from fljax.models.checks import check_blocks, check_convolution, check_rate, check_widths
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.network import Common, network, network_task
@@ -71,38 +72,17 @@ class Cnn(nn.Module):
         self.head = nn.Dense(self.classes, dot_general=dot_general)
 
     def features(self, x: Array, train: bool = False) -> Array:
-        x, pads = x[..., None] if x.ndim == 3 else x, self._paddings()
+        x = x[..., None] if x.ndim == 3 else x
         widths = [x.shape[-1], *(width for block in self.blocks for width in block)]
         convs = [conv(channels) for conv, channels in zip(self.conv, widths, strict=False)]
         norms = [norm(width) for norm, width in zip(self.norm, widths[1:], strict=True)] if self.groups else []
 
-        # The layout for the first convolution is made once, outside the loop over blocks of images.
-        parted = len(self.blocks[0]) == 1 and not self.groups and planes.worth_squares(convs[0][0].shape)
-
-        def enter(x: Array) -> Array:
-            return planes.part(x, convs[0][0].shape, pads[0]) if parted else x
-
-        def trunk(x: Array) -> Array:
-            i = 0
-            for block in self.blocks:
-                for last in (*[False] * (len(block) - 1), True):
-                    kernel, bias = convs[i]
-                    if last and not self.groups:
-                        known = parted and i == 0
-                        x = planes.convolve_parted(x, kernel) if known else planes.convolve_squares(x, kernel, pads[i])
-                        # The maximum comes first, as the bias and ReLU do not change which pixel is the largest.
-                        x = planes.largest(x) + bias[:, None, None, None]
-                    else:
-                        x = planes.convolve(x, kernel, padding=pads[i]) + bias[:, None, None, None]
-                        if self.groups:
-                            x = planes.group_norm(x, *norms[i], self.groups)
-                        if last:
-                            x = planes.largest(planes.squares(x))
-                    x = nn.relu(x)
-                    i += 1
-            return x
-
-        x = _flatten(planes.in_blocks(trunk, x, self._patch_size(x.shape[1:]), enter))
+        layers = [trunk.Layer(*conv, norm) for conv, norm in zip(convs, norms or [None] * len(convs), strict=True)]
+        blocks, at = [], 0
+        for block in self.blocks:
+            blocks.append(layers[at : at + len(block)])
+            at += len(block)
+        x = _flatten(trunk.apply(self._trunk(), blocks, x))
         x = self.flat_drop(x, deterministic=not train)
         for layer in self.dense:
             x = self.drop(nn.relu(layer(x)), deterministic=not train)
@@ -111,22 +91,9 @@ class Cnn(nn.Module):
     def __call__(self, x: Array, train: bool = False) -> Array:
         return self.head(self.features(x, train))
 
-    def _paddings(self) -> tuple[str, ...]:
-        return (self.padding,) * sum(map(len, self.blocks)) if isinstance(self.padding, str) else self.padding
-
-    def _patch_size(self, shape: tuple[int, ...]) -> int:
-        (h, w, channels), largest, pads = shape, 0, iter(self._paddings())
-        for block in self.blocks:
-            for i, width in enumerate(block):
-                if next(pads) == "VALID":
-                    h, w = h - self.kernel + 1, w - self.kernel + 1
-                squared = i == len(block) - 1 and not self.groups
-                shape = (self.kernel, self.kernel, channels, width)
-                squared = squared and planes.worth_squares(shape)
-                largest = max(largest, planes.patch_size(shape, h * w, squared=squared))
-                channels = width
-            h, w = h // 2, w // 2
-        return largest
+    def _trunk(self) -> trunk.Trunk:
+        names = iter(repeat(self.padding) if isinstance(self.padding, str) else self.padding)
+        return trunk.Trunk(tuple(tuple(next(names) for _ in block) for block in self.blocks), self.groups)
 
 
 @network

@@ -184,10 +184,10 @@ def block_size(batch: int, patch: int) -> int:
     """Images per block, such that the patches of a block have at most 256 Ki numbers (1 MiB in float32).
 
     Blocks are of nearly equal size. The whole batch is one block if fewer than 8 images would fit (more than 32 Ki
-    numbers per image), and on backends other than the CPU, where a loop would leave most of the device idle.
+    numbers per image).
     """
     limit = CACHED // max(1, patch)
-    if jax.default_backend() != "cpu" or limit < 8 or batch <= limit:
+    if limit < 8 or batch <= limit:
         return max(1, batch)
     return -(-batch // -(-batch // limit))
 
@@ -212,9 +212,9 @@ def output_size(
 
 
 def worth_squares(kernel: Sequence[int]) -> bool:
-    """Whether a kernel of this shape is faster on squares: few output channels, on a CPU."""
+    """Whether a kernel of this shape is faster on squares: few output channels."""
     kh, kw, _, o = kernel
-    return jax.default_backend() == "cpu" and o <= 16 and min(kh, kw) >= 3
+    return o <= 16 and min(kh, kw) >= 3
 
 
 def pads(

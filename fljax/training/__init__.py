@@ -13,6 +13,7 @@ from fljax.training.evaluation import (
     counted_scores,
     evaluate,
     evaluate_each,
+    map_models,
     per_sample,
 )
 from fljax.training.settings import (
@@ -61,6 +62,7 @@ __all__ = [
     "fetch",
     "full_gradient",
     "gradient",
+    "map_models",
     "masked_mean",
     "named_optimizer",
     "one_step",

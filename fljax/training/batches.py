@@ -52,22 +52,48 @@ def draw_distinct(
 ) -> tuple[Int[Array, "draws count"], Bool[Array, "draws count"]]:
     """``draws`` independent uniform samples of ``min(count, size)`` distinct positions in ``[0, size)``.
 
-    Floyd's method: ``count`` picks, each compared with the earlier picks, so the cost does not depend on ``size``.
+    Floyd's method: pick ``k`` is a guess among the first ``size - count + k + 1`` positions, or the last of them if an
+    earlier pick took the guess. The cost does not depend on ``size``. Compiled for a CPU, picks are made one after
+    another; compiled for an accelerator, all at once. The positions are the same.
     Returns positions and the mask of real entries (False beyond ``size``).
     """
     size = jnp.asarray(size, jnp.int32)
     taken = jnp.minimum(size, count)
     uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
-
-    def pick(step: Array, chosen: Array) -> Array:
-        last = size - taken + step.astype(size.dtype)
-        guess = jnp.minimum((uniform[step] * (last + 1).astype(uniform.dtype)).astype(jnp.int32), last)
-        clash = jnp.any((chosen == guess[:, None]) & (jnp.arange(count) < step)[None, :], axis=1)
-        return chosen.at[:, step].set(jnp.where(clash, last, guess))
-
-    chosen = jax.lax.fori_loop(0, count, pick, jnp.zeros((draws, count), jnp.int32))
+    last = size - taken + jnp.arange(count, dtype=jnp.int32)
+    guess = jnp.minimum((uniform * (last + 1).astype(uniform.dtype)[:, None]).astype(jnp.int32), last[:, None])
+    chosen = jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=_pick_at_once)
     mask = jnp.broadcast_to((jnp.arange(count) < taken)[None, :], chosen.shape)
     return jnp.where(mask, chosen, 0), mask
+
+
+def _pick_in_turn(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:
+    count, draws = guess.shape
+
+    def pick(step: Array, chosen: Array) -> Array:
+        clash = jnp.any((chosen == guess[step][:, None]) & (jnp.arange(count) < step)[None, :], axis=1)
+        return chosen.at[:, step].set(jnp.where(clash, last[step], guess[step]))
+
+    return jax.lax.fori_loop(0, count, pick, jnp.zeros((draws, count), jnp.int32))
+
+
+def _pick_at_once(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:
+    """The same without a loop over picks.
+
+    An earlier pick took a guess in two cases: an earlier guess was equal, or the guess is the last position of an
+    earlier pick that clashed itself. The second case is a chain of picks; each turn below doubles the links that are
+    followed.
+    """
+    count = guess.shape[0]
+    guess, place = guess.T, jnp.arange(count, dtype=jnp.int32)
+    earlier = place[None, :] < place[:, None]
+    clash = jnp.any((guess[:, :, None] == guess[:, None, :]) & earlier[None], axis=2)
+    link = guess - last[0]  # the pick whose last position is the guess
+    link = jnp.where((link >= 0) & (link < place[None]), link, place[None])
+    for _ in range((count - 1).bit_length()):
+        clash = clash | jnp.take_along_axis(clash, link, 1)
+        link = jnp.take_along_axis(link, link, 1)
+    return jnp.where(clash, last[None], guess)
 
 
 def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Array, " capacity"]:

@@ -146,17 +146,10 @@ def test_a_lane_of_training_is_what_another_client_side_by_side_takes(monkeypatc
         programs = compile_all(spec, Layout(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
         told.append(made_bytes(programs[1]))
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
-    monkeypatch.setattr(engine_shapes, "jax", _Accelerator())
+    monkeypatch.setattr(engine_shapes, "default_platform", lambda: "gpu")
     monkeypatch.setattr(engine_shapes, "share", lambda count: 0)
     lane = engine_shapes.measure(spec, inputs, 1).sizes.lane
     assert 0.8 < lane / ((told[1] - told[0]) / 15) < 1.2
-
-
-class _Accelerator:
-    """JAX as it would be on an accelerator; programs are still compiled for a CPU."""
-
-    def __getattr__(self, name: str) -> Any:
-        return (lambda: "gpu") if name == "default_backend" else getattr(jax, name)
 
 
 def _images(clients: int, rows: int) -> Federation:
@@ -222,7 +215,7 @@ def test_a_shortage_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentences(memory) == [in_words(memory), found]
     assert len(sentences(memory._replace(peak=2**20))) == 1
     free: list[dict[str, int]] = [{"bytes_limit": 3 * 2**30, "bytes_in_use": 2**30}]
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(estimation, "default_platform", lambda: "gpu")
     monkeypatch.setattr(
         jax, "local_devices", lambda: [types.SimpleNamespace(memory_stats=lambda: free[0]), *jax.devices()]
     )

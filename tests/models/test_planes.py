@@ -64,14 +64,12 @@ def test_drawn_shapes_cover_the_cases():
     assert any(dilation != (1, 1) for *_, dilation in cases)
 
 
-def test_other_backends(monkeypatch):
-    """Channels last, no squares and no blocks, as on a GPU."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+@pytest.mark.parametrize(("platform", "native"), [("cpu", 0), ("cuda", 1), ("tpu", 1)])
+def test_a_convolution_is_native_where_it_is_not_compiled_for_a_cpu(platform, native):
     x, w = normal(0, (9, 8, 7, 3), (3, 3, 3, 4))
-    assert planes.block_size(1000, 2**15) == 1000
-    assert not planes.worth_squares(w.shape)
-    expected = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
-    np.testing.assert_allclose(convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC), expected, rtol=1e-10)
+    traced = jax.jit(lambda x, w: convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC)).trace(x, w)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("stablehlo.convolution") == native
 
 
 @pytest.mark.sampled(3)

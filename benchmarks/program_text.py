@@ -1,0 +1,116 @@
+"""What a compiled program consists of, read from XLA's text of it: kernels and estimated cycles, loop by loop."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+# Instructions that launch nothing.
+_FREE = {
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "after-all",
+    "opt-barrier",
+    "partition-id",
+    "copy-done",
+    "async-done",
+    "all-reduce-done",
+}
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?\S+ = (?:\((?:[^()]|\([^()]*\))*\)|\S+) ([a-z][\w\-]*)\(")
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_NAME = re.compile(r'op_name="([^"]*)"')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CALLED = re.compile(r"(?:to_apply|calls|true_computation|branch_computations)=\{?%?([\w.\-]+)")
+
+
+class Loop(NamedTuple):
+    """One turn of a loop; the whole program is a loop of one turn.
+
+    Attributes:
+      trips: number of turns; None if the program computes it.
+      kernels: kernels that a turn launches, without those of inner loops.
+      cycles: XLA's estimate for a turn, without inner loops; 0 where it gives none.
+      operations: estimated cycles by the name of the operation, without inner loops.
+      inner: the loops inside.
+    """
+
+    trips: int | None
+    kernels: int
+    cycles: int
+    operations: Counter[str]
+    inner: tuple[Loop, ...]
+
+
+def read(text: str) -> Loop:
+    """The program of a compiled module (``Compiled.as_text()``)."""
+    computations: dict[str, list[str]] = {}
+    name, entry = "", ""
+    for line in text.splitlines():
+        if line.rstrip().endswith("{") and not line.startswith((" ", "HloModule")):
+            name = line.removeprefix("ENTRY ").lstrip("%").split(" ")[0].split("(")[0]
+            computations[name] = []
+            entry = name if line.startswith("ENTRY") else entry
+        elif name:
+            computations[name].append(line)
+    return _turn(computations, entry, 1)
+
+
+def _turn(computations: dict[str, list[str]], name: str, trips: int | None) -> Loop:
+    kernels = cycles = 0
+    operations: Counter[str] = Counter()
+    inner: list[Loop] = []
+    for line in computations.get(name, []):
+        found = _INSTRUCTION.match(line)
+        if found is None:
+            continue
+        kind = found.group(1)
+        if kind == "while":
+            body = re.search(r"body=%?([\w.\-]+)", line)
+            known = _TRIPS.search(line)
+            assert body is not None
+            inner.append(_turn(computations, body.group(1), int(known.group(1)) if known else None))
+        elif kind in ("call", "conditional"):
+            called = _CALLED.search(line)
+            part = _turn(computations, called.group(1), 1) if called else Loop(1, 0, 0, Counter(), ())
+            kernels, cycles = kernels + part.kernels, cycles + part.cycles
+            operations.update(part.operations)
+            inner.extend(part.inner)
+        estimate = _CYCLES.search(line)
+        own = int(estimate.group(1)) if estimate else 0
+        kernels += kind not in _FREE
+        cycles += own
+        if own:
+            title = _NAME.search(line)
+            operations[title.group(1) if title else kind] += own
+    return Loop(trips, kernels, cycles, operations, tuple(inner))
+
+
+def total(loop: Loop, unknown: int = 1) -> tuple[int, int]:
+    """Kernels and cycles of one turn with all inner loops; those of unknown length have ``unknown`` turns."""
+    kernels, cycles = loop.kernels, loop.cycles
+    for each in loop.inner:
+        trips = unknown if each.trips is None else each.trips
+        found = total(each, unknown)
+        kernels, cycles = kernels + trips * found[0], cycles + trips * found[1]
+    return kernels, cycles
+
+
+def heaviest(loop: Loop) -> Loop | None:
+    """The inner loop with the largest turn, by cycles, else by kernels; None without inner loops."""
+    return max(loop.inner, key=lambda each: total(each)[::-1], default=None)
+
+
+def by_operation(loop: Loop) -> Counter[str]:
+    """Estimated cycles of one turn by the name of the operation, with inner loops of known length."""
+    found = Counter(loop.operations)
+    for each in loop.inner:
+        for name, cycles in by_operation(each).items():
+            found[name] += (each.trips or 1) * cycles
+    return found

@@ -1,0 +1,74 @@
+"""Convolution, GroupNorm and pooling on ``[batch, height, width, channels]``: XLA's own operations, for accelerators.
+
+The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
+``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
+for them. ``benchmarks/results`` holds what the compilers say about each form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from fljax.models import planes
+
+NUMBERS = ("NHWC", "HWIO", "NHWC")
+Pool = Callable[[Array], Array]
+
+
+def convolve(
+    x: Float[Array, "b h w c"],
+    kernel: Float[Array, "kh kw c o"],
+    strides: Sequence[int] = (1, 1),
+    padding: str | planes.Pairs = "VALID",
+) -> Float[Array, "b h2 w2 o"]:
+    """``lax.conv_general_dilated``."""
+    return lax.conv_general_dilated(x, kernel, tuple(strides), padding, dimension_numbers=NUMBERS)
+
+
+def add_bias(x: Float[Array, "b h w c"], bias: Float[Array, " c"]) -> Float[Array, "b h w c"]:
+    """``x + bias`` for each channel."""
+    return x + bias[None, None, None, :]
+
+
+def window_maximum(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """The maximum of each 2 x 2 window, for TPUs: their compiler has kernels for it and for its gradient.
+
+    A remainder at the edge is dropped. Of equal maxima, the first receives the gradient.
+    """
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def square_maximum(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """The same values and gradients as those of ``window_maximum``, for GPUs.
+
+    Values and gradients are elementwise operations, which fuse with their neighbours. The gradient of
+    ``lax.reduce_window`` scatters.
+    """
+    b, h, w, c = x.shape
+    x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(b, h // 2, 2, w // 2, 2, c)
+    return planes.largest(x.transpose(2, 4, 0, 1, 3, 5).reshape(4, b, h // 2, w // 2, c))
+
+
+def group_norm(
+    x: Float[Array, "b h w c"],
+    scale: Float[Array, " c"],
+    bias: Float[Array, " c"],
+    groups: int,
+    epsilon: float = 1e-6,
+) -> Float[Array, "b h w c"]:
+    """flax's ``nn.GroupNorm``: mean 0 and variance 1 within each image and group of channels, then scaled and shifted.
+
+    Statistics are computed in float32 at least.
+    """
+    b, h, w, c = x.shape
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(b, h, w, groups, c // groups)
+    mean = wide.mean((1, 2, 4), keepdims=True)
+    variance = jnp.maximum((wide * wide).mean((1, 2, 4), keepdims=True) - mean * mean, 0)
+    per_channel = lambda values: values.astype(wide.dtype).reshape(1, 1, 1, groups, c // groups)  # noqa: E731
+    factor = per_channel(scale) * lax.rsqrt(variance + epsilon)
+    shift = per_channel(bias) - mean * factor
+    return (wide * factor + shift).astype(x.dtype).reshape(x.shape)

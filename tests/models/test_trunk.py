@@ -1,0 +1,83 @@
+"""The forms of convolutional networks for different platforms: the same values and the same gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fljax import models
+from fljax.models import channels_last, planes
+from tests.platforms import forms_of
+from tests.precision import enable_x64
+
+NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "cnn_a": ((28, 28, 1), {}),
+    "cnn_c": ((28, 28, 1), {}),
+    "cnn": ((9, 11, 2), {"blocks": ((4, 6), (8,)), "padding": "VALID", "kernel": 2}),
+    "resnet18": ((8, 8, 3), {}),
+}
+NORMALISED = {"blocks": ((4,), (8, 8)), "groups": 4}
+
+
+def _value_and_gradient(platform: str, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> Any:
+    """Loss and gradients of two clients side by side, each with its own parameters."""
+    task = models.MODELS[name](shape, 10, dtype=jnp.float64, **options)
+    params = jax.vmap(task.init)(jax.random.split(jax.random.key(0)))
+    x = jax.random.normal(jax.random.key(1), (2, 3, *shape), jnp.float64)
+
+    def loss(params: Any, x: Any) -> Any:
+        return jnp.sum(task.loss(task.logits(params, x), jnp.arange(3)))
+
+    with forms_of(platform):
+        return jax.jit(jax.vmap(jax.value_and_grad(loss)))(params, x)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", [*NETWORKS, "normalised"])
+def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
+    shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
+    with enable_x64(True):
+        arguments = (name if name in NETWORKS else "cnn", shape, options)
+        expected = _value_and_gradient("cpu", *arguments)
+        found = _value_and_gradient(platform, *arguments)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 5, 7, 2)])
+def test_pools_give_the_gradient_to_the_first_of_equal_maxima(shape: tuple[int, ...]) -> None:
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 3, shape), jnp.float32)  # with many ties
+    weight = jnp.arange(1.0, 1 + x[:, : shape[1] // 2, : shape[2] // 2].size).reshape(
+        shape[0], shape[1] // 2, shape[2] // 2, shape[3]
+    )
+
+    def slope(pool: Any) -> Any:
+        return jax.value_and_grad(lambda x: jnp.sum(pool(x) * weight))(x)
+
+    def by_planes(x: Any) -> Any:
+        return planes.largest(planes.squares(x.transpose(3, 1, 2, 0))).transpose(3, 1, 2, 0)
+
+    expected = slope(by_planes)
+    for pool in (channels_last.window_maximum, channels_last.square_maximum):
+        found = slope(pool)
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_forms_have_second_derivatives() -> None:
+    """Per-FedAvg and gradients through rounds need them."""
+    x = jax.random.normal(jax.random.key(0), (2, 4, 4, 1))
+
+    def slope(pool: Any, scale: Any) -> Any:
+        return jax.grad(lambda s: jnp.sum(jnp.tanh(pool(x * s)) ** 2))(scale)
+
+    found = [
+        jax.jvp(lambda s, p=pool: slope(p, s), (jnp.float32(1.1),), (jnp.float32(1),))[1]
+        for pool in (channels_last.window_maximum, channels_last.square_maximum)
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    assert abs(float(found[0])) > 0.1
