@@ -73,9 +73,8 @@ def _turn(computations: dict[str, list[str]], name: str, trips: int | None) -> L
         kind = found.group(1)
         if kind == "while":
             body = re.search(r"body=%?([\w.\-]+)", line)
-            known = _TRIPS.search(line)
             assert body is not None
-            inner.append(_turn(computations, body.group(1), int(known.group(1)) if known else None))
+            inner.append(_turn(computations, body.group(1), _trips(computations, line)))
         elif kind in ("call", "conditional"):
             called = _CALLED.search(line)
             part = _turn(computations, called.group(1), 1) if called else Loop(1, 0, 0, Counter(), ())
@@ -90,6 +89,18 @@ def _turn(computations: dict[str, list[str]], name: str, trips: int | None) -> L
             title = _NAME.search(line)
             operations[title.group(1) if title else kind] += own
     return Loop(trips, kernels, cycles, operations, tuple(inner))
+
+
+def _trips(computations: dict[str, list[str]], line: str) -> int | None:
+    """Turns of a loop: as XLA annotates them, or the constant that a counter from 0 is compared with."""
+    known = _TRIPS.search(line)
+    if known is not None:
+        return int(known.group(1))
+    condition = re.search(r"condition=%?([\w.\-]+)", line)
+    lines = computations.get(condition.group(1), []) if condition else []
+    constants = dict(re.findall(r"%?(\S+) = s32\[\]\S* constant\((\d+)\)", "\n".join(lines)))
+    compared = re.search(r"ROOT .* compare\([^,]*, %?([\w.\-]+)\), direction=LT", "\n".join(lines))
+    return int(constants[compared.group(1)]) if compared and compared.group(1) in constants else None
 
 
 def total(loop: Loop, unknown: int = 1) -> tuple[int, int]:

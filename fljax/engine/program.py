@@ -15,7 +15,7 @@ from fljax.engine import evaluate as evaluation
 from fljax.engine import jit
 from fljax.engine.declared import as_declared, share_partials
 from fljax.engine.layout import Layout, map_lanes, on_devices, sharding
-from fljax.engine.round import State, by_id, initial_state, one_round
+from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation, Info, Labelled
 
 
@@ -191,7 +191,7 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
 
     With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
     """
-    federation, runs = inputs.federation, jax.tree.leaves(own)[0].shape[0]
+    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
     tables = federation._replace(examples=None)
     inner = layout._replace(devices=1) if layout.runs_apart else layout

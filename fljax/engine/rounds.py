@@ -9,7 +9,7 @@ from jaxtyping import Array, Integer
 
 from fljax.engine.evaluate import evaluate
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, by_id, initial_state, one_round
+from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
 from fljax.types import Algorithm, Federation, unlabelled
 
 
@@ -54,7 +54,7 @@ def rollout(
     for name, length in algorithm.scenarios:
         if length is not None and rounds > length:
             raise ValueError(f"expected at most {length} rounds, for which the table of {name} has rows, got {rounds}")
-    federation = by_id(federation)
+    federation = as_vectors(by_id(federation))
     population = federation.clients.id.shape[0]
     state = initial_state(algorithm, federation, jnp.asarray(seed, jnp.uint32)) if initial is None else initial
     layout = Layout(clients or population, 1, population)
@@ -89,7 +89,7 @@ def evaluate_clients(
       ValueError: if ``clients`` is not positive, or if the federation or the state is of several seeds.
     """
     _check_single(federation, state, clients)
-    federation = by_id(federation)
+    federation = as_vectors(by_id(federation))
     population = federation.clients.id.shape[0]
     layout = Layout(population, 1, clients or population)
     sizes = federation.clients.valid.size

@@ -7,7 +7,7 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 """
 
 from fljax.types.arrays import AnyArray, NumpyArray
-from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Rows, Subset
+from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Rows, Subset, Vectors
 from fljax.types.protocol import (
     Aggregate,
     Algorithm,
@@ -64,6 +64,7 @@ __all__ = [
     "Train",
     "TrainingBatch",
     "TrainingKey",
+    "Vectors",
     "along",
     "seen_from",
     "unlabelled",

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxtyping import Array, Float, Int
+import jax
+from jaxtyping import Array, Float, Int, Shaped
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("row_shape",))
+@dataclass(frozen=True)
+class Vectors:
+    """An array whose rows lie in memory as vectors: ``Vectors.of(x)[index]`` is ``x[index]``.
+
+    A TPU lays images ``[n, 28, 28]`` out with the examples innermost, and would collect a row pixel by pixel.
+
+    Attributes:
+      vectors: ``[n, entries]``.
+      row_shape: the shape of one row, static.
+    """
+
+    vectors: Shaped[Array, "n entries"]
+    row_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, x: Array | Vectors) -> Vectors:
+        """The rows of ``x``, as vectors."""
+        return x if isinstance(x, Vectors) else cls(x.reshape(x.shape[0], -1), x.shape[1:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return (self.vectors.shape[0], *self.row_shape)
+
+    def __getitem__(self, index: Int[Array, "*shape"]) -> Array:
+        rows = self.vectors[index]
+        return rows.reshape(*rows.shape[:-1], *self.row_shape)
 
 
 class Examples(NamedTuple):
     """All examples of a federation, stored once on the device; clients are index lists into them."""
 
-    x: Array  # [n, ...]; images stay uint8 until Task.prepare
+    x: Array | Vectors  # [n, ...]; images stay uint8 until Task.prepare
     y: Array  # [n, ...]; class labels are whole numbers [n], other tasks have labels of their own shape and dtype
 
 

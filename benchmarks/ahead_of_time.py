@@ -1,0 +1,183 @@
+"""What compilers for TPUs and GPUs make of fljax's programs, without a device: ``python benchmarks/ahead_of_time.py``.
+
+Each row compiles the real program of rounds (FedAvg) for a TPU v5e or an H100, in a process and an environment of its
+own, with a time limit; a row that takes longer is listed as such. For a TPU, XLA estimates the cycles of every kernel;
+for a GPU it tells kernels and memory, no times. These are estimates by compilers, not measurements.
+
+``--source FOLDER`` compiles the fljax of another checkout, for a table of before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import environments
+from workloads import WORKLOADS
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PLATFORMS = ("tpu", "cuda")
+
+
+class Device(NamedTuple):
+    """A device on paper.
+
+    Attributes:
+      title: its name.
+      clock: cycles per second of XLA's estimates.
+      flops: FLOP per second of matrix products at JAX's default precision (bf16 on the TPU, TF32 on the H100).
+      bandwidth: bytes per second of its memory.
+    """
+
+    title: str
+    clock: float
+    flops: float
+    bandwidth: float
+
+
+DEVICES = {
+    "tpu": Device("TPU v5e", 1.5e9, 197e12, 819e9),
+    "cuda": Device("H100 SXM", 1.98e9, 495e12, 3.35e12),
+}
+# (workload, cohort or None for the workload's own, clients per chunk). W2 with 100 clients is the audit's LeNet step.
+ROWS: tuple[tuple[str, int | None, int], ...] = (
+    ("W1a", None, 25),
+    ("W1a", None, 100),
+    ("W1b", None, 10),
+    ("W2", None, 10),
+    ("W2", 100, 10),
+    ("W2", 100, 50),
+    ("W2", 100, 100),
+    ("own", 100, 100),
+    ("W3", None, 25),
+    ("W3", None, 100),
+    ("W5", None, 100),
+    ("W5", None, 250),
+    ("W5", None, 1000),
+    ("W7", None, 10),
+    ("W4", None, 1),
+    ("W4", None, 10),
+)
+QUICK = (("W3", None, 100), ("W2", None, 10))
+
+
+def main() -> None:
+    """Compiles all rows, prints each, and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--platforms", default="tpu,cuda", help="of tpu and cuda, joined by commas")
+    parser.add_argument("--workloads", help="of W1a to W7 and own, joined by commas; all rows otherwise")
+    parser.add_argument("--quick", action="store_true", help="W3 and W2 alone")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for a row")
+    parser.add_argument("--source", type=Path, help="the checkout of fljax to compile; this one otherwise")
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="where they are kept")
+    parser.add_argument("--make-environments", action="store_true", help="make those that are missing (some 400 MB)")
+    parser.add_argument("--out", type=Path, help="a JSON file; a table is written beside it")
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    for platform in options.platforms.split(","):
+        python = _interpreter(platform, options)
+        for workload, cohort, clients in QUICK if options.quick else ROWS:
+            if options.workloads and workload not in options.workloads.split(","):
+                continue
+            row = compiled(python, platform, workload, cohort, clients, options.source or HERE.parent, options.limit)
+            found.append(row)
+            print(_line(row), flush=True)
+    if options.out is not None:
+        options.out.write_text(json.dumps({"date": str(datetime.date.today()), "rows": found}, indent=1) + "\n")
+        options.out.with_suffix(".md").write_text(table(found))
+
+
+def _interpreter(platform: str, options: argparse.Namespace) -> str:
+    if platform not in PLATFORMS:
+        raise SystemExit(f"expected a known platform, got {platform!r}; valid names are {', '.join(PLATFORMS)}")
+    name = f"ahead-{platform}"
+    if options.make_environments and (reason := environments.make(options.environments, name)):
+        raise SystemExit(reason)
+    python = environments.python_of(options.environments, name)
+    if python is None:
+        raise SystemExit(f"expected the environment {name}, got none; --make-environments makes it")
+    return python
+
+
+def compiled(
+    python: str, platform: str, workload: str, cohort: int | None, clients: int, source: Path, limit: float
+) -> dict[str, Any]:
+    """One row: compiles in a process of its own, and adds the roofline."""
+    row: dict[str, Any] = {"platform": platform, "workload": workload, "cohort": cohort, "clients": clients}
+    command = [python, str(HERE / "compiled_row.py"), json.dumps(row | {"source": str(source)})]
+    place = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (source, HERE, HERE / "contestants")))}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit, env=place)
+    except subprocess.TimeoutExpired:
+        return row | {"failed": f"not compiled in {limit:.0f} s"}
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "Error" in line] or ["no reason given"]
+        return row | {"failed": environments.plain(lines[-1])}
+    row |= json.loads(done.stdout.splitlines()[-1])
+    return row | _roofline(row)
+
+
+def _roofline(row: dict[str, Any]) -> dict[str, Any]:
+    """Client-steps per second that the device would allow on paper.
+
+    Weights are read twice, gradients written and read, weights written: five passes over the parameters; examples are
+    read once.
+    """
+    device = DEVICES[row["platform"]]
+    work = WORKLOADS["W2" if row["workload"] == "own" else row["workload"]]
+    size = 1 if work.pixels else 4
+    for length in work.shape:
+        size *= length
+    traffic = 5 * 4 * row["parameters"] + work.batch * size
+    seconds = max(work.flops_per_client_step / device.flops, traffic / device.bandwidth)
+    found = {"roofline": 1 / seconds, "bound": "memory" if traffic / device.bandwidth == seconds else "arithmetic"}
+    if row["cycles"]:
+        found["rate"] = row["client_steps"] * device.clock / row["cycles"]
+    return found
+
+
+HEADINGS = (
+    "device",
+    "workload",
+    "clients side by side",
+    "estimated client-steps/s",
+    "on paper at most",
+    "kernels per local step",
+    "temporary MiB",
+    "compile",
+)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    cohort = "" if row["cohort"] is None else f" with {row['cohort']} clients"
+    begin = [DEVICES[row["platform"]].title, row["workload"] + cohort, str(row["clients"])]
+    if "failed" in row:
+        return [*begin, row["failed"], *[""] * (len(HEADINGS) - len(begin) - 1)]
+    return [
+        *begin,
+        f"{row['rate']:,.0f}" if "rate" in row else "-",
+        f"{row['roofline']:,.0f} ({row['bound']})",
+        str(row["kernels"]),
+        f"{row['temporary'] / 2**20:,.0f}",
+        f"{row['seconds']:.0f} s",
+    ]
+
+
+def _line(row: dict[str, Any]) -> str:
+    return " | ".join(each for each in _cells(row) if each)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
