@@ -306,8 +306,10 @@ def _result(run: _Run, course: _Course) -> Result:
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
-    for name, number in run.layout._asdict().items():
-        metrics[f"execution_{name}"] = ((), number)
+    numbers = run.layout._asdict()
+    platform = {"platform": numbers.pop("platform")}
+    for name, number in numbers.items():
+        metrics[f"execution_{name}"] = ((), number, platform if name == "devices" else {})
     told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]
