@@ -230,12 +230,13 @@ class Participation(Table):
 
 
 class Execution(Table):
-    """The mapping of clients and seeds to devices: a strategy, or the number that run side by side."""
+    """The mapping of clients and seeds to devices (a strategy, or the number side by side), and the precision."""
 
     clients: ClientStrategy = "auto"
     seeds: Strategy = "auto"
     evaluation: Strategy = "auto"
     devices: Devices = "all"
+    precision: Literal["default", "high", "highest"] = "default"
 
 
 class Scenario(Named):

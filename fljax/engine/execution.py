@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 from fljax.arguments import is_whole
-from fljax.engine.layout import Layout, default_platform
+from fljax.engine.layout import Layout, Precision, default_platform
 
 Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan"] | int
@@ -46,12 +46,17 @@ class Execution(NamedTuple):
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
         there are four or more runs per device. A CPU is one device unless ``fljax.use_cores`` made its cores devices
         before JAX started.
+      precision: of matrix products and convolutions of float32 arrays in the models. A TPU computes them in bfloat16
+        (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a CPU in float32 (24 bits).
+        "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high" takes three passes of
+        bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators always compute at the highest precision.
     """
 
     clients: Clients = "auto"
     seeds: Strategy = "auto"
     evaluation: Strategy = "auto"
     devices: Devices = "all"
+    precision: Precision = "default"
 
 
 class Sizes(NamedTuple):
@@ -77,8 +82,12 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     every cohort.
 
     Raises:
-      ValueError: if a strategy is neither a known name nor a positive number, or there are fewer devices.
+      ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
+        has no such name.
     """
+    if execution.precision not in get_args(Precision):
+        names = ", ".join(get_args(Precision))
+        raise ValueError(f"expected a known execution.precision, got {execution.precision!r}; valid names are {names}")
     platform = default_platform() if platform is None else platform
     kind = "cpu" if platform == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
@@ -99,6 +108,7 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
         devices,
         apart,
         platform,
+        execution.precision,
     )
 
 

@@ -64,6 +64,8 @@ STORE = Store(PROGRAMS)
 class Program:
     """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
 
+    Products of its models have ``layout.precision``.
+
     Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
     If the cores of a CPU are devices, XLA must not also split the loops of one device over all threads. It queues a
@@ -122,7 +124,11 @@ class Program:
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)
         def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
-            return self._function(*arguments, **named)
+            layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
+            if layout is None or layout.precision == "default":
+                return self._function(*arguments, **named)
+            with jax.default_matmul_precision(layout.precision):
+                return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
         return jax.jit(function, **chosen, compiler_options=options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 from fljax import trees
 
 AXIS = "clients"
+Precision = Literal["default", "high", "highest"]
 
 
 class Layout(NamedTuple):
@@ -32,6 +33,7 @@ class Layout(NamedTuple):
       runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
       platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
         platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
+      precision: of matrix products and convolutions in the models (see ``Execution``).
     """
 
     clients: int
@@ -40,6 +42,7 @@ class Layout(NamedTuple):
     devices: int = 1
     runs_apart: bool = False
     platform: str = "cpu"
+    precision: Precision = "default"
 
 
 def default_platform() -> str:

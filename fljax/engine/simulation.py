@@ -307,9 +307,9 @@ def _result(run: _Run, course: _Course) -> Result:
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
     numbers = run.layout._asdict()
-    platform = {"platform": numbers.pop("platform")}
+    how = {name: numbers.pop(name) for name in ("platform", "precision")}
     for name, number in numbers.items():
-        metrics[f"execution_{name}"] = ((), number, platform if name == "devices" else {})
+        metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
     told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]

@@ -48,6 +48,28 @@ def test_names_become_numbers(execution: Execution, expected: Layout) -> None:
     assert resolve(execution, SIZES, "cpu") == expected
 
 
+@pytest.mark.parametrize(("precision", "number"), [("default", 0), ("high", 1), ("highest", 2)])
+def test_precision_reaches_the_products_of_the_model(precision: Any, number: int) -> None:
+    spec, inputs = program.partition_plan(fedavg(TASK, LOCAL), tiny_federation())
+    layout = resolve(Execution(devices=1, precision=precision), SIZES)
+    state = program.start.trace(spec, layout, inputs, jnp.zeros(1, jnp.uint32)).out_info
+    zero = jnp.int32(0)
+    rounds = program.run_rounds.trace(spec, layout, 1, inputs, state, zero, zero).lower().as_text()
+    judged = program.evaluate.trace(spec, layout, inputs, state, zero).lower().as_text()
+    name = ("DEFAULT", "HIGH,", "HIGHEST")[number]
+    products = [line for line in judged.splitlines() if "stablehlo.dot_general" in line]
+    assert products
+    assert all(name in line for line in products)
+    trained = [line for line in rounds.splitlines() if "stablehlo.dot_general" in line]
+    assert sum(name in line for line in trained) >= 2  # forward, and by weights
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    wrong: Any = Execution(precision="double")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"execution.precision, got 'double'; valid names are default, high, highest"):
+        resolve(wrong, SIZES)
+
+
 def test_auto_keeps_to_the_budget() -> None:
     one = Execution(devices=1)
     large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
