@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -21,8 +21,15 @@ Devices = Literal["all"] | int
 # made 110,000 with one, 194,000 with ten and 199,000 with fifty. For clients of very different sizes, four or five at a
 # time were best.
 CACHE = 256 * 2**10
-# Share of an accelerator's free memory for clients side by side, and the memory assumed if the device reports none.
-FILLED = 0.5
+# Bytes that the operations of a chunk's training read and write, before XLA fuses any. Rates below are XLA's estimates
+# for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step holds should
+# fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (9 MB read and written by a client) made 1.05
+# million with 100 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (38 MB) 45,000 with 10 and 28,000
+# with 100. No rate is known for GPUs: there a step should move enough bytes that starting its kernels (20 to 50, some
+# microseconds each) takes a tenth of its time at most.
+CHUNK = {"tpu": 2**30, "gpu": 32 * 2**30}
+# The memory of an accelerator that reports none. A program never holds more than it reads and writes, so it bounds a
+# chunk, too.
 ACCELERATOR = 8 * 2**30
 # Bytes of prepared examples evaluated at a time. LeNet on 50 clients x 2,000 images took 2.0 s with 5 clients at a
 # time and 3.2 s with 25.
@@ -67,7 +74,7 @@ class Sizes(NamedTuple):
     seeds: int  # runs: seeds, times cells in a sweep
     model: int  # bytes of one client's Down or of its model, whichever is larger
     evaluated: int  # bytes of the prepared examples in one client's evaluation
-    lane: int = 0  # bytes that one more client in training side by side takes; matters on accelerators only
+    lane: int = 0  # bytes that one client's training reads and writes, before fusion; matters on accelerators only
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 
@@ -75,11 +82,10 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
 
     "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
-    on an accelerator, as many as fill half of its free memory, rounded down to a power of two, so that small changes of
-    the free memory seldom change the number. If steps differ between clients, a chunk takes the steps of its longest
-    client, and the number is lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if all
-    their clients fit. With four or more runs per device, devices take whole runs; else each device trains a part of
-    every cohort.
+    on an accelerator, as many as read and write ``CHUNK`` bytes, at most its memory. If steps differ between clients, a
+    chunk takes the steps of its longest client, and the number is lowered to waste the least. Runs (seeds, and cells of
+    a sweep) are batched only if all their clients fit. With four or more runs per device, devices take whole runs; else
+    each device trains a part of every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
@@ -94,7 +100,7 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     apart = devices > 1 and sizes.seeds >= APART * devices
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
-    fitting = CACHE // needed if kind == "cpu" else _power_of_two(_memory() // max(sizes.lane, needed))
+    fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
     lanes = max(1, min(rows, fitting))
     if sizes.samples is not None:
         lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
@@ -110,11 +116,6 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
         platform,
         execution.precision,
     )
-
-
-def share(count: int) -> int:
-    """Bytes of an accelerator's memory for each of ``count`` lanes that ``resolve`` would put side by side."""
-    return _memory() // (2 * _power_of_two(max(count, 1) - 1) or 1)
 
 
 def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
@@ -137,17 +138,10 @@ def _devices(asked: Devices, sizes: Sizes) -> int:
     return min(number, max(sizes.rows, 1))
 
 
-def _memory() -> int:
-    def free(device: Any) -> int:
-        told = device.memory_stats() or {}
-        return told.get("bytes_limit", ACCELERATOR) - told.get("bytes_in_use", 0)
-
-    return int(FILLED * min(map(free, jax.local_devices())))
-
-
-def _power_of_two(number: int) -> int:
-    """The largest power of two up to ``number``; 0 for 0."""
-    return 1 << (number.bit_length() - 1) if number > 0 else 0
+def _chunk(platform: str) -> int:
+    """Bytes that a chunk may read and write on an accelerator."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
+    return min(CHUNK.get(platform, CHUNK["gpu"]), *limits)
 
 
 def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import trees
-from fljax.engine.execution import Sizes, share
+from fljax.engine.execution import Sizes
 from fljax.engine.layout import Layout, default_platform
 from fljax.engine.memory import lane_bytes
 from fljax.engine.program import Inputs, Spec, is_stacked
@@ -83,10 +83,8 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         # A client trains a whole model, even if Down is smaller.
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
-        # What training holds matters on accelerators only, and may need the compiler.
-        lane=0
-        if default_platform() == "cpu"
-        else lane_bytes(chunk, (row(cohort), *client), *shared, enough=share(rows * runs)),
+        # What training reads and writes matters on accelerators only.
+        lane=0 if default_platform() == "cpu" else lane_bytes(chunk, (row(cohort), *client), *shared),
         samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )
     polling = kept[-1].poll

@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from fljax import training, trees
 from fljax.engine import jit
-from fljax.engine.execution import Execution, Sizes, resolve, share
+from fljax.engine.execution import Execution, Sizes, resolve
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, default_platform, map_lanes, on_devices, replicate
@@ -137,8 +137,8 @@ def _references(
     # With epochs, the number of steps depends on the client's size; with steps, it does not.
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
-    # What training holds matters on accelerators only, and may need the compiler.
-    lane = 0 if default_platform() == "cpu" else _lane_bytes(spec, inputs, enough=share(count * len(runs)))
+    # What training reads and writes matters on accelerators only.
+    lane = 0 if default_platform() == "cpu" else _lane_bytes(spec, inputs)
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     layout = resolve(execution or Execution(), sizes)
     inputs = replicate(inputs, layout.devices)
@@ -147,7 +147,7 @@ def _references(
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
 
 
-def _lane_bytes(spec: Spec, inputs: Inputs, enough: int) -> int:
+def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
     """Bytes of training and judging one client, as ``fljax.engine.memory.lane_bytes`` measures them."""
 
     def chunk(clients: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
@@ -159,7 +159,7 @@ def _lane_bytes(spec: Spec, inputs: Inputs, enough: int) -> int:
 
     traced, by_seed, data = first_run(spec, inputs)
     client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
-    return lane_bytes(chunk, client, traced, by_seed, data, enough=enough)
+    return lane_bytes(chunk, client, traced, by_seed, data)
 
 
 @jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)

@@ -99,45 +99,23 @@ def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
     assert memory.clients == trees.bytes_of(state.clients)
 
 
-def test_the_memory_of_a_lane_is_found_from_two_compiled_sizes() -> None:
-    def chunk(x: Any, kernel: Any) -> Any:
-        return jax.vmap(lambda x: jnp.sum(jnp.sort(x @ kernel) @ kernel))(x)
+def _products(x: Any, kernel: Any) -> Any:
+    return jax.vmap(lambda x: jnp.tanh(x @ kernel) @ kernel)(x)
 
+
+def test_the_bytes_of_a_lane_are_those_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernel = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))
-    found = lane_bytes(chunk, x, kernel)
-    many = jax.ShapeDtypeStruct((32, 64, 64), jnp.float32)
-    real = made_bytes(jax.jit(chunk).lower(many, kernel).compile())
-    assert real is not None
-    assert 0.8 < 32 * found / real < 1.25
-
-
-def test_nothing_is_compiled_where_any_lane_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, exact = jax.ShapeDtypeStruct((64, 64), jnp.float32), lane_bytes(_squares, jnp.ones((64, 64)))
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
-    assert exact <= lane_bytes(_squares, x, enough=2**20) <= 2**20
-
-
-def _squares(x: Any) -> Any:
-    return jax.vmap(lambda x: jnp.tanh(x @ x) @ x)(x)
-
-
-def test_a_lane_where_xla_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    matrix = 4 * 64 * 64
+    # Each of three operations reads and writes the lane's matrix; two of them read the kernel, for two lanes at once.
+    assert lane_bytes(_products, x, kernel) == 6 * matrix + matrix
     monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda _: None)
-    assert lane_bytes(_squares, x, enough=2**40) > 1
-    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
-    assert lane_bytes(_squares, x) == 1
-
-    def too_large(*_: Any) -> Any:
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
-
-    monkeypatch.setattr(jax.stages.Lowered, "compile", too_large)
-    assert lane_bytes(_squares, x) > 2**60
+    assert lane_bytes(_products, x, kernel) == 0
 
 
 @pytest.mark.thorough
-def test_a_lane_of_training_is_what_another_client_side_by_side_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slope between the compiled programs of whole rounds, beside that of one chunk."""
+def test_a_lane_of_training_reads_and_writes_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the slope between the compiled programs of whole rounds; so chunks of these bytes fit the memory."""
     task, data = models.mlp((28, 28), 10), _images(20, 50)
     algorithm = fedavg(task, Local(0.05, batch_size=20, steps=2), clients_per_round=20)
     spec, inputs = program.partition_plan(algorithm, data)
@@ -147,9 +125,8 @@ def test_a_lane_of_training_is_what_another_client_side_by_side_takes(monkeypatc
         told.append(made_bytes(programs[1]))
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
     monkeypatch.setattr(engine_shapes, "default_platform", lambda: "gpu")
-    monkeypatch.setattr(engine_shapes, "share", lambda count: 0)
     lane = engine_shapes.measure(spec, inputs, 1).sizes.lane
-    assert 0.8 < lane / ((told[1] - told[0]) / 15) < 1.2
+    assert 1 < lane / ((told[1] - told[0]) / 15) < 30
 
 
 def _images(clients: int, rows: int) -> Federation:

@@ -19,7 +19,7 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.execution import CACHE, Execution, Sizes, neighbours, resolve, share
+from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, neighbours, resolve
 from fljax.engine.layout import Layout, _deal, map_lanes, on_devices, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
@@ -75,8 +75,10 @@ def test_auto_keeps_to_the_budget() -> None:
     large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
     assert resolve(one, large, "cpu") == Layout(3, 1, 10)  # divisors of 12 and 30; seeds one by one
     assert resolve(one, large, "gpu").clients == 12
-    assert resolve(one, large._replace(lane=2**30), "gpu").clients == 4
-    assert resolve(one, large._replace(lane=2**32 // 7), "gpu").clients == 4  # seven would fit: a power of two
+    assert resolve(one, large._replace(lane=CHUNK["tpu"] // 5), "tpu").clients == 4  # a divisor of 12
+    assert resolve(one, large._replace(lane=CHUNK["tpu"] // 5), "gpu").clients == 12
+    assert resolve(one, large._replace(lane=ACCELERATOR // 3), "gpu").clients == 3  # as much as the device has
+    assert resolve(one, large._replace(lane=2**60), "tpu").clients == 1
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)
 
 
@@ -325,13 +327,6 @@ print(jax.jit(on_devices(lambda xs: map_lanes(one, xs, 1, 2), 2))(jnp.arange(2.0
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.split() == ["[0.", "1.]"], found.stderr
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 8, 48, 100])
-def test_what_each_lane_may_take_if_all_are_side_by_side(count: int) -> None:
-    one, sizes = Execution(devices=1), SIZES._replace(rows=count, seeds=1, model=1)
-    assert resolve(one, sizes._replace(lane=share(count)), "gpu").clients == count
-    assert resolve(one, sizes._replace(lane=2 * share(count) + 1), "gpu").clients < max(count, 2)
 
 
 def test_use_cores_comes_before_jax_starts() -> None:
