@@ -4,7 +4,7 @@ Each row compiles the real program of rounds (FedAvg) for a TPU v5e or an H100, 
 own, with a time limit; a row that takes longer is listed as such. For a TPU, XLA estimates the cycles of every kernel;
 for a GPU it tells kernels and memory, no times. These are estimates by compilers, not measurements.
 
-``--source FOLDER`` compiles the fljax of another checkout, for a table of before and after.
+``--source FOLDER`` compiles the fljax of another checkout, whose rows ``--before FILE`` sets beside those of this one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ ROWS: tuple[tuple[str, int | None, int], ...] = (
     ("W1b", None, 10),
     ("W2", None, 10),
     ("W2", 100, 10),
+    ("W2", 100, 25),
     ("W2", 100, 50),
     ("W2", 100, 100),
     ("own", 100, 100),
@@ -78,7 +79,13 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="where they are kept")
     parser.add_argument("--make-environments", action="store_true", help="make those that are missing (some 400 MB)")
     parser.add_argument("--out", type=Path, help="a JSON file; a table is written beside it")
+    parser.add_argument("--before", type=Path, help="a JSON file, whose rows the table shows, too")
+    parser.add_argument("--draw", type=Path, help="a JSON file, whose table is written again; nothing is compiled")
     options = parser.parse_args()
+    before = json.loads(options.before.read_text())["rows"] if options.before else []
+    if options.draw is not None:
+        options.draw.with_suffix(".md").write_text(table(json.loads(options.draw.read_text())["rows"], before))
+        return
     found: list[dict[str, Any]] = []
     for platform in options.platforms.split(","):
         python = _interpreter(platform, options)
@@ -90,7 +97,7 @@ def main() -> None:
             print(_line(row), flush=True)
     if options.out is not None:
         options.out.write_text(json.dumps({"date": str(datetime.date.today()), "rows": found}, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(table(found))
+        options.out.with_suffix(".md").write_text(table(found, before))
 
 
 def _interpreter(platform: str, options: argparse.Namespace) -> str:
@@ -110,7 +117,7 @@ def compiled(
 ) -> dict[str, Any]:
     """One row: compiles in a process of its own, and adds the roofline."""
     row: dict[str, Any] = {"platform": platform, "workload": workload, "cohort": cohort, "clients": clients}
-    command = [python, str(HERE / "compiled_row.py"), json.dumps(row | {"source": str(source)})]
+    command = [python, str(HERE / "contestants" / "compiled_row.py"), json.dumps(row | {"source": str(source)})]
     place = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (source, HERE, HERE / "contestants")))}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit, env=place)
@@ -147,7 +154,7 @@ HEADINGS = (
     "workload",
     "clients side by side",
     "estimated client-steps/s",
-    "on paper at most",
+    "from main memory at most",
     "kernels per local step",
     "temporary MiB",
     "compile",
@@ -173,10 +180,17 @@ def _line(row: dict[str, Any]) -> str:
     return " | ".join(each for each in _cells(row) if each)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+def table(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
+    """The rows as Markdown; where a row was compiled before, too, as "before -> after"."""
+    key = lambda row: (row["platform"], row["workload"], row["cohort"], row["clients"])  # noqa: E731
+    earlier = {key(row): _cells(row) for row in before}
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    return "\n".join([*lines, *("| " + " | ".join(_cells(row)) + " |" for row in rows)]) + "\n"
+    for row in rows:
+        cells = _cells(row)
+        old = earlier.get(key(row), cells)
+        shown = [new if new == was or not was else f"{was} -> {new}" for new, was in zip(cells, old, strict=True)]
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def as_vectors(federation: Federation) -> Federation:
 
     Called once in a program, outside its loops.
     """
-    examples = federation.examples
-    return federation._replace(examples=examples._replace(x=Vectors.of(examples.x)))
+    x: Any = Vectors.of(federation.examples.x)  # stands for an array wherever it is read by index
+    return federation._replace(examples=federation.examples._replace(x=x))
 
 
 def census(federation: Federation) -> Census:

@@ -119,7 +119,8 @@ def _residual(normalised: Normalised, strides: Sequence[int], x: Array, stem: La
 
 
 def _padding(layer: Layer) -> list[tuple[int, int]]:
-    return [(layer.kernel.shape[0] // 2,) * 2] * 2
+    around = layer.kernel.shape[0] // 2
+    return [(around, around)] * 2
 
 
 def _groups(layer: Layer) -> int:

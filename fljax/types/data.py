@@ -44,7 +44,7 @@ class Vectors:
 class Examples(NamedTuple):
     """All examples of a federation, stored once on the device; clients are index lists into them."""
 
-    x: Array | Vectors  # [n, ...]; images stay uint8 until Task.prepare
+    x: Array  # [n, ...]; images stay uint8 until Task.prepare. In a run's programs it is Vectors, read by index
     y: Array  # [n, ...]; class labels are whole numbers [n], other tasks have labels of their own shape and dtype
 
 

@@ -13,7 +13,7 @@ ROW = json.loads(sys.argv[1])
 # The compilers are to be loaded without a device, a metadata server, or a lock on one.
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 if ROW["platform"] == "cuda":
-    import nvidia
+    import nvidia  # type: ignore[import-not-found]
 
     _NVCC = Path(next(iter(nvidia.__path__))) / "cuda_nvcc"
     os.environ["PATH"] = f"{_NVCC / 'bin'}{os.pathsep}{os.environ['PATH']}"
