@@ -45,34 +45,38 @@ DEVICES = {
     "tpu": Device("TPU v5e", 1.5e9, 197e12, 819e9),
     "cuda": Device("H100 SXM", 1.98e9, 495e12, 3.35e12),
 }
-# (workload, cohort or None for the workload's own, clients per chunk). W2 with 100 clients is the audit's LeNet step.
-ROWS: tuple[tuple[str, int | None, int], ...] = (
+# (workload, cohort or None for the workload's own, clients side by side or None for those that auto chooses). "own" is
+# W2's network as a user's flax module.
+ROWS: tuple[tuple[str, int | None, int | None], ...] = (
     ("W1a", None, 25),
     ("W1a", None, 100),
     ("W1b", None, 10),
     ("W2", None, 10),
     ("W2", 100, 10),
-    ("W2", 100, 25),
+    ("W2", 100, 20),
     ("W2", 100, 50),
     ("W2", 100, 100),
+    ("W2", 100, None),
     ("own", 100, 100),
     ("W3", None, 25),
     ("W3", None, 100),
     ("W5", None, 100),
     ("W5", None, 250),
     ("W5", None, 1000),
+    ("W5", None, None),
     ("W7", None, 10),
     ("W4", None, 1),
     ("W4", None, 10),
 )
-QUICK = (("W3", None, 100), ("W2", None, 10))
+QUICK: tuple[tuple[str, int | None, int | None], ...] = (("W3", None, 100), ("W2", None, 10))
+NAMES = tuple(dict.fromkeys(row[0] for row in ROWS))
 
 
 def main() -> None:
     """Compiles all rows, prints each, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platforms", default="tpu,cuda", help="of tpu and cuda, joined by commas")
-    parser.add_argument("--workloads", help="of W1a to W7 and own, joined by commas; all rows otherwise")
+    parser.add_argument("--workloads", help=f"of {', '.join(NAMES)}, joined by commas; all rows otherwise")
     parser.add_argument("--quick", action="store_true", help="W3 and W2 alone")
     parser.add_argument("--limit", type=float, default=900, help="seconds for a row")
     parser.add_argument("--source", type=Path, help="the checkout of fljax to compile; this one otherwise")
@@ -86,18 +90,22 @@ def main() -> None:
     if options.draw is not None:
         options.draw.with_suffix(".md").write_text(table(json.loads(options.draw.read_text())["rows"], before))
         return
+    chosen = options.workloads.split(",") if options.workloads else NAMES
+    for name in chosen:
+        if name not in NAMES:
+            raise SystemExit(f"expected a known workload, got {name!r}; valid names are {', '.join(NAMES)}")
     found: list[dict[str, Any]] = []
     for platform in options.platforms.split(","):
         python = _interpreter(platform, options)
         for workload, cohort, clients in QUICK if options.quick else ROWS:
-            if options.workloads and workload not in options.workloads.split(","):
+            if workload not in chosen:
                 continue
             row = compiled(python, platform, workload, cohort, clients, options.source or HERE.parent, options.limit)
             found.append(row)
             print(_line(row), flush=True)
-    if options.out is not None:
-        options.out.write_text(json.dumps({"date": str(datetime.date.today()), "rows": found}, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(table(found, before))
+            if options.out is not None:  # after every row, so that an interruption loses none
+                options.out.write_text(json.dumps({"date": str(datetime.date.today()), "rows": found}, indent=1) + "\n")
+                options.out.with_suffix(".md").write_text(table(found, before))
 
 
 def _interpreter(platform: str, options: argparse.Namespace) -> str:
@@ -113,7 +121,7 @@ def _interpreter(platform: str, options: argparse.Namespace) -> str:
 
 
 def compiled(
-    python: str, platform: str, workload: str, cohort: int | None, clients: int, source: Path, limit: float
+    python: str, platform: str, workload: str, cohort: int | None, clients: int | None, source: Path, limit: float
 ) -> dict[str, Any]:
     """One row: compiles in a process of its own, and adds the roofline."""
     row: dict[str, Any] = {"platform": platform, "workload": workload, "cohort": cohort, "clients": clients}
@@ -163,7 +171,8 @@ HEADINGS = (
 
 def _cells(row: dict[str, Any]) -> list[str]:
     cohort = "" if row["cohort"] is None else f" with {row['cohort']} clients"
-    begin = [DEVICES[row["platform"]].title, row["workload"] + cohort, str(row["clients"])]
+    side_by_side = row["clients"] or ("auto" if "failed" in row else f"auto: {row['layout']}")
+    begin = [DEVICES[row["platform"]].title, row["workload"] + cohort, str(side_by_side)]
     if "failed" in row:
         return [*begin, row["failed"], *[""] * (len(HEADINGS) - len(begin) - 1)]
     return [
@@ -183,7 +192,7 @@ def _line(row: dict[str, Any]) -> str:
 def table(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
     """The rows as Markdown; where a row was compiled before, too, as "before -> after"."""
     key = lambda row: (row["platform"], row["workload"], row["cohort"], row["clients"])  # noqa: E731
-    earlier = {key(row): _cells(row) for row in before}
+    earlier = {key(row): _cells(row) for row in before if "failed" not in row}
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     for row in rows:
         cells = _cells(row)

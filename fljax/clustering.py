@@ -20,6 +20,7 @@ from fljax.aggregators import cluster_means
 from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
 from fljax.engine import Execution, is_stacked, simulate
+from fljax.engine.layout import products_of
 from fljax.scenarios.common import with_server
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
@@ -87,7 +88,8 @@ def by_f1(
         held = Rows(*federation.held[rows])
         if is_stacked(federation):
             held = jax.tree.map(lambda leaf, place=place: leaf[place], held)
-        scores = np.asarray(_scores(task, found.models, Subset(federation.examples, held)))
+        with products_of(execution.precision if execution else "default"):
+            scores = np.asarray(_scores(task, found.models, Subset(federation.examples, held)))
         answered = np.asarray(found.answered)
         member = _members(scores, answered, clusters, features, seed)
         members.append(member)

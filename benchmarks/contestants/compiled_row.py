@@ -31,7 +31,9 @@ from workloads import CLASSES, LEARNING_RATE, SEED, WORKLOADS  # noqa: E402
 
 from fljax import models, trees  # noqa: E402
 from fljax.engine import program  # noqa: E402
+from fljax.engine.execution import Execution, resolve  # noqa: E402
 from fljax.engine.layout import Layout  # noqa: E402
+from fljax.engine.shapes import measure  # noqa: E402
 
 # XLA's description of an H100 SXM, in place of the device.
 H100 = """
@@ -86,7 +88,11 @@ def main() -> None:
         task = models.task_from_module(OwnModule(), example, classes=CLASSES)
     algorithm = parts.algorithm(meta, task)
     spec, inputs = program.partition_plan(algorithm, parts.federation(meta, x, np.zeros(work.distinct, np.int32), rows))
-    layout = Layout(ROW["clients"], 1, ROW["clients"])
+    clients = ROW["clients"]
+    if clients is None:
+        platform = {"tpu": "tpu", "cuda": "gpu"}[ROW["platform"]]
+        clients = resolve(Execution(devices=1), measure(spec, inputs, 1, platform).sizes, platform).clients
+    layout = Layout(clients, 1, clients)
     state = program.start.trace(spec, layout, inputs, jnp.zeros(1, jnp.uint32)).out_info
     sharding = SingleDeviceSharding(device())
 
@@ -102,7 +108,7 @@ def main() -> None:
     seconds = time.perf_counter() - began
     found = read(compiled.as_text(), work, layout)
     memory = compiled.memory_analysis()
-    found |= {"seconds": seconds, "temporary": memory.temp_size_in_bytes, "jax": jax.__version__}
+    found |= {"layout": clients, "seconds": seconds, "temporary": memory.temp_size_in_bytes, "jax": jax.__version__}
     found |= {"parameters": trees.size(jax.eval_shape(task.init, jax.random.key(0)))}
     print(json.dumps(found))
 

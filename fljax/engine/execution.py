@@ -21,14 +21,14 @@ Devices = Literal["all"] | int
 # made 110,000 with one, 194,000 with ten and 199,000 with fifty. For clients of very different sizes, four or five at a
 # time were best.
 CACHE = 256 * 2**10
-# Bytes that the operations of a chunk's training read and write, before XLA fuses any. Rates below are XLA's estimates
-# for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step holds should
-# fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (9 MB read and written by a client) made 1.05
-# million with 100 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (38 MB) 45,000 with 10 and 28,000
-# with 100. No rate is known for GPUs: there a step should move enough bytes that starting its kernels (20 to 50, some
-# microseconds each) takes a tenth of its time at most.
-CHUNK = {"tpu": 2**30, "gpu": 32 * 2**30}
-# The memory of an accelerator that reports none. A program never holds more than it reads and writes, so it bounds a
+# Bytes that the operations of a chunk's local step read and write, before XLA fuses any. The rates here are XLA's
+# estimates for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step
+# holds should fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB read and written for a client)
+# made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000
+# with 10, 42,000 with 20, 23,000 with 34 and 28,000 with 100. No rate is known for GPUs: there a step should move
+# enough bytes that starting its kernels (20 to 50, some microseconds each) takes a tenth of its time at most.
+CHUNK = {"tpu": 2**29, "gpu": 32 * 2**30}
+# The memory of an accelerator that reports none. A step holds less than it reads and writes, so the memory bounds a
 # chunk, too.
 ACCELERATOR = 8 * 2**30
 # Bytes of prepared examples evaluated at a time. LeNet on 50 clients x 2,000 images took 2.0 s with 5 clients at a
@@ -53,10 +53,10 @@ class Execution(NamedTuple):
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
         there are four or more runs per device. A CPU is one device unless ``fljax.use_cores`` made its cores devices
         before JAX started.
-      precision: of matrix products and convolutions of float32 arrays in the models. A TPU computes them in bfloat16
-        (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a CPU in float32 (24 bits).
-        "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high" takes three passes of
-        bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators always compute at the highest precision.
+      precision: of matrix products and convolutions of float32 arrays, where a model or an algorithm states none. A TPU
+        computes them in bfloat16 (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a
+        CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
+        takes three passes of bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators state the highest.
     """
 
     clients: Clients = "auto"
@@ -74,7 +74,7 @@ class Sizes(NamedTuple):
     seeds: int  # runs: seeds, times cells in a sweep
     model: int  # bytes of one client's Down or of its model, whichever is larger
     evaluated: int  # bytes of the prepared examples in one client's evaluation
-    lane: int = 0  # bytes that one client's training reads and writes, before fusion; matters on accelerators only
+    lane: int = 0  # bytes that one client's local step reads and writes, before fusion; matters on accelerators only
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, products_of
 
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
 UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
@@ -64,7 +64,7 @@ STORE = Store(PROGRAMS)
 class Program:
     """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
 
-    Products of its models have ``layout.precision``.
+    Matrix products and convolutions have ``layout.precision``, unless they state one.
 
     Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
 
@@ -125,9 +125,7 @@ class Program:
         @functools.wraps(self._function)
         def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
             layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
-            if layout is None or layout.precision == "default":
-                return self._function(*arguments, **named)
-            with jax.default_matmul_precision(layout.precision):
+            with products_of("default" if layout is None else layout.precision):
                 return self._function(*arguments, **named)
 
         chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}

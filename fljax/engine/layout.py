@@ -6,8 +6,10 @@ another. ``Layout.clients`` is the number of clients per chunk.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -33,7 +35,7 @@ class Layout(NamedTuple):
       runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
       platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
         platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
-      precision: of matrix products and convolutions in the models (see ``Execution``).
+      precision: of matrix products and convolutions (see ``Execution``).
     """
 
     clients: int
@@ -48,6 +50,12 @@ class Layout(NamedTuple):
 def default_platform() -> str:
     """The platform of the devices that runs use. It is asked before a program is traced, never while tracing."""
     return jax.default_backend()
+
+
+def products_of(precision: Precision) -> AbstractContextManager[None]:
+    """While it is entered, traced matrix products and convolutions that state no precision have this one."""
+    # "default" leaves what the user set for the process.
+    return contextlib.nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
 
 
 @functools.lru_cache(maxsize=8)

@@ -302,9 +302,10 @@ def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: 
     yield evaluate.trace(spec, layout, inputs, state, zero)
 
 
-@jit.program(static_argnames=("spec", "known"))
+@jit.program(static_argnames=("spec", "layout", "known"))
 def deployed(
     spec: Spec,
+    layout: Layout,
     inputs: Inputs,
     state: State,
     seed: Array,

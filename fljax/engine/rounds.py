@@ -31,6 +31,8 @@ def rollout(
     ``Entry.flat`` list its parameters of each kind. Two loops have no static bound, so JAX refuses their gradients:
     ``mwfed`` in its mode "pooled", and the models that unseen clients of ``standalone`` deploy.
 
+    The precision of matrix products and convolutions is the one that ``jax.default_matmul_precision`` sets.
+
     Args:
       algorithm: built with concrete or traced hyper-parameters.
       federation: a federation of one seed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +11,10 @@ from jaxtyping import PyTree
 
 from fljax import trees
 from fljax.engine.execution import Sizes
+from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
-from fljax.engine.memory import lane_bytes
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import initial_state, poll, train, train_one
+from fljax.engine.round import as_vectors, initial_state, poll, train_one
 from fljax.results import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE
@@ -42,15 +41,19 @@ def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
     return traced, take(inputs.by_seed), data
 
 
-def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
-    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation."""
+def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) -> Shapes:
+    """Shapes and bytes of one of ``runs`` runs, by abstract evaluation; ``platform`` is "cpu", "gpu" or "tpu".
+
+    None: the platform of this process.
+    """
+    platform = default_platform() if platform is None else platform
     kept: list[Any] = []
     federation = inputs.federation
     traced, by_seed, data = first_run(spec, inputs)
     zero, single = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
 
     def begin(traced: list[Any], by_seed: Any, data: Federation) -> tuple[Any, ...]:
-        algorithm = spec.algorithm(traced, by_seed)
+        data, algorithm = as_vectors(data), spec.algorithm(traced, by_seed)
         kept.append(algorithm)
         state = initial_state(algorithm, data, zero)
         available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
@@ -64,14 +67,9 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
 
     def one_client(traced: list[Any], by_seed: Any, data: Federation, server: Any, kept: Any, own: Any) -> PyTree:
         algorithm = spec.algorithm(traced, by_seed)
-        up, _ = train_one(algorithm, data, zero, zero, server, own, zero, kept)
+        up, _ = train_one(algorithm, as_vectors(data), zero, zero, server, own, zero, kept)
         seat = Seat(zero, own.id, zero)
         return up, as_streamed(algorithm.aggregate).contribute(seen_from(server, seat), seat, up)
-
-    def chunk(rows: Any, traced: list[Any], by_seed: Any, data: Federation, server: Any) -> PyTree:
-        members, kept, own = rows
-        layout, algorithm = single._replace(clients=members.id.shape[0]), spec.algorithm(traced, by_seed)
-        return train(algorithm, data, layout, zero, zero, server, members, kept, own, skip=False, rematerialise=False)
 
     shared, client = (traced, by_seed, data, state.server), (row(state.clients), row(data.clients))
     closed, (up, _) = jax.make_jaxpr(one_client, return_shape=True)(*shared, *client)
@@ -84,7 +82,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
         model=max(trees.bytes_of(down), trees.bytes_of(model)),
         evaluated=evaluated_bytes(federation, federation.clients.test.index.shape[-1]),
         # What training reads and writes matters on accelerators only.
-        lane=0 if default_platform() == "cpu" else lane_bytes(chunk, (row(cohort), *client), *shared),
+        lane=0 if platform == "cpu" else step_bytes(closed.jaxpr, platform),
         samples=samples(federation) if steps_differ(closed.jaxpr) else None,
     )
     polling = kept[-1].poll
@@ -93,29 +91,6 @@ def measure(spec: Spec, inputs: Inputs, runs: int) -> Shapes:
     wire = Wire(received, before, sent, told // population)
     between = trees.bytes_of(state.server), trees.bytes_of((state.clients, state.ballots))
     return Shapes(kept[-1], sizes, *between, trees.bytes_of(model), wire)
-
-
-def steps_differ(jaxpr: Any) -> bool:
-    """Whether a loop's number of steps is computed by the program, so that it may differ between clients.
-
-    False if this release of JAX writes jaxprs in an unknown form: clients are then put side by side as if equal.
-    """
-    try:
-        return _has_while(jaxpr)
-    except (AttributeError, TypeError):
-        return False
-
-
-def _has_while(jaxpr: Any) -> bool:
-    return any(eqn.primitive.name == "while" or any(map(_has_while, _inner(eqn))) for eqn in jaxpr.eqns)
-
-
-def _inner(eqn: Any) -> Iterator[Any]:
-    for value in eqn.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(each, "jaxpr", each)
-            if hasattr(inner, "eqns"):
-                yield inner
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:

@@ -316,6 +316,7 @@ def _result(run: _Run, course: _Course) -> Result:
     table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
 
-    deployed = DeployedModels((run.spec, run.inputs), state, len(seeds), run.layout.devices)
+    plan = run.spec, run.inputs
+    deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
     infinite = infinite_losses(metrics)
     return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)

@@ -13,10 +13,10 @@ from jaxtyping import Array, PyTree
 from fljax import training, trees
 from fljax.engine import jit
 from fljax.engine.execution import Execution, Sizes, resolve
+from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, default_platform, map_lanes, on_devices, replicate
-from fljax.engine.memory import lane_bytes
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -27,7 +27,7 @@ from fljax.engine.program import (
     same_numbers,
     stack_plans,
 )
-from fljax.engine.round import by_id, local_data
+from fljax.engine.round import as_vectors, by_id, local_data
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
 from fljax.training import Local, Stream
@@ -138,7 +138,8 @@ def _references(
     ragged = None if local.epochs is None else samples(federation)
     evaluated = evaluated_bytes(federation, rows)
     # What training reads and writes matters on accelerators only.
-    lane = 0 if default_platform() == "cpu" else _lane_bytes(spec, inputs)
+    platform = default_platform()
+    lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
     sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
     layout = resolve(execution or Execution(), sizes)
     inputs = replicate(inputs, layout.devices)
@@ -147,19 +148,17 @@ def _references(
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
 
 
-def _lane_bytes(spec: Spec, inputs: Inputs) -> int:
-    """Bytes of training and judging one client, as ``fljax.engine.memory.lane_bytes`` measures them."""
+def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
+    """Bytes that one client's local step reads and writes, see ``fljax.engine.jaxprs``."""
 
-    def chunk(clients: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
+    def one(client: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
         solo: Any = spec.algorithm(traced, by_seed)
-        params = solo.task.init(jax.random.key(0))
-        zero, count = jnp.zeros((), jnp.int32), clients.id.shape[0]
-        purpose = jnp.zeros(count, jnp.int32)
-        return _population(solo, data, clients, purpose, params, zero, Layout(count, 1, 1), keep_models=True)
+        zero = jnp.zeros((), jnp.int32)
+        return _train_alone(solo, as_vectors(data), client, zero, solo.task.init(jax.random.key(0)), zero)
 
     traced, by_seed, data = first_run(spec, inputs)
     client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
-    return lane_bytes(chunk, client, traced, by_seed, data)
+    return step_bytes(jax.make_jaxpr(one)(client, traced, by_seed, data).jaxpr, platform)
 
 
 @jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)
@@ -204,15 +203,22 @@ def _population(
     """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order."""
 
     def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
-        client, purpose = row
-        own = local_data(data, client)
-        own_key = client_key(round_key(seed, purpose), client.id)
-        trained = training.train(own_key, params, own.train, task=solo.task, local=solo.local).params
-        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(own_key, Stream.LOSS))
-        counts = (client.train.size > 0) & (client.test.size > 0)
-        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+        threshold, loss, accuracy, trained = _train_alone(solo, data, *row, params, seed)
         return threshold, loss, accuracy, trained if keep_models else None
 
     cost = jnp.maximum(clients.train.size, 1)
     return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)
+
+
+def _train_alone(
+    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree, seed: Array
+) -> tuple[Array, Array, Array | None, PyTree]:
+    """Training loss, test loss, test accuracy (or None) and model of one client."""
+    own = local_data(data, client)
+    key = client_key(round_key(seed, purpose), client.id)
+    trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
+    predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
+    threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
+    counts = (client.train.size > 0) & (client.test.size > 0)
+    loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+    return threshold, loss, accuracy, trained

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from fljax.engine import program
 from fljax.engine.keys import Seeds, seeds_of
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, Precision
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State
 from fljax.types import Algorithm, Federation
@@ -28,8 +28,16 @@ class DeployedModels:
     must be installed. Otherwise only the plan and the data are lost, and a call raises a ValueError with the reason.
     """
 
-    def __init__(self, plan: tuple[Spec, Inputs] | bytes | str, state: State, seeds: int, devices: int) -> None:
+    def __init__(
+        self,
+        plan: tuple[Spec, Inputs] | bytes | str,
+        state: State,
+        seeds: int,
+        devices: int,
+        precision: Precision = "default",
+    ) -> None:
         self._plan, self._state, self._seeds, self._devices = plan, state, seeds, devices
+        self._precision: Precision = precision
 
     def __call__(self, client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
         if not isinstance(self._plan, tuple):
@@ -43,11 +51,12 @@ class DeployedModels:
             )
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
-        return program.deployed(spec, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
+        layout = Layout(1, 1, 1, precision=self._precision)
+        return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
     def __reduce__(self) -> Any:
         packed = _packed(*self._plan) if isinstance(self._plan, tuple) else self._plan
-        return DeployedModels, (packed, self._state, self._seeds, 1)
+        return DeployedModels, (packed, self._state, self._seeds, 1, self._precision)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
         return self  # it is immutable

@@ -38,9 +38,9 @@ def convolution(
     """``lax.conv_general_dilated`` (same arguments, same values) as patches times a matrix.
 
     On a CPU, two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with
-    any stride, padding and kernel dilation are computed as a matrix product. All other calls go to
-    ``lax.conv_general_dilated``, also calls with an additional argument that is not None (``out_sharding``, in newer
-    releases of JAX and ``nnx.Conv``). The platform is the one that the program is compiled for.
+    any stride, padding and kernel dilation are computed as a matrix product; two dtypes are promoted. All other calls
+    go to ``lax.conv_general_dilated``, also calls with an additional argument that is not None (``out_sharding``, in
+    newer releases of JAX and ``nnx.Conv``). The platform is the one that the program is compiled for.
     """
     numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
     handled = (
@@ -69,6 +69,8 @@ def convolution(
 
     if not handled:
         return plain(lhs, rhs)
+    dtype = jnp.promote_types(lhs.dtype, rhs.dtype)
+    lhs, rhs = lhs.astype(dtype), rhs.astype(dtype)
     dilation = (1, 1) if rhs_dilation is None else tuple(rhs_dilation)
 
     def on_cpu(lhs: Array, rhs: Array) -> Array:

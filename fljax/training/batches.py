@@ -14,6 +14,8 @@ from fljax.types import Subset, Task
 
 # Index lists are shuffled in arrays of their capacity, a quarter of it, and so on; no array is shorter than this.
 SHORTEST = 192
+# Up to so many picks are compared with each other at once; the comparisons grow with the square.
+COMPARED = 256
 # JAX indexes arrays with 32-bit integers.
 LARGEST_ARRAY = 2**31 - 1
 
@@ -54,7 +56,7 @@ def draw_distinct(
 
     Floyd's method: pick ``k`` is a guess among the first ``size - count + k + 1`` positions, or the last of them if an
     earlier pick took the guess. The cost does not depend on ``size``. Compiled for a CPU, picks are made one after
-    another; compiled for an accelerator, all at once. The positions are the same.
+    another; compiled for an accelerator, up to ``COMPARED`` picks are made at once. The positions are the same.
     Returns positions and the mask of real entries (False beyond ``size``).
     """
     size = jnp.asarray(size, jnp.int32)
@@ -62,7 +64,8 @@ def draw_distinct(
     uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
     last = size - taken + jnp.arange(count, dtype=jnp.int32)
     guess = jnp.minimum((uniform * (last + 1).astype(uniform.dtype)[:, None]).astype(jnp.int32), last[:, None])
-    chosen = jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=_pick_at_once)
+    elsewhere = _pick_at_once if count <= COMPARED else _pick_in_turn
+    chosen = jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=elsewhere)
     mask = jnp.broadcast_to((jnp.arange(count) < taken)[None, :], chosen.shape)
     return jnp.where(mask, chosen, 0), mask
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int, Shaped
@@ -14,9 +15,10 @@ from jaxtyping import Array, Float, Int, Shaped
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("row_shape",))
 @dataclass(frozen=True)
 class Vectors:
-    """An array whose rows lie in memory as vectors: ``Vectors.of(x)[index]`` is ``x[index]``.
+    """An array whose rows lie in memory as vectors, read by index: ``Vectors.of(x)[index]`` is ``x[index]``.
 
-    A TPU lays images ``[n, 28, 28]`` out with the examples innermost, and would collect a row pixel by pixel.
+    A TPU lays images ``[n, 28, 28]`` out with the examples innermost, and would collect a row pixel by pixel. Functions
+    of ``jax.numpy`` take it as the array that it stands for.
 
     Attributes:
       vectors: ``[n, entries]``.
@@ -29,14 +31,34 @@ class Vectors:
     @classmethod
     def of(cls, x: Array | Vectors) -> Vectors:
         """The rows of ``x``, as vectors."""
-        return x if isinstance(x, Vectors) else cls(x.reshape(x.shape[0], -1), x.shape[1:])
+        if isinstance(x, Vectors):
+            return x
+        return cls(x.reshape(x.shape[0], math.prod(x.shape[1:])), x.shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
         return (self.vectors.shape[0], *self.row_shape)
 
-    def __getitem__(self, index: Int[Array, "*shape"]) -> Array:
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array."""
+        return 1 + len(self.row_shape)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.vectors.dtype
+
+    def __len__(self) -> int:
+        return self.vectors.shape[0]
+
+    def __jax_array__(self) -> Array:
+        return self.vectors.reshape(self.shape)
+
+    def __getitem__(self, index: Any) -> Array:
+        if isinstance(index, tuple) or index is None or index is Ellipsis:
+            return self.__jax_array__()[index]
         rows = self.vectors[index]
         return rows.reshape(*rows.shape[:-1], *self.row_shape)
 

@@ -31,10 +31,11 @@ from fljax.engine import shapes as engine_shapes
 from fljax.engine.compilation import compile_all
 from fljax.engine.estimation import memory_of
 from fljax.engine.layout import Layout
-from fljax.engine.memory import lane_bytes, made_bytes
+from fljax.engine.memory import made_bytes
 from fljax.engine.round import by_id
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
+from tests.platforms import forms_of
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
@@ -99,33 +100,20 @@ def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
     assert memory.clients == trees.bytes_of(state.clients)
 
 
-def _products(x: Any, kernel: Any) -> Any:
-    return jax.vmap(lambda x: jnp.tanh(x @ kernel) @ kernel)(x)
-
-
-def test_the_bytes_of_a_lane_are_those_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, kernel = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
-    matrix = 4 * 64 * 64
-    # Each of three operations reads and writes the lane's matrix; two of them read the kernel, for two lanes at once.
-    assert lane_bytes(_products, x, kernel) == 6 * matrix + matrix
-    monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda _: None)
-    assert lane_bytes(_products, x, kernel) == 0
-
-
 @pytest.mark.thorough
-def test_a_lane_of_training_reads_and_writes_more_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_a_local_step_reads_and_writes_more_than_it_holds(platform: str) -> None:
     """Beside the slope between the compiled programs of whole rounds; so chunks of these bytes fit the memory."""
     task, data = models.mlp((28, 28), 10), _images(20, 50)
     algorithm = fedavg(task, Local(0.05, batch_size=20, steps=2), clients_per_round=20)
     spec, inputs = program.partition_plan(algorithm, data)
     told = []
-    for lanes in (5, 20):
-        programs = compile_all(spec, Layout(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
-        told.append(made_bytes(programs[1]))
+    with forms_of(platform):
+        for lanes in (5, 20):
+            programs = compile_all(spec, Layout(lanes, 1, 5), 3, inputs, jnp.zeros(1, jnp.uint32), quick=True)
+            told.append(made_bytes(programs[1]))
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
-    monkeypatch.setattr(engine_shapes, "default_platform", lambda: "gpu")
-    lane = engine_shapes.measure(spec, inputs, 1).sizes.lane
+    lane = engine_shapes.measure(spec, inputs, 1, platform).sizes.lane
     assert 1 < lane / ((told[1] - told[0]) / 15) < 30
 
 
@@ -153,16 +141,6 @@ def test_a_run_goes_on_where_xla_does_not_tell_its_memory(monkeypatch: pytest.Mo
     assert words.startswith("an unknown amount at once: server 124 bytes (2 models of 60 bytes), clients 300")
     assert shortage(told[1]) is None
     assert size(told[1].peak) == "unknown"
-
-
-def test_it_is_found_whether_steps_differ() -> None:
-    """JAX 0.12 dropped numbers of operands from its loops; a form that is not known has equal steps."""
-    x = jnp.zeros((8, 8))
-    fixed = jax.make_jaxpr(lambda x: jax.lax.fori_loop(0, 9, lambda i, c: c @ x, x))(x).jaxpr
-    counted = jax.make_jaxpr(jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda i, c: c @ x, x)))(x, 3).jaxpr
-    assert not engine_shapes.steps_differ(fixed)
-    assert engine_shapes.steps_differ(counted)
-    assert not engine_shapes.steps_differ(object())
 
 
 def test_words() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,27 @@ def test_precision_reaches_the_products_of_the_model(precision: Any, number: int
     assert all(name in line for line in products)
     trained = [line for line in rounds.splitlines() if "stablehlo.dot_general" in line]
     assert sum(name in line for line in trained) >= 2  # forward, and by weights
+
+
+def test_predictions_have_the_precision_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Execution(devices=1, precision="highest")
+    result = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1, execution=given)
+    asked: list[str] = []
+    inner = program.deployed
+
+    def deployed(*arguments: Any) -> Any:
+        asked.append(inner.trace(*arguments).lower().as_text())
+        return inner(*arguments)
+
+    monkeypatch.setattr(program, "deployed", deployed)
+    result.predict(0, tiny_federation().examples.x[:2])
+    rebuilt, arguments = cast(Any, result.deployed).__reduce__()  # as pickle does
+    rebuilt(result.deployed._plan, *arguments[1:])(0, x=tiny_federation().examples.x[:2])
+    assert len(asked) == 2
+    for text in asked:
+        products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+        assert products
+        assert all("HIGHEST" in line for line in products)
 
 
 def test_an_unknown_precision_is_refused() -> None:

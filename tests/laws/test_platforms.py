@@ -1,4 +1,8 @@
-"""Law 16: one host's program can be compiled for CPUs, GPUs and TPUs, each in its own form, with the same results."""
+"""Law 16: one host's program can be compiled for CPUs, GPUs and TPUs, each in its own form, with the same results.
+
+They are the same up to rounding. One exception is known: where two pixels of a window of a max-pool are equal, the
+first receives the gradient on a TPU, and both share it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
-from tests.laws.cases import ALGORITHMS, POPULATION, SIDE_BY_SIDE, Bench, bench, federation
+from tests.laws.cases import ALGORITHMS, Bench, bench, federation
 from tests.laws.compare import assert_close
 from tests.platforms import forms_of
 
@@ -29,12 +33,13 @@ def case(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.mark.sampled(4)
 def test_law_16_it_lowers_for_every_platform(case: Bench) -> None:
+    """Lowering raises an error where an operation has no form for a platform. Each program chooses where it must."""
     state, zero = jax.eval_shape(case._init, case.numbers, federation(), jnp.uint32(0)), jnp.int32(0)
     for program in (
         jax.jit(case.round).trace(case.numbers, federation(), state, case.everybody, case.all),
         jax.jit(case._evaluate).trace(case.numbers, federation(), state, zero),
     ):
-        assert "stablehlo" in program.lower(lowering_platforms=PLATFORMS).as_text()
+        assert "_platform_index" in program.lower(lowering_platforms=PLATFORMS).as_text()
 
 
 @pytest.mark.sampled(6)
@@ -87,8 +92,3 @@ def test_law_16_a_lenet_has_the_form_of_its_platform(lenet: Any, platform: str) 
         assert loops == 1
     assert text.count("stablehlo.reduce_window") == (2 if platform == "tpu" else 0)
     assert text.count("stablehlo.select_and_scatter") == (2 if platform == "tpu" else 0)
-
-
-def test_every_client_trains() -> None:
-    """The population of the laws is the one that the programs above are traced for."""
-    assert SIDE_BY_SIDE.clients >= POPULATION

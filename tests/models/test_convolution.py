@@ -52,6 +52,17 @@ def test_equals_lax(strides, padding, dilation, kernel):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+def test_two_dtypes_are_promoted():
+    x, w = draws((2, 6, 6, 3), (3, 3, 3, 4))
+    promoted = lambda x, w: convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC)  # noqa: E731
+    expected = promoted(x.astype(jnp.bfloat16).astype(jnp.float32), w.astype(jnp.float32))
+    for function in (promoted, jax.jit(promoted)):
+        with jax.numpy_dtype_promotion("standard"):
+            found = function(x.astype(jnp.bfloat16), w.astype(jnp.float32))
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_other_layouts_are_handed_on():
     x, w = draws((2, 3, 6, 6), (4, 3, 3, 3))
     np.testing.assert_allclose(convolution(x, w, (1, 1), "SAME"), lax.conv(x, w, (1, 1), "SAME"))

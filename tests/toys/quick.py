@@ -30,19 +30,10 @@ QUICK = _quick_options()
 @contextmanager
 def quick_programs() -> Iterator[None]:
     """The programs of ``simulate`` and ``standalone``: the same functions under ``QUICK``."""
-    static = {
-        "start": ("spec", "layout"),
-        "evaluate": ("spec", "layout"),
-        "run_rounds": ("spec", "layout", "capacity"),
-        "deployed": ("spec", "known"),
-    }
+    places = [(program, name) for name in ("start", "evaluate", "run_rounds", "deployed")]
     with pytest.MonkeyPatch.context() as patch:
-        for name, arguments in static.items():
-            function = getattr(program, name).__wrapped__
-            donated = ("state",) if name == "run_rounds" else ()
-            options: Any = {"static_argnames": arguments, "donate_argnames": donated, "compiler_options": QUICK}
-            patch.setattr(program, name, jit.Program(function, **options))
-        options = {"static_argnames": ("spec", "layout", "keep_models"), "compiler_options": QUICK}
-        run: Any = standalone_models._run
-        patch.setattr(standalone_models, "_run", jit.Program(run.__wrapped__, **options))
+        for module, name in [*places, (standalone_models, "_run")]:
+            known: Any = getattr(module, name)
+            options: Any = {"static_argnames": known._static, "donate_argnames": known._donated}
+            patch.setattr(module, name, jit.Program(known.__wrapped__, **options, compiler_options=QUICK))
         yield

@@ -1,0 +1,113 @@
+"""What a traced program (a jaxpr) tells before anything is lowered: whether steps differ, and bytes read and written.
+
+Nothing here needs a device or a compiler, so the answers are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+# Names that ``lax.platform_dependent`` gives to the platforms of JAX's backends.
+_NAMES = {"gpu": ("gpu", "cuda", "rocm")}
+# Turns of a loop whose number the program computes; only compared with the work outside the loop.
+_TURNS = 16
+_LOOPS = ("scan", "while")
+# Operations that hold a function of two scalars; it is not called once but for each entry.
+_ELEMENTWISE = ("reduce", "scatter", "select_and_scatter")
+_FREE = ("reshape", "squeeze", "expand_dims", "stop_gradient", "platform_index")
+
+
+def steps_differ(jaxpr: Any) -> bool:
+    """Whether a loop's number of steps is computed by the program, so that it may differ between clients.
+
+    False if this release of JAX writes jaxprs in an unknown form: clients are then put side by side as if equal.
+    """
+    try:
+        return _has_while(jaxpr)
+    except (AttributeError, TypeError):
+        return False
+
+
+def step_bytes(jaxpr: Any, platform: str) -> int:
+    """Bytes that the operations of one local step read and write, each once and before any is fused.
+
+    The local step is the code without loops that moves the most bytes in all its turns: a turn of the loop over local
+    steps, or the whole program if nothing in it is repeated. Where code differs between platforms, that of ``platform``
+    counts. 0 if this release of JAX writes jaxprs in an unknown form.
+    """
+    try:
+        return _work(jaxpr, platform).once
+    except (AttributeError, TypeError):
+        return 0
+
+
+class _Work(NamedTuple):
+    """Bytes that are moved in all turns, and by one turn of the code without loops that moves the most."""
+
+    all: int
+    once: int
+
+
+def _work(jaxpr: Any, platform: str) -> _Work:
+    straight, loops = 0, list[_Work]()
+
+    def visit(jaxpr: Any) -> None:
+        nonlocal straight
+        for eqn in jaxpr.eqns:
+            inner = [] if eqn.primitive.name.startswith(_ELEMENTWISE) else list(_inner(eqn))
+            if eqn.primitive.name in _LOOPS:
+                turns = eqn.params.get("length", _TURNS)
+                for body in inner:
+                    found = _work(body, platform)
+                    loops.append(found._replace(all=turns * found.all))
+            elif eqn.primitive.name == "cond":
+                visit(_branch(eqn, inner, platform))
+            elif inner:
+                for called in inner:
+                    visit(called)
+            else:
+                straight += _moved(eqn)
+
+    visit(jaxpr)
+    parts = [_Work(straight, straight), *loops]
+    return _Work(sum(part.all for part in parts), max(parts, key=lambda part: part.all).once)
+
+
+def _branch(eqn: Any, branches: list[Any], platform: str) -> Any:
+    """The branch of the platform; of other conditions, the one that moves the most."""
+    platforms = eqn.params.get("branches_platforms")
+    if platforms is None:
+        return max(branches, key=lambda branch: _work(branch, platform).all)
+    names = _NAMES.get(platform, (platform,))
+    own = [at for at, known in enumerate(platforms) if known is not None and set(known) & set(names)]
+    return branches[own[0] if own else platforms.index(None)]
+
+
+def _moved(eqn: Any) -> int:
+    name, read, written = eqn.primitive.name, [*map(_bytes, eqn.invars)], sum(map(_bytes, eqn.outvars))
+    if name in _FREE:
+        return 0
+    if name in ("gather", "dynamic_slice", "slice"):  # reads what it gives, not the whole operand
+        return 2 * written
+    if name == "dynamic_update_slice" or name.startswith("scatter"):
+        return 2 * read[1 if name == "dynamic_update_slice" else 2]
+    return sum(read) + written
+
+
+def _bytes(variable: Any) -> int:
+    aval = variable.aval
+    return math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 8)
+
+
+def _has_while(jaxpr: Any) -> bool:
+    return any(eqn.primitive.name == "while" or any(map(_has_while, _inner(eqn))) for eqn in jaxpr.eqns)
+
+
+def _inner(eqn: Any) -> Iterator[Any]:
+    for value in eqn.params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                yield inner

@@ -1,0 +1,84 @@
+"""What traced programs tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from fljax.engine.jaxprs import step_bytes, steps_differ
+
+MATRIX = 4 * 64 * 64
+X, KERNEL = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))
+
+
+def bytes_of(function: Any, *arguments: Any, platform: str = "tpu") -> int:
+    """Of the function's step."""
+    return step_bytes(jax.make_jaxpr(function)(*arguments).jaxpr, platform)
+
+
+def two_products(x: Any, kernel: Any) -> Any:
+    return jnp.tanh(x @ kernel) @ kernel
+
+
+def test_it_is_found_whether_steps_differ() -> None:
+    """JAX 0.12 dropped numbers of operands from its loops; a form that is not known has equal steps."""
+    x = jnp.zeros((8, 8))
+    fixed = jax.make_jaxpr(lambda x: lax.fori_loop(0, 9, lambda i, c: c @ x, x))(x).jaxpr
+    counted = jax.make_jaxpr(jax.jit(lambda x, n: lax.fori_loop(0, n, lambda i, c: c @ x, x)))(x, 3).jaxpr
+    assert not steps_differ(fixed)
+    assert steps_differ(counted)
+    assert not steps_differ(object())
+
+
+def test_every_operation_reads_and_writes() -> None:
+    """Three operations write a matrix; two of them read two, one reads one."""
+    assert bytes_of(two_products, X, KERNEL) == 8 * MATRIX
+    assert bytes_of(jax.jit(two_products), X, KERNEL) == 8 * MATRIX
+    assert bytes_of(lambda x: x.reshape(-1), X) == 0
+    assert step_bytes(object(), "tpu") == 0
+
+
+def test_a_read_by_index_moves_what_it_gives() -> None:
+    row = 4 * 64
+    assert bytes_of(lambda x: lax.dynamic_slice_in_dim(x, 3, 1), X) == 2 * row
+    assert bytes_of(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, 3, 0), X, jnp.ones((1, 64))) == 2 * row
+    # One index is normalised first, in scalars.
+    assert 2 * row <= bytes_of(lambda x, i: x[i], X, jnp.zeros((1,), jnp.int32)) < 3 * row
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_of_a_loop_one_turn_counts(loop: str) -> None:
+    """The code outside moves more than one turn, but less than all turns."""
+    body = lambda _, x: jnp.tanh(x)  # noqa: E731
+
+    def function(x: Any, kernel: Any, turns: Any) -> Any:
+        return lax.fori_loop(0, 9 if loop == "scan" else turns, body, two_products(x, kernel))
+
+    found = bytes_of(function, X, KERNEL, 3)
+    assert 2 * MATRIX <= found < 2 * MATRIX + 64  # and the loop's counter
+
+
+def test_code_that_moves_more_than_the_loop_counts() -> None:
+    short = lambda x, kernel: lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x), two_products(x, kernel))  # noqa: E731
+    assert 8 * MATRIX <= bytes_of(short, X, KERNEL) < 8 * MATRIX + 64
+
+
+def test_the_platform_has_its_own_branch() -> None:
+    def function(x: Any, kernel: Any) -> Any:
+        return lax.platform_dependent(
+            x, kernel, cpu=two_products, cuda=lambda x, kernel: x @ kernel, default=lambda x, kernel: jnp.tanh(x)
+        )
+
+    found = {name: bytes_of(jax.vmap(function, (0, None)), X, KERNEL, platform=name) for name in ("cpu", "gpu", "tpu")}
+    assert found["tpu"] == 2 * MATRIX
+    assert found["gpu"] == 3 * MATRIX
+    assert found["cpu"] == 8 * MATRIX
+
+
+def test_of_other_conditions_the_branch_that_moves_the_most_counts() -> None:
+    function = lambda x, kernel, sure: lax.cond(sure, two_products, lambda x, kernel: x, x, kernel)  # noqa: E731
+    assert 8 * MATRIX <= bytes_of(function, X, KERNEL, True) < 8 * MATRIX + 64
