@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -13,7 +14,18 @@ import xarray as xr
 
 from fljax import preparation, results
 from fljax.config import Config, dumps
-from fljax.engine import Block, Memory, Plan, estimate, progress_of, rehearse, sentences, simulate, standalone
+from fljax.engine import (
+    Block,
+    Memory,
+    Plan,
+    compile_ahead,
+    estimate,
+    progress_of,
+    rehearse,
+    sentences,
+    simulate,
+    standalone,
+)
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm
@@ -84,7 +96,19 @@ def _run(
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
 ) -> Outcome:
-    check(setup)
+    plans = check(setup, rehearsed=False)
+    with _Ahead(setup, plans, claimed.finished) as ahead:
+        return _run_all(setup, ahead, claimed, tell, keep, on_result)
+
+
+def _run_all(
+    setup: Setup,
+    ahead: _Ahead,
+    claimed: Claim,
+    tell: Tell,
+    keep: Callable[..., None] | None,
+    on_result: Callable[[str, Plan, Result], Any] | None,
+) -> Outcome:
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
     tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
     reference = standalone(setup.task, setup.federation, setup.standalone, seeds=setup.seeds, execution=setup.execution)
@@ -114,6 +138,7 @@ def _run(
             words = f"finding clusters by K-means on F1 scores after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, rounds, words)
         evaluate_at = decisions if entry is setup.algorithms[0] else ()
+        ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
             result = simulate(
@@ -142,6 +167,49 @@ def _run(
         if on_result is not None:
             on_result(label, plan, kept[label])
     return _outcome(setup.name, setup.labels, parts, kept)
+
+
+class _Ahead:
+    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run.
+
+    All algorithms that are still to run are traced when this is made, so that errors appear before anything is
+    computed.
+    """
+
+    def __init__(self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str]) -> None:
+        self._setup, self._plans = setup, plans
+        self._labels = [label for label in setup.labels if label not in finished]
+        self._pool = ThreadPoolExecutor(3)  # a run's programs
+        for label in self._labels[1:]:
+            with about_algorithm(label):
+                rehearse(plans[label], setup.federation)
+        if self._labels:
+            self._begin(self._labels[0])
+
+    def after(self, label: str) -> None:
+        """Begins with the programs of the algorithm after this one."""
+        place = self._labels.index(label) + 1
+        if place < len(self._labels):
+            self._begin(self._labels[place])
+
+    def _begin(self, label: str) -> None:
+        setup = self._setup
+        with about_algorithm(label):
+            compile_ahead(
+                self._pool,
+                self._plans[label],
+                setup.federation,
+                rounds=setup.rounds,
+                seeds=setup.seeds,
+                evaluate_every=setup.evaluate_every,
+                execution=setup.execution,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:

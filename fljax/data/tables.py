@@ -77,7 +77,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
         if isinstance(nodes[0], Rows):
             longest = max(rows.index.shape[-1] for rows in nodes)
             nodes = tuple(_lengthen(rows, longest, 0) for rows in nodes)
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
+        return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *nodes)
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
@@ -100,12 +100,11 @@ def census(federation: Federation) -> Census:
 
 
 def _lengthen(rows: Rows, n_max: int, fill: int) -> Rows:
-    index = jnp.asarray(rows.index)
-    widths = [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])]
-    index = jnp.pad(index, widths)
-    position = jax.lax.broadcasted_iota(jnp.int32, index.shape, index.ndim - 1)
-    real = position < jnp.broadcast_to(jnp.asarray(rows.size)[..., None], index.shape)
-    return rows._replace(index=jnp.where(real, index, jnp.asarray(fill, index.dtype)))
+    # By NumPy, since JAX would compile each of these small operations.
+    index = np.asarray(rows.index)
+    index = np.pad(index, [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])])
+    real = np.arange(n_max) < np.asarray(rows.size)[..., None]
+    return rows._replace(index=jnp.asarray(np.where(real, index, np.asarray(fill, index.dtype))))
 
 
 def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Federation:

@@ -3,7 +3,7 @@
 from fljax.engine.callbacks import log_to, print_progress, progress_of, stop_when
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
-from fljax.engine.estimation import Memory, estimate, in_words, rehearse, sentences, shortage, size
+from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked
 from fljax.engine.round import State, one_round
@@ -22,6 +22,7 @@ __all__ = [
     "State",
     "arrays_of",
     "as_declared",
+    "compile_ahead",
     "estimate",
     "evaluate_clients",
     "groups",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -35,11 +35,27 @@ def compile_all(
       The three programs (``jax.stages.Compiled``).
     """
     with ThreadPoolExecutor(3) as pool:
-        # Each program compiles while the next one is traced. Tracing stays in this thread, since it reads settings of
-        # the thread, such as a context with double precision.
-        traced = program.trace_all(spec, layout, capacity, inputs, seeds)
-        jobs = [pool.submit(each.lower().compile, QUICK if quick else None) for each in traced]
+        jobs = begin(pool, spec, layout, capacity, inputs, seeds, QUICK if quick else None)
         return [job.result() for job in jobs]
+
+
+def begin(
+    pool: Executor,
+    spec: Spec,
+    layout: Layout,
+    capacity: int,
+    inputs: Inputs,
+    seeds: Array,
+    options: dict[str, Any] | None = None,
+) -> list[Future[Any]]:
+    """Traces start, rounds and evaluation now, and compiles them on the threads of ``pool``.
+
+    Later calls with the same shapes wait for these programs and use them. Each program compiles while the next one is
+    traced. Tracing stays in this thread, since it reads settings of the thread, such as a context with double
+    precision.
+    """
+    traced = program.trace_all(spec, layout, capacity, inputs, seeds)
+    return [pool.submit(each.lower().compile, options) for each in traced]
 
 
 def fastest(spec: Spec, tried: Sequence[Layout], capacity: int, inputs: Inputs, seeds: Array) -> Layout:

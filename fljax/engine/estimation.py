@@ -1,23 +1,25 @@
-"""The memory of a run, and checks for errors before a run; nothing is computed."""
+"""Before a run: its memory, a check for errors, and compilation ahead; nothing is computed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from fljax import trees
 from fljax.engine import program
-from fljax.engine.compilation import compile_all
+from fljax.engine.compilation import begin, compile_all
 from fljax.engine.execution import Execution, resolve
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.layout import Layout, default_platform
+from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.memory import made_bytes
-from fljax.engine.program import Inputs, Plan
+from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id, initial_state, one_round
 from fljax.engine.shapes import Shapes, first_run, measure
 from fljax.types import Algorithm, Federation
@@ -70,6 +72,65 @@ def estimate(
     Raises:
       ValueError: as for ``simulate``.
     """
+    found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
+    programs = compile_all(found.spec, found.layout, found.capacity, found.inputs, found.seeds, quick=True)
+    return memory_of(programs, found.inputs, found.shapes, found.layout)
+
+
+def compile_ahead(
+    pool: Executor,
+    algorithm_or_plan: Algorithm | Plan,
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Seeds = (0,),
+    evaluate_every: int | None = None,
+    execution: Execution | None = None,
+) -> None:
+    """Traces a run's programs now and compiles them on the threads of ``pool``, while something else is computed.
+
+    ``simulate`` of a plan with the same structure and shapes waits for these programs and uses them. With the strategy
+    "trial" the programs are not known yet, so one round is traced alone (``rehearse``).
+
+    Args:
+      pool: threads, such as ``concurrent.futures.ThreadPoolExecutor``.
+      algorithm_or_plan: as for ``simulate``; a plan may have other values in its floats and arrays.
+      federation: as for ``simulate``.
+      rounds: as for ``simulate``.
+      seeds: as for ``simulate``.
+      evaluate_every: as for ``simulate``.
+      execution: as for ``simulate``.
+
+    Raises:
+      ValueError: as for ``simulate``.
+    """
+    if execution is not None and execution.clients == "trial":
+        rehearse(algorithm_or_plan, federation)
+        return
+    found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
+    inputs = replicate(found.inputs, found.layout.devices)
+    begin(pool, found.spec, found.layout, found.capacity, inputs, found.seeds)
+
+
+class _Prepared(NamedTuple):
+    """What ``compile_all`` takes, and the shapes of the run."""
+
+    spec: Spec
+    layout: Layout
+    capacity: int
+    inputs: Inputs
+    seeds: Array
+    shapes: Shapes
+
+
+def _prepared(
+    algorithm_or_plan: Algorithm | Plan,
+    federation: Federation,
+    rounds: int,
+    seeds: Seeds,
+    evaluate_every: int | None,
+    execution: Execution | None,
+) -> _Prepared:
     seeds = seeds_of(seeds)
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
@@ -77,8 +138,7 @@ def estimate(
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
     layout = resolve(execution or Execution(), shapes.sizes)
-    programs = compile_all(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), quick=True)
-    return memory_of(programs, inputs, shapes, layout)
+    return _Prepared(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), shapes)
 
 
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
@@ -91,12 +151,12 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     """
     spec, inputs = program.partition_plan(plan, federation)
 
-    def begin(traced: list[Any], by_seed: Any, data: Federation) -> State:
+    def first_round(traced: list[Any], by_seed: Any, data: Federation) -> State:
         algorithm = spec.algorithm(traced, by_seed)
         zero = jnp.zeros((), jnp.int32)
         return one_round(algorithm, data, Layout(1, 1, 1), initial_state(algorithm, data, zero))[0]
 
-    jax.eval_shape(begin, *first_run(spec, inputs))
+    jax.eval_shape(first_round, *first_run(spec, inputs))
 
 
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
