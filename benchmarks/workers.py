@@ -9,6 +9,8 @@ import select
 import signal
 import subprocess
 import time
+import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,14 +92,23 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """One process, in a process group of its own."""
+    """One process, in a process group of its own; ``more`` is added to its environment."""
 
-    def __init__(self, contestant: Contestant, python: str, arguments: tuple[str, ...], file: Path, log: Path) -> None:
+    def __init__(
+        self,
+        contestant: Contestant,
+        python: str,
+        arguments: tuple[str, ...],
+        file: Path,
+        log: Path,
+        more: Mapping[str, str] = types.MappingProxyType({}),
+    ) -> None:
         self.halts = contestant.halts
         self.log = log
         self._errors = log.open("w")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "OMP_", "MKL_"))}
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(log.with_suffix(".inductor"))  # the first round is a cold one
+        environment |= more
         command = [python, str(CONTESTANTS / contestant.script), "--workload", str(file), *arguments]
         self._process = subprocess.Popen(
             command,
