@@ -6,7 +6,7 @@ import functools
 import pathlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -205,7 +205,7 @@ class _Ahead:
                 execution=setup.execution,
             )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> _Ahead:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from fljax import config as configuration
 from fljax import experiment, folders, trees
+from fljax.engine import Plan, groups
 from fljax.setup import build_federation
 
 BASE = {
@@ -309,3 +311,41 @@ def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
         build_federation(build(seeds=1, model={"name": "bilstm"}))
     with pytest.raises(ValueError, match="vocabulary"):
         build(model={"name": "bilstm", "vocabulary": 9})
+
+
+def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
+    """Each algorithm's before that of the one before it runs, once, with stand-ins for what is not known yet."""
+    steps: list[str] = []
+    ahead: dict[str, Any] = {}
+    ran: dict[str, Any] = {}
+
+    def noted(name, kept, function):
+        def call(*arguments, **named):
+            plan = next(each for each in arguments if isinstance(each, Plan))
+            label = next(label for label in labels if label not in kept)
+            kept[label] = plan
+            steps.append(f"{name} {label}")
+            return function(*arguments, **named)
+
+        return call
+
+    algorithms = [
+        {"name": "fedavg"},
+        {"name": "iafl", "contribution": "standalone_accuracy"},
+        {"name": "incfl", "scenarios": [{"name": "opting_out", "split": "test"}]},
+    ]
+    config = build(algorithms=algorithms)
+    labels = [entry.label for entry in config.algorithms]
+    monkeypatch.setattr(experiment, "compile_ahead", noted("compile", ahead, experiment.compile_ahead))
+    monkeypatch.setattr(experiment, "simulate", noted("run", ran, experiment.simulate))
+    experiment.run(config)
+    assert steps == [
+        f"compile {labels[0]}",
+        f"compile {labels[1]}",
+        f"run {labels[0]}",
+        f"compile {labels[2]}",
+        f"run {labels[1]}",
+        f"run {labels[2]}",
+    ]
+    for label in labels:
+        assert groups([ahead[label], ran[label]]) == [[0, 1]]

@@ -1,0 +1,62 @@
+"""Programs that are compiled before their run."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fljax import engine
+from fljax.algorithms import incfl
+from fljax.engine import estimation
+from fljax.training import Local
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+
+
+def plan(threshold: float) -> engine.Plan:
+    """INCFL with one threshold for all clients."""
+    clients = tiny_federation().clients.id.shape[0]
+    thresholds = np.full((2, clients), threshold, np.float32)
+    return engine.Plan(incfl, {"task": TASK, "local": LOCAL}, {"threshold": thresholds})
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other thresholds than those of the run: JAX gives both the same compiled program."""
+    given: Any = {"rounds": 4, "seeds": 2, "evaluate_every": 2, "execution": engine.Execution(devices=devices)}
+    begun: list[Any] = []
+    inner = estimation.begin
+    monkeypatch.setattr(estimation, "begin", lambda *arguments: begun.extend(inner(*arguments)))
+    with ThreadPoolExecutor(3) as pool:
+        engine.compile_ahead(pool, plan(0.5), tiny_federation(), **given)
+    ahead = [job.result() for job in begun]
+    used: list[Any] = []
+    memory_of = estimation.memory_of
+
+    def noted(programs: list[Any], *rest: Any) -> Any:
+        used.extend(programs)
+        return memory_of(programs, *rest)
+
+    monkeypatch.setattr("fljax.engine.simulation.memory_of", noted)
+    found = engine.simulate(plan(0.7), tiny_federation(), **given)
+    assert float(found.metrics["seconds_train"]) > 0
+    assert len(ahead) == len(used) == 3
+    for one, other in zip(ahead, used, strict=True):
+        assert one.runtime_executable() is other.runtime_executable()
+
+
+def test_a_trial_is_only_traced() -> None:
+    """Nothing is given to the threads, since the strategy is not known."""
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()  # it refuses work from here on
+    engine.compile_ahead(pool, plan(0.5), tiny_federation(), rounds=1, seeds=2, execution=engine.Execution("trial"))
+
+
+def test_errors_appear_at_once() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="expected rounds to be zero or more, got -1"):
+        engine.compile_ahead(pool, plan(0.5), tiny_federation(), rounds=-1, seeds=2)
