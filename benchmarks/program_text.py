@@ -49,7 +49,7 @@ class Loop(NamedTuple):
 
 
 def read(text: str) -> Loop:
-    """The program of a compiled module (``Compiled.as_text()``)."""
+    """The program of a compiled module (``Compiled.as_text()``). Of a condition, the first branch counts."""
     computations: dict[str, list[str]] = {}
     name, entry = "", ""
     for line in text.splitlines():

@@ -57,6 +57,7 @@ class Execution(NamedTuple):
         computes them in bfloat16 (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a
         CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
         takes three passes of bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators state the highest.
+        ``benchmarks/precision.py`` measures the effect on INCFL.
     """
 
     clients: Clients = "auto"
