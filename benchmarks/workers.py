@@ -43,8 +43,8 @@ class Contestant(NamedTuple):
     halts: bool = True
 
 
-_PLAIN = ("W1a", "W1b", "W2", "W3")
-_ALL = ("W1a", "W1b", "W2", "W3", "W4", "W5", "W6", "W7")
+_PLAIN = ("W1a", "W1b", "W2", "W3", "BL", "PF")
+_ALL = ("W1a", "W1b", "W2", "W3", "W4", "W5", "W6", "W7", "BL", "PF")
 _CORES = len(os.sched_getaffinity(0))
 _THREADS = tuple(("--threads", str(n)) for n in dict.fromkeys((1, _CORES)))
 

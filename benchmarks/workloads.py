@@ -20,12 +20,13 @@ class Workload(NamedTuple):
       samples: training rows of each client.
       distinct: rows in the data set; fewer than clients x samples where clients share rows.
       batch: rows of a batch.
-      steps: None: one epoch over fresh permutations; otherwise so many batches, each drawn afresh.
+      steps: None: epochs over fresh permutations; otherwise so many batches, each drawn afresh.
       multiplications: of one example's forward pass, layer by layer, the first layer first.
       tolerance: of the relative error of the update after one round, against float64.
       evaluated: rows of the common test set if all models are evaluated in every round.
       passes: at most, where a round is long.
       spread: parameter of the Dirichlet distribution by which clients share the rows; 0: each has ``samples``.
+      epochs: passes over a client's rows in a round, if ``steps`` is None.
     """
 
     name: str
@@ -45,11 +46,12 @@ class Workload(NamedTuple):
     evaluated: int = 0
     passes: int = 100
     spread: float = 0.0
+    epochs: int = 1
 
     @property
     def steps_per_client(self) -> int:
         """Local steps of one client in one round."""
-        return self.samples // self.batch if self.steps is None else self.steps
+        return self.epochs * (self.samples // self.batch) if self.steps is None else self.steps
 
     @property
     def client_steps(self) -> int:
@@ -186,6 +188,41 @@ _ALL = (
         multiplications=_LENET_28,
         tolerance=5e-3,  # as W2
         evaluated=2_000,
+        passes=3,
+    ),
+    Workload(
+        "BL",
+        "BlazeFL's example: LeNet on 32x32x3, 100 of 100 clients, 5 epochs of 8 steps of 50",
+        model="cnn_b",
+        options={},
+        shape=(32, 32, 3),
+        pixels=True,
+        clients=100,
+        cohort=100,
+        samples=400,
+        distinct=40_000,
+        batch=50,
+        steps=None,
+        multiplications=_LENET_32,
+        tolerance=2e-2,  # as W2, with four times as many steps
+        passes=2,
+        epochs=5,
+    ),
+    Workload(
+        "PF",
+        "pfl's CIFAR-10 setting: CNN of two convolutions on 32x32x3, 50 of 1,000 clients, 5 steps of 10",
+        model="cnn",
+        options={"blocks": [[32, 64]], "dense": [128], "padding": "VALID"},
+        shape=(32, 32, 3),
+        pixels=True,
+        clients=1000,
+        cohort=50,
+        samples=50,
+        distinct=50_000,
+        batch=10,
+        steps=None,
+        multiplications=(30 * 30 * 27 * 32, 28 * 28 * 288 * 64, 14 * 14 * 64 * 128, 128 * CLASSES),
+        tolerance=1e-2,  # as W2
         passes=3,
     ),
     Workload(

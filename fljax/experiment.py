@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -26,6 +27,7 @@ from fljax.engine import (
     simulate,
     standalone,
 )
+from fljax.engine.layout import default_platform
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm
@@ -172,8 +174,9 @@ def _run_all(
 class _Ahead:
     """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run.
 
-    All algorithms that are still to run are traced when this is made, so that errors appear before anything is
-    computed.
+    One round of every algorithm that is still to run is traced when this is made, so that its errors appear before
+    anything is computed. An error of a later algorithm's programs does not stop the run before it: ``simulate`` raises
+    it again. Programs that are being compiled are waited for when the process ends.
     """
 
     def __init__(self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str]) -> None:
@@ -187,10 +190,14 @@ class _Ahead:
             self._begin(self._labels[0])
 
     def after(self, label: str) -> None:
-        """Begins with the programs of the algorithm after this one."""
+        """Begins with the programs of the algorithm after this one.
+
+        Not on a GPU, where XLA chooses between kernels by timing them, and a run beside it would disturb that.
+        """
         place = self._labels.index(label) + 1
-        if place < len(self._labels):
-            self._begin(self._labels[place])
+        if place < len(self._labels) and default_platform() != "gpu":
+            with contextlib.suppress(Exception):
+                self._begin(self._labels[place])
 
     def _begin(self, label: str) -> None:
         setup = self._setup

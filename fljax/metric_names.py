@@ -42,7 +42,7 @@ OTHERS = {
     "cluster_accuracy": "per cluster: accuracy of its model on the server's rows of each source distribution",
     "diverged": "per seed: the round in which a NaN or infinity appeared; -1 where none did",
     "seconds_trial": "seconds in which ways to map clients to devices were timed",
-    "seconds_compile": "seconds of compiling and of making the state before round 0",
+    "seconds_compile": "seconds of tracing, of waiting for compiled programs, and of making the state before round 0",
     "seconds_train": "seconds of all rounds",
     "seconds_evaluate": "seconds of all evaluations",
     "execution_clients": "clients that train side by side on one device",

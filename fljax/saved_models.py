@@ -105,4 +105,5 @@ def load(directory: str | pathlib.Path, label: str) -> Models:
         raise ValueError(f"expected models of {label} as the config has it, got those of another algorithm")
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
     state = {name.removeprefix(_STATE): values for name, values in stored.items() if name.startswith(_STATE)}
-    return restore(plan._replace(by_seed=by_seed), setup.federation, state, seeds=setup.seeds)
+    plan, precision = plan._replace(by_seed=by_seed), setup.execution.precision
+    return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision)

@@ -11,7 +11,7 @@ import pytest
 
 from fljax import config as configuration
 from fljax import experiment, folders, trees
-from fljax.engine import Plan, groups
+from fljax.engine import Plan, groups, jit
 from fljax.setup import build_federation
 
 BASE = {
@@ -316,6 +316,7 @@ def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
 def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     """Each algorithm's before that of the one before it runs, once, with stand-ins for what is not known yet."""
     steps: list[str] = []
+    new: list[int] = []
     ahead: dict[str, Any] = {}
     ran: dict[str, Any] = {}
 
@@ -325,7 +326,10 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
             label = next(label for label in labels if label not in kept)
             kept[label] = plan
             steps.append(f"{name} {label}")
-            return function(*arguments, **named)
+            known = len(jit.STORE)
+            result = function(*arguments, **named)
+            new.append(len(jit.STORE) - known)
+            return result
 
         return call
 
@@ -336,6 +340,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     ]
     config = build(algorithms=algorithms)
     labels = [entry.label for entry in config.algorithms]
+    jit.STORE._kept.clear()  # of what other tests ran
     monkeypatch.setattr(experiment, "compile_ahead", noted("compile", ahead, experiment.compile_ahead))
     monkeypatch.setattr(experiment, "simulate", noted("run", ran, experiment.simulate))
     experiment.run(config)
@@ -349,3 +354,24 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     ]
     for label in labels:
         assert groups([ahead[label], ran[label]]) == [[0, 1]]
+    assert new == [3, 3, 0, 3, 0, 0]  # programs
+
+
+@pytest.mark.parametrize("faulty", ["fedavg", "incfl"])
+def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, tmp_path):
+    """It appears when the next algorithm's turn comes; that of the first algorithm before anything is computed."""
+    inner, raised = experiment.compile_ahead, []
+
+    def fails(pool, plan, *arguments, **named):
+        if plan.build.build.__name__ == faulty:
+            raised.append(faulty)
+            raise ValueError("expected a program, got none")
+        return inner(pool, plan, *arguments, **named)
+
+    monkeypatch.setattr(experiment, "compile_ahead", fails)
+    if faulty == "fedavg":
+        with pytest.raises(ValueError, match="expected a program, got none"):
+            experiment.run(build(), directory=tmp_path)
+    else:
+        assert list(experiment.run(build(), directory=tmp_path).metrics["algorithm"].values) == ["fedavg", "incfl"]
+    assert raised == [faulty]

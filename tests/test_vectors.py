@@ -21,6 +21,8 @@ def test_they_are_the_array(shape: tuple[int, ...]) -> None:
     for index in (slice(2), None, Ellipsis, (None, Ellipsis), (slice(2), *[0] * (x.ndim - 1)) if x.size else ()):
         np.testing.assert_array_equal(found[index], x[index])
     np.testing.assert_array_equal(jnp.asarray(found), x)
+    np.testing.assert_array_equal(np.asarray(found), x)
+    assert len(list(found)) == len(x)
     np.testing.assert_array_equal(
         jax.jit(lambda x: jnp.sum(x) + jnp.ones(x.shape, int))(found), x.sum() + jnp.ones(shape)
     )

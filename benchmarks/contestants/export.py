@@ -67,7 +67,7 @@ def answer(meta: dict[str, Any], x: Any, y: Any, rows: Any, position: Any, sizes
     """Parameters after round 0 in float64; ``[N, ...]`` models if a matrix says how updates are mixed."""
     task = parts.task(meta, jnp.float64)
     steps = position.shape[1]
-    counts = sizes // meta["batch"] if meta["steps"] is None else np.full(len(sizes), steps)
+    counts = meta["epochs"] * (sizes // meta["batch"]) if meta["steps"] is None else np.full(len(sizes), steps)
 
     @jax.jit
     def train(x: Any, y: Any, batches: Any, model: Any) -> Any:

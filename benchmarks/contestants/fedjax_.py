@@ -22,6 +22,7 @@ meta = work.meta
 layers = {name.rpartition("/")[0] for name in work.parameters}
 convolutions = sum(name.startswith("conv") for name in layers)
 denses = sum(name.startswith("dense") for name in layers)
+pooled = work.pooled(convolutions)
 floats = work.floats()
 floats = floats if convolutions else floats.reshape(len(floats), -1)
 
@@ -34,8 +35,9 @@ def logits(p: dict[str, Any], x: Any) -> Any:
             kernel, bias = p[f"conv_{layer}/kernel"], p[f"conv_{layer}/bias"]
             x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
             x = jax.nn.relu(x + bias)
-            b, h, w, c = x.shape
-            x = x.reshape(b, h // 2, 2, w // 2, 2, c).max(axis=(2, 4))
+            if pooled[layer]:
+                b, h, w, c = x.shape
+                x = x.reshape(b, h // 2, 2, w // 2, 2, c).max(axis=(2, 4))
         x = x.reshape(len(x), -1)
     for layer in range(denses):
         x = jax.nn.relu(x @ p[f"dense_{layer}/kernel"] + p[f"dense_{layer}/bias"])

@@ -44,7 +44,7 @@ class Run:
         self.strategy = FedAvg(
             fraction_evaluate=0.0, min_train_nodes=cohort, min_available_nodes=cohort, min_evaluate_nodes=0
         )
-        self.module = torch_parts.Lenet(work.parameters)
+        self.module = torch_parts.Lenet(work)
         self.names = torch_parts.ordered(self.module, work.parameters)
         initial = torch_parts.to_torch(work.parameters)
         own = [name for name, _ in self.module.named_parameters()]

@@ -25,7 +25,7 @@ def _load() -> tuple[Any, ...]:
     work = read(os.environ["FLJAX_BENCHMARK_WORKLOAD"])
     x, y = torch_parts.examples(work), torch.from_numpy(work.y.astype(np.int64))
     batches = torch.from_numpy(work.batches().astype(np.int64))
-    return torch_parts.Lenet(work.parameters), x, y, batches, work.meta["learning_rate"]
+    return torch_parts.Lenet(work), x, y, batches, work.meta["learning_rate"]
 
 
 @app.train()

@@ -20,8 +20,8 @@ def task(meta: dict[str, Any], dtype: Any = jnp.float32) -> fljax.Task:
 
 
 def local(meta: dict[str, Any]) -> fljax.Local:
-    """How clients train: plain SGD, one epoch or a number of steps."""
-    epochs = 1 if meta["steps"] is None else None
+    """How clients train: plain SGD, some epochs or a number of steps."""
+    epochs = meta["epochs"] if meta["steps"] is None else None
     return fljax.Local(meta["learning_rate"], meta["batch"], steps=meta["steps"], epochs=epochs)
 
 

@@ -73,7 +73,7 @@ class Run:
     """The model, its optimisers and the backend."""
 
     def __init__(self) -> None:
-        self.module = Module(work.parameters)
+        self.module = Module(work)
         self.names = torch_parts.ordered(self.module, work.parameters)
         initial = torch_parts.to_torch(work.parameters)
         with torch.no_grad():

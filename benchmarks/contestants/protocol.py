@@ -56,6 +56,11 @@ class Work(NamedTuple):
             return np.divide(self.x, np.float32(255), dtype=np.float32)
         return self.x.astype(np.float32, copy=False)
 
+    def pooled(self, convolutions: int) -> list[bool]:
+        """Whether a max-pool follows each of the convolutions: the last of every block, or each of them."""
+        blocks = self.meta["options"].get("blocks", [[0]] * convolutions)
+        return [place == len(block) - 1 for block in blocks for place in range(len(block))]
+
     def batches(self) -> np.ndarray:
         """``[S, T, b]`` rows of ``x``: the batches of round 0."""
         own = self.rows[self.cohort]

@@ -24,7 +24,7 @@ class Run:
     """The server's model, and one model in which every client trains."""
 
     def __init__(self) -> None:
-        self.module = torch_parts.module(work.parameters)
+        self.module = torch_parts.module(work)
         self.names = torch_parts.ordered(self.module, work.parameters)
         self.own = list(self.module.parameters())
         initial = torch_parts.to_torch(work.parameters)

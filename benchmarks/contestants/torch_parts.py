@@ -73,20 +73,22 @@ def from_torch(tensors: dict[str, torch.Tensor], like: dict[str, np.ndarray]) ->
 
 
 class Lenet(nn.Module):
-    """Convolutions with max-pooling, dense layers; ReLU throughout. Without convolutions: an MLP."""
+    """Convolutions with max-pooling after each block, dense layers; ReLU throughout. Without convolutions: an MLP."""
 
-    def __init__(self, parameters: dict[str, np.ndarray]) -> None:
+    def __init__(self, work: Work) -> None:
         super().__init__()
-        widths = {name[:-7]: leaf.shape for name, leaf in parameters.items() if name.endswith("/kernel")}
+        widths = {name[:-7]: leaf.shape for name, leaf in work.parameters.items() if name.endswith("/kernel")}
         self.conv = nn.ModuleList(
             nn.Conv2d(s[2], s[3], s[:2]) for name, s in sorted(widths.items()) if name.startswith("conv")
         )
         self.dense = nn.ModuleList(nn.Linear(*s) for name, s in sorted(widths.items()) if name.startswith("dense"))
         self.head = nn.Linear(*widths["head"])
+        self.pooled = work.pooled(len(self.conv))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.conv:
-            x = F.max_pool2d(F.relu(layer(x)), 2)
+        for layer, pooled in zip(self.conv, self.pooled, strict=True):
+            x = F.relu(layer(x))
+            x = F.max_pool2d(x, 2) if pooled else x
         x = x.flatten(1)
         for layer in self.dense:
             x = F.relu(layer(x))
@@ -139,9 +141,9 @@ class ResNet18(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-def module(parameters: dict[str, np.ndarray]) -> nn.Module:
-    """The module that has these parameters."""
-    return ResNet18() if any(name.startswith("stem") for name in parameters) else Lenet(parameters)
+def module(work: Work) -> nn.Module:
+    """The module that has the parameters of a workload."""
+    return ResNet18() if any(name.startswith("stem") for name in work.parameters) else Lenet(work)
 
 
 def ordered(module: nn.Module, parameters: dict[str, np.ndarray]) -> list[str]:

@@ -19,7 +19,7 @@ work = read(options.workload)
 meta = work.meta
 x, y = torch_parts.examples(work), torch.from_numpy(work.y.astype(np.int64))
 batches = torch.from_numpy(work.batches().astype(np.int64)).transpose(0, 1).contiguous()  # [T, S, b]
-module = torch_parts.Lenet(work.parameters)
+module = torch_parts.Lenet(work)
 names = [name for name, _ in module.named_parameters()]
 plain = torch_parts.ordered(module, work.parameters)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fljax.types import Census, ClientData, Examples, Federation, Rows
 
@@ -100,11 +101,12 @@ def census(federation: Federation) -> Census:
 
 
 def _lengthen(rows: Rows, n_max: int, fill: int) -> Rows:
-    # By NumPy, since JAX would compile each of these small operations.
-    index = np.asarray(rows.index)
-    index = np.pad(index, [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])])
-    real = np.arange(n_max) < np.asarray(rows.size)[..., None]
-    return rows._replace(index=jnp.asarray(np.where(real, index, np.asarray(fill, index.dtype))))
+    # By NumPy where there are values, since JAX would compile each of these small operations.
+    numpy: Any = jnp if any(isinstance(leaf, Tracer) for leaf in rows) else np
+    index = numpy.asarray(rows.index)
+    index = numpy.pad(index, [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])])
+    real = numpy.broadcast_to(numpy.arange(n_max), index.shape) < numpy.asarray(rows.size)[..., None]
+    return rows._replace(index=jnp.asarray(numpy.where(real, index, numpy.asarray(fill, index.dtype))))
 
 
 def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Federation:

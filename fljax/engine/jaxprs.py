@@ -33,35 +33,35 @@ def steps_differ(jaxpr: Any) -> bool:
 def step_bytes(jaxpr: Any, platform: str) -> int:
     """Bytes that the operations of one local step read and write, each once and before any is fused.
 
-    The local step is the code without loops that moves the most bytes in all its turns: a turn of the loop over local
-    steps, or the whole program if nothing in it is repeated. Where code differs between platforms, that of ``platform``
-    counts. 0 if this release of JAX writes jaxprs in an unknown form.
+    The local step is one turn of the loop that moves the most bytes in all its turns, inner loops included; or the code
+    outside of loops, if that moves more. Where code differs between platforms, that of ``platform`` counts. 0 if this
+    release of JAX writes jaxprs in an unknown form.
     """
     try:
-        return _work(jaxpr, platform).once
-    except (AttributeError, TypeError):
+        straight, loops = _moved_by(jaxpr, platform)
+    except (AttributeError, TypeError, ValueError):
         return 0
+    return max([_Loop(1, straight), *loops], key=lambda loop: loop.turns * loop.once).once
 
 
-class _Work(NamedTuple):
-    """Bytes that are moved in all turns, and by one turn of the code without loops that moves the most."""
+class _Loop(NamedTuple):
+    """A loop's number of turns, and the bytes that one turn moves."""
 
-    all: int
+    turns: int
     once: int
 
 
-def _work(jaxpr: Any, platform: str) -> _Work:
-    straight, loops = 0, list[_Work]()
+def _moved_by(jaxpr: Any, platform: str) -> tuple[int, list[_Loop]]:
+    """Bytes moved outside of loops, and the loops."""
+    straight, loops = 0, list[_Loop]()
 
     def visit(jaxpr: Any) -> None:
         nonlocal straight
         for eqn in jaxpr.eqns:
             inner = [] if eqn.primitive.name.startswith(_ELEMENTWISE) else list(_inner(eqn))
             if eqn.primitive.name in _LOOPS:
-                turns = eqn.params.get("length", _TURNS)
-                for body in inner:
-                    found = _work(body, platform)
-                    loops.append(found._replace(all=turns * found.all))
+                straight += sum(map(_bytes, eqn.outvars))  # among them what the turns stack up
+                loops.append(_Loop(eqn.params.get("length", _TURNS), sum(_all(body, platform) for body in inner)))
             elif eqn.primitive.name == "cond":
                 visit(_branch(eqn, inner, platform))
             elif inner:
@@ -71,15 +71,20 @@ def _work(jaxpr: Any, platform: str) -> _Work:
                 straight += _moved(eqn)
 
     visit(jaxpr)
-    parts = [_Work(straight, straight), *loops]
-    return _Work(sum(part.all for part in parts), max(parts, key=lambda part: part.all).once)
+    return straight, loops
+
+
+def _all(jaxpr: Any, platform: str) -> int:
+    """Bytes moved in all turns of all loops."""
+    straight, loops = _moved_by(jaxpr, platform)
+    return straight + sum(loop.turns * loop.once for loop in loops)
 
 
 def _branch(eqn: Any, branches: list[Any], platform: str) -> Any:
     """The branch of the platform; of other conditions, the one that moves the most."""
     platforms = eqn.params.get("branches_platforms")
     if platforms is None:
-        return max(branches, key=lambda branch: _work(branch, platform).all)
+        return max(branches, key=lambda branch: _all(branch, platform))
     names = _NAMES.get(platform, (platform,))
     own = [at for at, known in enumerate(platforms) if known is not None and set(known) & set(names)]
     return branches[own[0] if own else platforms.index(None)]

@@ -92,7 +92,12 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def restore(
-    plan: Algorithm | Plan, federation: Federation, arrays: Mapping[str, np.ndarray], *, seeds: Seeds
+    plan: Algorithm | Plan,
+    federation: Federation,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    seeds: Seeds,
+    precision: Precision = "default",
 ) -> Models:
     """The models of an earlier run, from the arrays of its state.
 
@@ -101,6 +106,7 @@ def restore(
       federation: the run's federation.
       arrays: ``arrays_of(result.state)``.
       seeds: the run's seeds.
+      precision: of predictions, the run's ``Execution.precision``.
 
     Raises:
       ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
@@ -128,7 +134,7 @@ def restore(
     state = jax.tree.unflatten(structure, leaves)
     if np.asarray(state.seed).tolist() != seeds:
         raise ValueError(f"expected the seeds of the state, {np.asarray(state.seed).tolist()}, got {seeds}")
-    deployed = DeployedModels((spec, inputs), state, len(seeds), 1)
+    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision)
     return Models(state, deployed, Predictions(deployed))
 
 

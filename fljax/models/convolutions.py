@@ -38,7 +38,7 @@ def convolution(
     """``lax.conv_general_dilated`` (same arguments, same values) as patches times a matrix.
 
     On a CPU, two-dimensional, channels-last, ungrouped convolutions (``("NHWC", "HWIO", "NHWC")``, flax's layout) with
-    any stride, padding and kernel dilation are computed as a matrix product; two dtypes are promoted. All other calls
+    any stride, padding and kernel dilation are computed as a matrix product; they promote two dtypes. All other calls
     go to ``lax.conv_general_dilated``, also calls with an additional argument that is not None (``out_sharding``, in
     newer releases of JAX and ``nnx.Conv``). The platform is the one that the program is compiled for.
     """

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("row_shape",))
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Vectors:
     """An array whose rows lie in memory as vectors, read by index: ``Vectors.of(x)[index]`` is ``x[index]``.
 
@@ -52,6 +53,12 @@ class Vectors:
 
     def __len__(self) -> int:
         return self.vectors.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.__jax_array__())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.__jax_array__(), dtype)
 
     def __jax_array__(self) -> Array:
         return self.vectors.reshape(self.shape)

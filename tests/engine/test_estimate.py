@@ -102,9 +102,13 @@ def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
-def test_a_local_step_reads_and_writes_more_than_it_holds(platform: str) -> None:
+@pytest.mark.parametrize("network", ["mlp", "bilstm"])
+def test_a_local_step_reads_and_writes_more_than_it_holds(network: str, platform: str) -> None:
     """Beside the slope between the compiled programs of whole rounds; so chunks of these bytes fit the memory."""
-    task, data = models.mlp((28, 28), 10), _images(20, 50)
+    if network == "mlp":
+        task, data = models.mlp((28, 28), 10), _images(20, 50)
+    else:
+        task, data = models.bilstm((30,), 5, vocabulary=100, embedding=16, hidden=16), _texts(20, 50)
     algorithm = fedavg(task, Local(0.05, batch_size=20, steps=2), clients_per_round=20)
     spec, inputs = program.partition_plan(algorithm, data)
     told = []
@@ -115,6 +119,13 @@ def test_a_local_step_reads_and_writes_more_than_it_holds(platform: str) -> None
     assert engine_shapes.measure(spec, inputs, 1).sizes.lane == 0  # of no use on a CPU
     lane = engine_shapes.measure(spec, inputs, 1, platform).sizes.lane
     assert 1 < lane / ((told[1] - told[0]) / 15) < 30
+
+
+def _texts(clients: int, rows: int) -> Federation:
+    """Of 30 words."""
+    data = _images(clients, rows)
+    words = np.random.default_rng(0).integers(1, 100, (clients * rows, 30), np.int32)
+    return data._replace(examples=Examples(jnp.asarray(words), data.examples.y % 5))
 
 
 def _images(clients: int, rows: int) -> Federation:

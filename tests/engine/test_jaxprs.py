@@ -62,9 +62,28 @@ def test_of_a_loop_one_turn_counts(loop: str) -> None:
     assert 2 * MATRIX <= found < 2 * MATRIX + 64  # and the loop's counter
 
 
+def test_inner_loops_count_with_all_their_turns_and_with_what_they_stack_up() -> None:
+    """A recurrent network in a loop over steps; the outputs of its 5 turns are kept."""
+
+    def step(_: Any, x: Any) -> Any:
+        return jnp.sum(lax.scan(lambda x, _: (jnp.tanh(x), jnp.tanh(x)), x, None, length=5)[1], axis=0)
+
+    found = bytes_of(lambda x: lax.fori_loop(0, 9, step, x), X)
+    of_turns, of_results, of_the_sum = 5 * 4 * MATRIX, (1 + 5) * MATRIX, (5 + 1) * MATRIX
+    assert found >= of_turns + of_results + of_the_sum
+    assert found < of_turns + of_results + of_the_sum + 64
+
+
 def test_code_that_moves_more_than_the_loop_counts() -> None:
+    """Beside the loop's result."""
     short = lambda x, kernel: lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x), two_products(x, kernel))  # noqa: E731
-    assert 8 * MATRIX <= bytes_of(short, X, KERNEL) < 8 * MATRIX + 64
+    assert 9 * MATRIX <= bytes_of(short, X, KERNEL) < 9 * MATRIX + 64
+
+
+def test_a_choice_without_a_branch_for_the_platform_is_not_known() -> None:
+    function = lambda x: lax.platform_dependent(x, cpu=jnp.tanh, cuda=jnp.sin)  # noqa: E731
+    assert bytes_of(function, X, platform="tpu") == 0
+    assert bytes_of(function, X, platform="gpu") == 2 * MATRIX
 
 
 def test_the_platform_has_its_own_branch() -> None:
