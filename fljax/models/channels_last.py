@@ -65,7 +65,7 @@ def group_norm(
     Statistics are computed in float32 at least.
     """
     b, h, w, c = x.shape
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(b, h, w, groups, c // groups)
+    wide = x.astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype).reshape(b, h, w, groups, c // groups)
     mean = wide.mean((1, 2, 4), keepdims=True)
     variance = jnp.maximum((wide * wide).mean((1, 2, 4), keepdims=True) - mean * mean, 0)
     per_channel = lambda values: values.astype(wide.dtype).reshape(1, 1, 1, groups, c // groups)  # noqa: E731
