@@ -173,7 +173,6 @@ def test_no_branch_on_an_algorithm_name():
                 assert not strings & (set(REGISTRY) - PUBLIC_OF_THE_ENGINE), f"{path}:{node.lineno}"
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("library", "home"),
     [
@@ -207,7 +206,6 @@ def test_host_side_loaders_are_imported_where_they_are_used():
                 assert not any(re.match(r"(tensorflow|sklearn|tensorflow_datasets)\b", name) for name in names), path
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("private", ["jax.core", "jax._src", "jax.interpreters", "jax.pmap", "jax.experimental.maps"])
 def test_no_private_or_retired_jax(private):
     for path in FILES:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from fljax.types import Census, ClientData, Examples, Federation, Rows
 
@@ -78,7 +77,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
         if isinstance(nodes[0], Rows):
             longest = max(rows.index.shape[-1] for rows in nodes)
             nodes = tuple(_lengthen(rows, longest, 0) for rows in nodes)
-        return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *nodes)
+        return jax.tree.map(lambda *leaves: _compute(lambda numpy: jnp.asarray(numpy.stack(leaves))), *nodes)
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
@@ -100,13 +99,22 @@ def census(federation: Federation) -> Census:
     return Census(by_id(clients.train.size), by_id(clients.valid.size))
 
 
+def _compute(function: Callable[[Any], Any]) -> Any:
+    """``function(numpy)``, or ``function(jax.numpy)`` while tracing. JAX would compile each small operation."""
+    try:
+        return function(np)
+    except jax.errors.TracerArrayConversionError:
+        return function(jnp)
+
+
 def _lengthen(rows: Rows, n_max: int, fill: int) -> Rows:
-    # By NumPy where there are values, since JAX would compile each of these small operations.
-    numpy: Any = jnp if any(isinstance(leaf, Tracer) for leaf in rows) else np
-    index = numpy.asarray(rows.index)
-    index = numpy.pad(index, [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])])
-    real = numpy.broadcast_to(numpy.arange(n_max), index.shape) < numpy.asarray(rows.size)[..., None]
-    return rows._replace(index=jnp.asarray(numpy.where(real, index, numpy.asarray(fill, index.dtype))))
+    def lengthened(numpy: Any) -> Any:
+        index = numpy.asarray(rows.index)
+        index = numpy.pad(index, [(0, 0)] * (index.ndim - 1) + [(0, n_max - index.shape[-1])])
+        real = numpy.broadcast_to(numpy.arange(n_max), index.shape) < numpy.asarray(rows.size)[..., None]
+        return jnp.asarray(numpy.where(real, index, numpy.asarray(fill, index.dtype)))
+
+    return rows._replace(index=_compute(lengthened))
 
 
 def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Federation:

@@ -1,5 +1,6 @@
 """federate, stack, pad, census, from_arrays."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -272,6 +273,18 @@ def test_pad_changes_nothing_real():
     assert longer.held["test"].index.shape == (150,)
     stacked = pad(stack([made, made]), 150)
     assert stacked.clients.valid.index.shape == (2, 4, 150)
+
+
+def test_pad_and_stack_while_tracing():
+    made = federate(BLOBS, clients=5, unseen=2, held_fraction=0.1, seed=3)
+    tables = (made.clients, made.unseen, made.held)
+
+    def both(tables):
+        traced = made._replace(clients=tables[0], unseen=tables[1], held=tables[2])
+        many = pad(stack([traced, traced]), 150, fill=7)
+        return many.clients, many.unseen, many.held
+
+    chex.assert_trees_all_equal(jax.jit(both)(tables), both(tables))
 
 
 @pytest.mark.thorough
