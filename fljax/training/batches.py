@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from fljax.training.settings import Local
 from fljax.types import Subset, Task
 
-# Index lists are shuffled in arrays of their capacity, a quarter of it, and so on; no array is shorter than this.
+# Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
 SHORTEST = 192
 # Up to so many picks are compared with each other at once; the comparisons grow with the square.
 COMPARED = 256
@@ -108,8 +108,8 @@ def shuffle(key: Key[Array, ""], size: Int[Array, ""], capacity: int) -> Int[Arr
     share its length.
     """
     widths = [capacity]
-    while widths[0] >= 4 * SHORTEST:
-        widths.insert(0, -(-widths[0] // 4))
+    while capacity >= 4 * SHORTEST and widths[0] >= 2 * SHORTEST:
+        widths.insert(0, -(-widths[0] // 2))
     size = jnp.asarray(size)
     if len(widths) == 1:
         return _shuffled(key, size, capacity)
@@ -179,12 +179,17 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         return shuffle(jax.random.fold_in(key, epoch), size, capacity)
 
     permutations = jax.vmap(permutation)(jnp.arange(local.epochs))
-    step = jnp.arange(local.epochs * -(-capacity // batch))
-    divisor = jnp.maximum(per_epoch, 1)
-    epoch = jnp.minimum(step // divisor, local.epochs - 1)
-    offset = (step % divisor)[:, None] * batch + jnp.arange(batch)[None, :]
-    position = permutations[epoch[:, None], jnp.minimum(offset, capacity - 1)]
+    most = -(-capacity // batch)  # batches of an epoch
+    table = jnp.pad(permutations, ((0, 0), (0, most * batch - capacity))).reshape(local.epochs, most, batch)
+    step = jnp.arange(local.epochs * most)
+    # Whole batches are read, not single positions.
+    if local.epochs == 1:
+        place, position = step, table[0]
+    else:
+        divisor = jnp.maximum(per_epoch, 1)
+        place = step % divisor
+        position = table[jnp.minimum(step // divisor, local.epochs - 1), place]
     total = local.epochs * per_epoch
     real = total if steps is None else jnp.minimum(steps, total)
-    mask = offset < size
+    mask = place[:, None] * batch + jnp.arange(batch) < size
     return Batches(jnp.where(mask, position, 0), mask, real)
