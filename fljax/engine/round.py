@@ -199,11 +199,10 @@ def one_round(
     size = federation.clients.train.size[row]
     trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, size, jnp.iinfo(size.dtype).max))])
     kept = trees.take(state.clients, trains)
-    data = trees.take(federation.clients, trains)
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
     skip = layout.seeds == 1 if skip is None else skip
     total, rows, trained = train(
-        algorithm, federation, layout, state.seed, round, server, cohort, kept, data, skip, rematerialise
+        algorithm, federation, layout, state.seed, round, server, cohort, kept, trains, skip, rematerialise
     )
     finish = as_streamed(algorithm.aggregate).finish
     server, aggregated = finish(aggregate_key, round, server, total, rows, cohort, held_data(federation))
@@ -232,18 +231,19 @@ def train(
     server: PyTree,
     cohort: Cohort,
     kept: PyTree,
-    data: ClientData,
+    trains: Int[Array, " S"],
     skip: bool,
     rematerialise: bool,
 ) -> tuple[Total, PyTree, PyTree]:
-    """Trains the cohort: the total, and each row's record and new Client.
+    """Trains the clients ``trains`` of the cohort's rows: the total, and each row's record and new Client.
 
     An empty row adds nothing, its record is zeros, and its Client must be discarded.
     """
     aggregate = as_streamed(algorithm.aggregate)
 
-    def one(row: tuple[ClientData, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
-        client, slot, present, own = row
+    def one(row: tuple[Array, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
+        place, slot, present, own = row
+        client = trees.take(federation.clients, place)
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
         seat = Seat(round, client.id, slot)
         part, record = aggregate.contribute(seen_from(server, seat), seat, up)
@@ -255,8 +255,8 @@ def train(
         return add_up(parts, present & real)
 
     # The cost of a client is its number of samples; an empty row costs 0.
-    cost = jnp.where(cohort.present, jnp.maximum(data.train.size, 1), 0)
-    xs = (data, cohort.slot, cohort.present, kept)
+    cost = jnp.where(cohort.present, jnp.maximum(federation.clients.train.size[trains], 1), 0)
+    xs = (trains, cohort.slot, cohort.present, kept)
     total, (rows, trained) = fold_lanes(
         one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
     )
