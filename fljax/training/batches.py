@@ -191,5 +191,5 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         position = table[jnp.minimum(step // divisor, local.epochs - 1), place]
     total = local.epochs * per_epoch
     real = total if steps is None else jnp.minimum(steps, total)
-    mask = place[:, None] * batch + jnp.arange(batch) < size
+    mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
