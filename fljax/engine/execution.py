@@ -102,16 +102,17 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
     fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
-    lanes = max(1, min(rows, fitting))
-    if sizes.samples is not None:
-        lanes = _least_waste(sizes.samples, lanes, ALONE[kind])
+    if sizes.samples is None:
+        lanes = _even(rows, fitting)
+    else:  # empty rows of the last chunk cost little, so the number need not divide the rows
+        lanes = _least_waste(sizes.samples, max(1, min(rows, fitting)), ALONE[kind])
     clients = "auto" if execution.clients == "trial" else execution.clients
     each = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Layout(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
-        _lanes("seeds", execution.seeds, runs, fitting // rows),
-        _lanes("evaluation", execution.evaluation, each, EVALUATION[kind] // max(1, sizes.evaluated)),
+        _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
+        _lanes("evaluation", execution.evaluation, each, _even(each, EVALUATION[kind] // max(1, sizes.evaluated))),
         devices,
         apart,
         platform,
@@ -159,7 +160,7 @@ def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:
 def _lanes(name: str, strategy: Clients, count: int, automatic: int, names: str = "auto, vmap, scan") -> int:
     message = f"expected execution.{name} to be {names} or a positive number, got {strategy!r}"
     if isinstance(strategy, str):
-        named = {"auto": _even(count, automatic), "vmap": count, "scan": 1}
+        named = {"auto": min(automatic, count), "vmap": count, "scan": 1}
         if strategy not in named:
             raise ValueError(message)
         return max(1, named[strategy])

@@ -112,6 +112,8 @@ def test_auto_wastes_little_where_steps_differ() -> None:
         lanes = resolve(Execution(devices=1), skewed, backend).clients
         waste = sum(sizes[::lanes]) * lanes / sum(sizes)
         assert waste < (1.3 if backend == "cpu" else 3)
+        # A device with half of the rows takes as many at a time: the number need not divide them.
+        assert resolve(Execution(devices=1), skewed._replace(rows=50), backend).clients == lanes
 
 
 @pytest.mark.unchecked
