@@ -100,7 +100,7 @@ def squares(x: Float[Array, "c h w b"]) -> Float[Array, "4 c h2 w2 b"]:
 def largest(x: Float[Array, "4 c h w b"]) -> Float[Array, "c h w b"]:
     """The maximum of every square: max-pooling. Of equal maxima, the first receives the gradient.
 
-    The derivative is custom because that of ``max`` stores all of ``x``; this one stores one number for every square.
+    The derivative is custom because that of ``max`` stores all of ``x``; this one stores one byte for every square.
     """
     return x.max(0)
 
@@ -110,13 +110,13 @@ def _largest_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     (x,), (tangent,) = primals, tangents
     top = largest(x)
     which = jnp.where(x[2] == top, 2, 3)
-    which = jnp.where(x[0] == top, 0, jnp.where(x[1] == top, 1, which)).astype(jnp.int32)
+    which = jnp.where(x[0] == top, 0, jnp.where(x[1] == top, 1, which)).astype(jnp.int8)
     return top, _taken(which, tangent)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)  # stores ``which``, and not the four masks
 def _taken(which: Array, tangent: Array) -> Array:
-    return jnp.where(which[None] == jnp.arange(4, dtype=jnp.int32).reshape(4, 1, 1, 1, 1), tangent, 0).sum(0)
+    return jnp.where(which[None] == jnp.arange(4, dtype=jnp.int8).reshape(4, 1, 1, 1, 1), tangent, 0).sum(0)
 
 
 def whole(x: Float[Array, "4 c h w b"]) -> Float[Array, "c h2 w2 b"]:
