@@ -24,7 +24,7 @@ HEADINGS = (
     "peak MiB",
     "error",
 )
-PICTURED = ("W1b", "W1a", "W2", "W3", "W4", "W5", "W6")
+PICTURED = ("W1b", "W1a", "W2", "W3", "W4", "W5", "W6", "BL", "PF")
 FLJAX, OTHERS, INK = "#D55E00", "#8DA9C4", "#222222"
 
 
@@ -145,10 +145,17 @@ def markdown(report: dict[str, Any], image: str | None) -> str:
 
 
 def _bars(found: dict[str, Any]) -> list[tuple[str, float]]:
-    """Names and rates, fljax by the strategy that others are compared with, the slowest first."""
+    """Names and rates, fljax by the strategy that others are compared with, the slowest first.
+
+    A contestant whose parameters are not those of the others after one round did other work and has no bar.
+    """
     bars = []
     for name, each in found["contestants"].items():
-        if "client_steps_per_second" not in each or (name.startswith("fljax") and name != found["reference"]):
+        if (
+            "client_steps_per_second" not in each
+            or not each["equal_work"]
+            or (name.startswith("fljax") and name != found["reference"])
+        ):
             continue
         shown = "fljax" if name.startswith("fljax") else name
         bars.append((shown, each["client_steps_per_second"]["median"]))
