@@ -35,13 +35,26 @@ server = ServerApp()
 began = 0.0
 
 
+class AllOrNothing(FedAvg):
+    """FedAvg that raises if a client fails; Flower itself leaves failed clients out of the mean."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        """Averages the replies of all clients."""
+        replies = list(replies)
+        failed = [reply for reply in replies if reply.has_error()]
+        if failed or len(replies) < len(work.cohort):
+            reason = f": {failed[0].error}" if failed else ""
+            raise RuntimeError(f"{len(failed)} of {len(replies)} clients failed{reason}")
+        return super().aggregate_train(server_round, replies)
+
+
 class Run:
     """The strategy and the server's model."""
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid
         cohort = len(work.cohort)
-        self.strategy = FedAvg(
+        self.strategy = AllOrNothing(
             fraction_evaluate=0.0, min_train_nodes=cohort, min_available_nodes=cohort, min_evaluate_nodes=0
         )
         self.module = torch_parts.Lenet(work)
