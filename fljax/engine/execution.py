@@ -102,10 +102,9 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
     fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
-    if sizes.samples is None:
-        lanes = _even(rows, fitting)
-    else:  # empty rows of the last chunk cost little, so the number need not divide the rows
-        lanes = _least_waste(sizes.samples, max(1, min(rows, fitting)), ALONE[kind])
+    lanes = _even(rows, fitting)
+    if sizes.samples is not None:
+        lanes = _least_waste(sizes.samples, rows, max(1, min(rows, fitting)), ALONE[kind])
     clients = "auto" if execution.clients == "trial" else execution.clients
     each = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
@@ -146,14 +145,18 @@ def _chunk(platform: str) -> int:
     return min(CHUNK.get(platform, CHUNK["gpu"]), *limits)
 
 
-def _least_waste(samples: Sequence[int], most: int, alone: float) -> int:
-    """The number of lanes, up to ``most``, with the least cost; a chunk of sorted clients costs as its longest one."""
-    ordered = np.maximum(np.asarray(samples, float), 1)
+def _least_waste(samples: Sequence[int], rows: int, most: int, alone: float) -> int:
+    """The number of lanes, up to ``most``, with the least cost for a typical cohort of ``rows`` clients.
+
+    A chunk of sorted clients costs as its longest one in every lane, empty lanes of the last chunk included.
+    """
+    among = np.linspace(0, len(samples) - 1, rows).round().astype(int)  # quantiles of all clients
+    ordered = np.maximum(np.asarray(samples, float), 1)[among]
 
     def cost(lanes: int) -> float:
         return float(np.sum(ordered[::lanes])) * lanes * (1 + alone / lanes)
 
-    tried = {1, 2, 3, 4, 5, 6, 8, _even(len(samples), most), *(2**power for power in range(4, 20))}
+    tried = {1, 2, 3, 4, 5, 6, 8, _even(rows, most), *(2**power for power in range(4, 20))}
     return min((lanes for lanes in sorted(tried) if lanes <= most), key=cost)
 
 

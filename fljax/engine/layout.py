@@ -165,9 +165,10 @@ def fold_lanes(
             turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
     row = row.reshape(devices, chunks, lanes)
     if devices == 1:
-        return _in_turn(function, add_up, xs, row[0], row[0], count, turns, rematerialise)
+        return _in_turn(function, add_up, xs, row[0], order[-1], row[0], count, turns, rematerialise)
     place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    sums, kept = _in_turn(function, add_up, xs, row[jax.lax.axis_index(AXIS)], place, place.size, turns, rematerialise)
+    mine = row[jax.lax.axis_index(AXIS)]
+    sums, kept = _in_turn(function, add_up, xs, mine, order[-1], place, place.size, turns, rematerialise)
     sums, kept = jax.lax.psum(sums, AXIS), jax.lax.all_gather(kept, AXIS, tiled=True)
     return sums, trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
 
@@ -177,6 +178,7 @@ def _in_turn(
     add_up: Callable[[Any, Any], Any],
     xs: PyTree,
     row: Array,
+    spare: Array,
     place: Array,
     size: int,
     turns: int | Array,
@@ -184,7 +186,8 @@ def _in_turn(
 ) -> tuple[PyTree, PyTree]:
     """Computes the first ``turns`` chunks in a loop. Rows ``row [chunks, lanes]`` of ``xs`` give results at ``place``.
 
-    The kept results have ``size`` rows. Padding rows recompute the last row; their results are discarded.
+    The kept results have ``size`` rows. Padding rows recompute the row ``spare []``, the cheapest; their results are
+    discarded.
     """
     lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
 
@@ -192,7 +195,7 @@ def _in_turn(
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(x))
 
     def read(turn: Array) -> PyTree:
-        index = jnp.minimum(row[turn], count - 1)
+        index = jnp.where(row[turn] < count, row[turn], spare)
         return trees.take(xs, index[0] if lanes == 1 else index)
 
     whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # one trace serves for the shapes and the loop

@@ -20,7 +20,7 @@ from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, neighbours, resolve
-from fljax.engine.layout import Layout, _deal, map_lanes, on_devices, replicate
+from fljax.engine.layout import Layout, _deal, fold_lanes, map_lanes, on_devices, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -103,17 +103,43 @@ def test_auto_keeps_to_the_budget() -> None:
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)
 
 
-def test_auto_wastes_little_where_steps_differ() -> None:
-    alike = SIZES._replace(rows=100, samples=(50,) * 100)
-    assert resolve(Execution(devices=1), alike, "cpu").clients > 12
-    sizes = np.sort(np.random.default_rng(0).dirichlet(np.full(100, 0.5)) * 10_000).astype(int)[::-1]
-    skewed = alike._replace(samples=tuple(sizes.tolist()))
-    for backend in ("cpu", "gpu"):
-        lanes = resolve(Execution(devices=1), skewed, backend).clients
-        waste = sum(sizes[::lanes]) * lanes / sum(sizes)
-        assert waste < (1.3 if backend == "cpu" else 3)
-        # A device with half of the rows takes as many at a time: the number need not divide them.
-        assert resolve(Execution(devices=1), skewed._replace(rows=50), backend).clients == lanes
+@pytest.mark.parametrize("rows", [1, 6, 12, 14, 15, 18, 30, 53, 100])
+def test_auto_wastes_little_where_clients_are_alike(rows: int) -> None:
+    alike = SIZES._replace(rows=rows, samples=(50,) * 100)
+    lanes = resolve(Execution(devices=1), alike, "cpu").clients
+    assert -(-rows // lanes) * lanes <= rows + 1
+    assert lanes > min(rows, 5) or lanes == rows
+
+
+@pytest.mark.parametrize("rows", [5, 10, 20, 50, 100])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_auto_wastes_little_where_steps_differ(rows: int, backend: str) -> None:
+    random = np.random.default_rng(0)
+    sizes = np.sort(random.dirichlet(np.full(100, 0.5)) * 10_000).astype(int)[::-1]
+    skewed = SIZES._replace(rows=rows, samples=tuple(sizes.tolist()))
+    lanes = resolve(Execution(devices=1), skewed, backend).clients
+    wasted = []
+    for _ in range(100):
+        cohort = np.sort(np.maximum(1, random.choice(sizes, rows, replace=False)))[::-1]
+        wasted.append(sum(cohort[::lanes]) * lanes / sum(cohort))
+    assert np.mean(wasted) < (1.3 if backend == "cpu" else 4)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 4])
+def test_padding_takes_no_more_steps_than_the_cheapest_row(lanes: int) -> None:
+    seen: list[int] = []
+
+    def one(x: Any) -> tuple[Any, Any]:
+        jax.debug.callback(lambda x: seen.append(int(x)), x)
+        return x, 2 * x
+
+    xs = jnp.asarray([1, 2, 3, 4, 1000])
+    total, kept = jax.jit(lambda xs: fold_lanes(one, lambda parts, real: jnp.sum(parts * real), xs, lanes, cost=xs))(xs)
+    jax.effects_barrier()
+    assert int(total) == 1010
+    np.testing.assert_array_equal(kept, 2 * xs)
+    assert seen.count(1000) == 1
+    assert len(seen) == -(-5 // lanes) * lanes
 
 
 @pytest.mark.unchecked
