@@ -104,7 +104,8 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
     lanes = _even(rows, fitting)
     if sizes.samples is not None:
-        lanes = _least_waste(sizes.samples, rows, max(1, min(rows, fitting)), ALONE[kind])
+        together = 1 if apart else devices
+        lanes = _least_waste(sizes.samples, sizes.rows, together, max(1, min(rows, fitting)), ALONE[kind])
     clients = "auto" if execution.clients == "trial" else execution.clients
     each = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
@@ -145,18 +146,21 @@ def _chunk(platform: str) -> int:
     return min(CHUNK.get(platform, CHUNK["gpu"]), *limits)
 
 
-def _least_waste(samples: Sequence[int], rows: int, most: int, alone: float) -> int:
+def _least_waste(samples: Sequence[int], rows: int, devices: int, most: int, alone: float) -> int:
     """The number of lanes, up to ``most``, with the least cost for a typical cohort of ``rows`` clients.
 
-    A chunk of sorted clients costs as its longest one in every lane, empty lanes of the last chunk included.
+    A chunk of sorted clients costs as its longest one in every lane, empty lanes of the last chunk included. The chunks
+    are shared by ``devices``, and the device with the most work counts.
     """
     among = np.linspace(0, len(samples) - 1, rows).round().astype(int)  # quantiles of all clients
     ordered = np.maximum(np.asarray(samples, float), 1)[among]
 
     def cost(lanes: int) -> float:
-        return float(np.sum(ordered[::lanes])) * lanes * (1 + alone / lanes)
+        longest = ordered[::lanes]
+        work = max(longest.sum() / devices, longest[0], longest[-1] * -(-len(longest) // devices))
+        return float(work) * (lanes + alone)
 
-    tried = {1, 2, 3, 4, 5, 6, 8, _even(rows, most), *(2**power for power in range(4, 20))}
+    tried = {1, 2, 3, 4, 5, 6, 8, _even(-(-rows // devices), most), *(2**power for power in range(4, 20))}
     return min((lanes for lanes in sorted(tried) if lanes <= most), key=cost)
 
 

@@ -19,7 +19,7 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, neighbours, resolve
+from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
 from fljax.engine.layout import Layout, _deal, fold_lanes, map_lanes, on_devices, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
@@ -109,6 +109,17 @@ def test_auto_wastes_little_where_clients_are_alike(rows: int) -> None:
     lanes = resolve(Execution(devices=1), alike, "cpu").clients
     assert -(-rows // lanes) * lanes <= rows + 1
     assert lanes > min(rows, 5) or lanes == rows
+
+
+@pytest.mark.parametrize("rows", [8, 15, 30, 53, 100])
+def test_auto_gives_devices_like_shares_of_clients_alike(rows: int) -> None:
+    samples = (50,) * 100
+    for most in (4, 7, 30, 100):
+        lanes = _least_waste(samples, rows, 2, min(most, -(-rows // 2)), 1.0)
+        turns = -(-rows // (2 * lanes))
+        # A device computes at most two lanes more than its half of the clients, in few turns.
+        assert turns * lanes <= -(-rows // 2) + 2
+        assert turns <= 2 * -(-rows // (2 * most))
 
 
 @pytest.mark.parametrize("rows", [5, 10, 20, 50, 100])
