@@ -186,8 +186,8 @@ def _in_turn(
 ) -> tuple[PyTree, PyTree]:
     """Computes the first ``turns`` chunks in a loop. Rows ``row [chunks, lanes]`` of ``xs`` give results at ``place``.
 
-    The kept results have ``size`` rows. Padding rows recompute the row ``spare []``, the cheapest; their results are
-    discarded.
+    The kept results have ``size`` rows. Padding rows recompute the row ``spare []``, the last in order and so the
+    cheapest; their results are discarded.
     """
     lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
 
