@@ -19,6 +19,7 @@ from fljax.engine import (
     Block,
     Memory,
     Plan,
+    checksum_of,
     compile_ahead,
     estimate,
     progress_of,
@@ -32,6 +33,7 @@ from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
+from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
 from fljax.setup import Setup, Tell, resolve_setup
 
@@ -61,19 +63,23 @@ def run(
     resume: bool = False,
     on_event: OnEvent | None = None,
     on_result: Callable[[str, Plan, Result], Any] | None = None,
+    saving: Saving | None = None,
 ) -> Outcome:
-    """Runs every algorithm of a config and saves after each.
+    """Runs every algorithm of a config and saves after each, and checkpoints in between.
 
     Args:
       config: validated.
       directory: the run folder (see ``fljax.folders``), locked against other processes during the run; None: nothing is
         saved.
-      resume: skip algorithms whose results ``directory`` already has. If False, the folder must not have results.
+      resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
+        next one. If False, the folder must not have results.
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved, for example
         ``functools.partial(fljax.saved_models.save, directory)``.
+      saving: how often checkpoints are saved, and how many are kept; None: the defaults.
 
     Raises:
+      Stopped: if ``saving.stop`` asks for it, after a checkpoint.
       ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
     """
@@ -81,14 +87,16 @@ def run(
     text = "" if directory is None else dumps(config)
     with claim(directory, text, resume) as claimed:
         tell = teller(directory, on_event)
+        files = ProgressFiles(directory, text, None, saving or Saving(), tell)
         for words in claimed.notes:
             tell("note", "", 0, 0, words)
         if set(labels) <= claimed.finished.keys():
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
+            files.all_finished()
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
-        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result)
+        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, files)
 
 
 def _run(
@@ -97,10 +105,11 @@ def _run(
     tell: Tell,
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
+    files: ProgressFiles,
 ) -> Outcome:
     plans = check(setup, rehearsed=False)
     with _Ahead(setup, plans, claimed.finished) as ahead:
-        return _run_all(setup, ahead, claimed, tell, keep, on_result)
+        return _run_all(setup, ahead, claimed, tell, keep, on_result, files)
 
 
 def _run_all(
@@ -110,10 +119,16 @@ def _run_all(
     tell: Tell,
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
+    files: ProgressFiles,
 ) -> Outcome:
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
-    tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
-    reference = standalone(setup.task, setup.federation, setup.standalone, seeds=setup.seeds, execution=setup.execution)
+
+    def trained() -> list[Reference]:
+        tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
+        settings = {"seeds": setup.seeds, "execution": setup.execution}
+        return [standalone(setup.task, setup.federation, setup.standalone, **settings)]
+
+    (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
     if setup.clients_per_round > setup.clients:
         asked = setup.clients_per_round
         words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
@@ -154,6 +169,7 @@ def _run_all(
                 callbacks=(progress,),
                 execution=setup.execution,
                 on_memory=held,
+                checkpoint=files.checkpoint(label),
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
@@ -168,6 +184,8 @@ def _run_all(
             tell("saved", label, rounds, rounds, "")
         if on_result is not None:
             on_result(label, plan, kept[label])
+        files.finished(label)
+    files.all_finished()
     return _outcome(setup.name, setup.labels, parts, kept)
 
 

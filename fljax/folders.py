@@ -8,7 +8,8 @@ A run folder contains
 - ``log.jsonl``: one event a line;
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table;
-- ``models``: trained models, if requested (``fljax.saved_models``).
+- ``models``: trained models, if requested (``fljax.saved_models``);
+- ``checkpoints``: until the run is finished, what is not in the results yet (``fljax.progress_files``).
 
 Results in one folder are of one config and one version of fljax. Every file except the log is written under a temporary
 name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import json
 import os
 import pathlib
+import shutil
 import time
 import tomllib
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -33,11 +37,12 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
+from fljax.atomic_files import write
 from fljax.config.comparing import difference
 from fljax.environment import environment
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
-ENVIRONMENT, MODELS = "environment.json", "models"
+ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -166,7 +171,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Raises a ValueError if a new run would overwrite results; removes the log of a run that died without results."""
-    for name in (RESULTS, TABLE, MODELS):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS):
         if (directory / name).exists():
             raise ValueError(
                 f"expected a folder without results, or --resume, got {str(directory)!r}, which holds {name}"
@@ -182,6 +187,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     from fljax import __version__
 
     where, written = str(directory), _config_of(directory)
+    _check_checkpoints(directory, text, grid)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
             raise ValueError(
@@ -215,6 +221,61 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     return {
         label: (metrics.sel(algorithm=label, drop=True), records.sel(algorithm=label, drop=True)) for label in labels
     }
+
+
+def file_name(label: str) -> str:
+    """The name of a label's files: special characters as %-codes.
+
+    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
+    """
+    name = urllib.parse.quote(label, safe=" ")
+    if len(name) > 200 or label != label.lower():
+        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
+    return name
+
+
+def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:
+    """The folder of an algorithm's checkpoints."""
+    return directory / CHECKPOINTS / file_name(label)
+
+
+def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
+    """Makes the folder of checkpoints, which names the config and the version that they are of.
+
+    Raises:
+      OSError: if the disk has no room.
+    """
+    from fljax import __version__
+
+    path = directory / CHECKPOINTS / ORIGIN
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
+
+
+def _check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
+    """Raises a ValueError if the checkpoints of a folder are of another config or version."""
+    from fljax import __version__
+
+    folder, where = directory / CHECKPOINTS, str(directory)
+    if not folder.is_dir():
+        return
+    try:
+        origin = json.loads((folder / ORIGIN).read_bytes())
+        there, version, gridded = origin["config"], origin["fljax"], origin["grid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
+        return
+    if version != __version__:
+        raise ValueError(
+            f"expected checkpoints of fljax {__version__} in {where!r} to resume them, got those of fljax {version}"
+        )
+    if (changed := difference(there, text)) is not None:
+        raise ValueError(
+            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed}"
+        )
+    if gridded != grid:
+        raise ValueError(f"expected checkpoints of this command in {where!r}, got those of another grid")
 
 
 def check_origin(directory: pathlib.Path, text: str) -> None:
@@ -278,40 +339,6 @@ def _table(metrics: xr.Dataset) -> bytes:
     scalar = lambda dims: dims[:1] == ("algorithm",) and dims[-2:] == ("seed", "evaluated_round")  # noqa: E731
     scalars = [str(name) for name, values in metrics.items() if scalar(values.dims)]
     return metrics[scalars].to_dataframe().reset_index().to_csv(index=False).encode()
-
-
-def write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed.
-
-    Raises:
-      OSError: one sentence, if the file cannot be written. An existing file is unchanged.
-    """
-    fresh = path.with_name(f".{path.name}")
-    try:
-        with open(fresh, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-    except OSError as error:
-        raise OSError(
-            f"expected to write {path.name} ({len(content):,} bytes) in {str(path.parent)!r}, got: {error.strerror}; "
-            "what was saved before is kept, --resume goes on after it"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(path: pathlib.Path) -> None:
-    """Flushes a folder, so that a renamed file survives a power failure; ignored if the system cannot."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def load(directory: pathlib.Path) -> tuple[xr.Dataset, xr.Dataset]:

@@ -11,10 +11,8 @@ has no code and no pickle. Loading reads the data again, and names in the config
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pathlib
-import urllib.parse
 import zipfile
 
 import jax
@@ -32,14 +30,8 @@ _STATE, _GIVEN = "state", "by_seed"
 
 
 def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
-    """The file of an algorithm's models: ``models/LABEL.npz``, with special characters as %-codes.
-
-    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
-    """
-    name = urllib.parse.quote(label, safe=" ")
-    if len(name) > 200 or label != label.lower():
-        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
-    return pathlib.Path(directory) / folders.MODELS / f"{name}.npz"
+    """The file of an algorithm's models: ``models/LABEL.npz``, see ``folders.file_name``."""
+    return pathlib.Path(directory) / folders.MODELS / f"{folders.file_name(label)}.npz"
 
 
 def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:

@@ -13,15 +13,17 @@ import xarray as xr
 from fljax import experiment
 from fljax.config import ConfigError, dumps
 from fljax.config.sweeping import Axis, Grid
-from fljax.engine import Block, Memory, groups, sentences, standalone_sweep, sweep
+from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.metric_names import SCALARS
 from fljax.naming import about_algorithm, unknown
 from fljax.plans import build_plan, with_required_loss
+from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
-from fljax.setup import Setup, resolve_cells
+from fljax.setup import Setup, Tell, resolve_cells
+from fljax.types import Federation
 
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
 VALIDATION = "average_valid_accuracy"
@@ -78,6 +80,7 @@ def run(
     directory: pathlib.Path | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
+    saving: Saving | None = None,
 ) -> Outcome:
     """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiment.run`` does.
 
@@ -87,10 +90,13 @@ def run(
     Args:
       grid: from ``fljax.config.load_grid``.
       directory: as for ``fljax.experiment.run``; None: nothing is saved.
-      resume: skip algorithms whose results ``directory`` already has.
+      resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoints of the
+        programs of the next one.
       on_event: called with an ``Event`` for each step of the run.
+      saving: as for ``fljax.experiment.run``.
 
     Raises:
+      Stopped: if ``saving.stop`` asks for it, after a checkpoint.
       ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
         ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
@@ -98,13 +104,16 @@ def run(
     metric = check(grid)
     text = "" if directory is None else dumps(grid.config)
     with claim(directory, text, resume, _paths(grid)) as claimed:
-        return _run(grid, metric, directory, claimed, on_event)
+        tell = teller(directory, on_event)
+        files = ProgressFiles(directory, text, _paths(grid), saving or Saving(), tell)
+        return _run(grid, metric, directory, claimed, tell, files)
 
 
-def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
+def _run(
+    grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, tell: Tell, files: ProgressFiles
+) -> Outcome:
     parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
     rounds = grid.config.rounds
-    tell = teller(directory, on_event)
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
@@ -112,13 +121,14 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     if not set(labels) <= parts.keys():
         cells = resolve_cells(grid.cells, tell)
         _check_cells(cells, metric)
-        references = _references(cells, tell)
+        data = sum(checksum_of(each) for each in _different(cells)) if files.is_on else 0
+        references = files.references(data, lambda: _references(cells, tell))
     for position, label in enumerate(labels):
         if label in parts:
             tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
-            found = _algorithm(cells, position, references, tell)
+            found = _algorithm(cells, position, references, tell, files)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
@@ -126,6 +136,8 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
         if directory is not None:
             save(directory, *_join(grid, parts), dumps(grid.config))
             tell("saved", label, rounds, rounds, "")
+        files.finished(label)
+    files.all_finished()
     metrics, records = _join(grid, parts)
     chosen = best(metrics, metric)
     for label, axis, value in dict.fromkeys((b.algorithm, axis, b.cell[axis]) for b in chosen for axis in b.edges):
@@ -155,6 +167,11 @@ def _shape(axes: Sequence[Axis]) -> str:
 def _world(cell: Setup) -> tuple[int, int]:
     """A key that cells with the same data and model have in common."""
     return id(cell.federation), id(cell.task)
+
+
+def _different(cells: Sequence[Setup]) -> list[Federation]:
+    """The federations of all cells, each once."""
+    return list({id(cell.federation): cell.federation for cell in cells}.values())
 
 
 def _check_cells(cells: Sequence[Setup], metric: str) -> None:
@@ -193,7 +210,11 @@ def _by(cells: Sequence[Setup], places: Sequence[int], key: Callable[[Setup], An
 
 
 def _algorithm(
-    cells: Sequence[Setup], position: int, references: Sequence[Reference], tell: Callable[..., None]
+    cells: Sequence[Setup],
+    position: int,
+    references: Sequence[Reference],
+    tell: Callable[..., None],
+    files: ProgressFiles,
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
@@ -235,6 +256,7 @@ def _algorithm(
             callbacks=(progress,),
             execution=cell.execution,
             on_memory=held,
+            checkpoint=files.checkpoint(label, f"program_{job}"),
         )
         for place, each in zip(members, results, strict=True):
             found[place] = (each.metrics, each.records)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -154,7 +155,8 @@ def kill(stage: Stage, folder: pathlib.Path, after: int, delay: float, *argument
     """Starts a command that resumes a folder, and kills it some time after so many events; whether it still ran."""
     log = folder / "log.jsonl"
     before = lines_of(log)
-    process = stage.start("--resume", "--out", str(folder), *arguments, command=command)
+    often = ["--checkpoint-every", "0"]
+    process = stage.start("--resume", "--out", str(folder), *often, *arguments, command=command)
     while process.poll() is None and lines_of(log) < before + after:
         time.sleep(0.002)
     time.sleep(delay)
@@ -243,9 +245,64 @@ def test_ctrl_c_during_a_run_says_how_to_go_on(stage: Stage) -> None:
     code, err = ended(process)
     print(code, sentence(err))
     assert code == 130
-    assert sentence(err) == (
-        f"fljax: interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
+    how = f"; to go on: fljax run tiny.toml --no-report --out {folder} --resume"
+    assert re.fullmatch(
+        "fljax: interrupted; (what was saved before is kept|saved after round [1-4] of 4)" + re.escape(how),
+        sentence(err),
     )
+    # The command works as it stands.
+    assert ended(stage.start("--out", str(folder), "--resume"))[0] == 0
+    stage.assert_undisturbed(folder)
+    assert not (folder / "checkpoints").exists()
+
+
+# A long run, so that signals find it in its rounds.
+LONG = ["--set", "rounds=20000", "--set", "evaluate_every=10000"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_block_saves_and_stops(stage: Stage, number: int) -> None:
+    """Within seconds, although the block has 10,000 rounds; the next command goes on there."""
+    folder = stage.place / f"long-{number}"
+    process = stage.start("--out", str(folder), *LONG)
+    while process.poll() is None and "train" not in [event["stage"] for event in events_of(folder)]:
+        time.sleep(0.01)
+    time.sleep(2)
+    process.send_signal(number)
+    code, err = ended(process)
+    print(code, err)
+    assert code == 128 + number
+    assert "stopping after these rounds, and saving; again: stopping at once" in err
+    found = re.search(r"interrupted; saved after round (\d+) of 20000; to go on: (.*)$", sentence(err))
+    assert found is not None
+    assert "rounds=20000" in found[2]
+    assert found[2].endswith(f"--out {folder} --resume")
+    again = stage.start("--out", str(folder), "--resume", *LONG)
+    while not (notes := [e["message"] for e in events_of(folder) if "goes on" in e["message"]]):
+        assert again.poll() is None, ended(again)
+        time.sleep(0.01)
+    again.kill()
+    ended(again)
+    assert notes == [f"goes on after round {found[1]} of 20000, from a checkpoint"]
+
+
+def test_a_second_signal_stops_at_once(stage: Stage) -> None:
+    """Also while a compiled program runs, which Python's own handlers wait for."""
+    folder = stage.place / "at-once"
+    process = stage.start("--out", str(folder), *LONG, "--set", "local.steps=1000000")
+    while process.poll() is None and "train" not in [event["stage"] for event in events_of(folder)]:
+        time.sleep(0.01)
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
+
+
+def events_of(folder: pathlib.Path) -> list[dict[str, Any]]:
+    path = folder / "log.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 # A run that waits after its first algorithm until a file appears.

@@ -17,6 +17,7 @@ from fljax.cli import faults, show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
+from fljax.cli.running import Invocation
 from fljax.cli.stopping import Interrupted, interruptible
 from fljax.cli.sweep import sweep
 
@@ -52,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _main(arguments: Sequence[str]) -> int:
     try:
-        with interruptible():
-            return app(list(arguments) or ["--help"], prog_name="fljax", standalone_mode=False) or 0
+        with interruptible() as signals:
+            given = list(arguments) or ["--help"]
+            invocation = Invocation(tuple(given), signals)
+            return app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
     except Interrupted as stop:
         return fail(str(stop), stop.code)
     except (KeyboardInterrupt, typer.Abort):

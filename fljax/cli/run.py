@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import typer
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
@@ -13,7 +14,9 @@ from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
+    CheckpointEvery,
     ConfigFile,
+    KeepCheckpoints,
     NoImport,
     NoReport,
     Out,
@@ -26,6 +29,7 @@ from fljax.cli.running import (
     listener,
     progress_bars,
     resumable,
+    saving_of,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss u
 
 
 def run(
+    context: typer.Context,
     config: ConfigFile,
     overrides: Overrides = None,
     seeds: Seeds = None,
@@ -53,6 +58,8 @@ def run(
     quiet: Quiet = False,
     no_report: NoReport = False,
     no_import: NoImport = False,
+    checkpoint_every: CheckpointEvery = 30.0,
+    keep_checkpoints: KeepCheckpoints = 2,
     save_models: SaveModels = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
@@ -65,12 +72,15 @@ def run(
     start_jax(cache)
     from fljax import experiment, saved_models
 
+    saving = saving_of(context, checkpoint_every, keep_checkpoints)
     folder = folder_of(chosen, out, resume)
     keep = functools.partial(saved_models.save, folder) if save_models else None
-    with resumable(folder):
+    with resumable(folder, context):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, on_result=keep)
+            outcome = experiment.run(
+                chosen, directory=folder, resume=resume, on_event=listen, on_result=keep, saving=saving
+            )
         from fljax import report
 
         rows = report.summary(outcome.metrics)

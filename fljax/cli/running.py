@@ -7,20 +7,23 @@ import datetime
 import itertools
 import pathlib
 import re
+import shlex
 import signal
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fljax.cli.stopping import Interrupted
+from fljax.checkpoints.settings import Checkpoint, Stopped
+from fljax.cli.stopping import Interrupted, Signals
 
 if TYPE_CHECKING:
     from fljax.config import Config
     from fljax.folders import Event
+    from fljax.progress_files import Saving
 
 RUNS = pathlib.Path("runs")
 
@@ -41,6 +44,10 @@ NoImport = Annotated[
 SaveModels = Annotated[
     bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
 ]
+CheckpointEvery = Annotated[
+    float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
+]
+KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
@@ -97,14 +104,54 @@ def _name_in(folder: pathlib.Path) -> str | None:
     return None
 
 
+class Invocation(NamedTuple):
+    """How the command line was called.
+
+    Attributes:
+      arguments: after ``fljax``.
+      signals: those that have come.
+    """
+
+    arguments: tuple[str, ...]
+    signals: Signals
+
+    def command(self, folder: pathlib.Path) -> str:
+        """The command that resumes this one in its folder."""
+        given, kept = list(self.arguments), []
+        while given:
+            word = given.pop(0)
+            if word == "--out":
+                given[:1] = []
+            elif word != "--resume" and not word.startswith("--out="):
+                kept.append(word)
+        return shlex.join(["fljax", *kept, "--out", str(folder), "--resume"])
+
+
+def saving_of(context: typer.Context, every: float, keep: int) -> Saving:
+    """How a command saves checkpoints.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    from fljax.progress_files import Saving
+
+    Checkpoint(".", every, keep).check()
+    return Saving(every, keep, context.obj.signals.stop)
+
+
 @contextlib.contextmanager
-def resumable(folder: pathlib.Path) -> Iterator[None]:
-    """Adds advice on how to resume when a command is interrupted."""
+def resumable(folder: pathlib.Path, context: typer.Context) -> Iterator[None]:
+    """Says how to resume when a command is interrupted."""
+    called: Invocation = context.obj
     try:
         yield
+    except Stopped as stop:
+        number = called.signals.seen[0] if called.signals.seen else signal.SIGTERM
+        there = "nothing could be saved" if stop.saved is None else f"saved after round {stop.saved} of {stop.rounds}"
+        raise Interrupted(number, f"interrupted; {there}; to go on: {called.command(folder)}") from None
     except (KeyboardInterrupt, Interrupted) as stop:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
-        words = f"interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
+        words = f"interrupted; what was saved before is kept; to go on: {called.command(folder)}"
         raise Interrupted(number, words) from None
 
 

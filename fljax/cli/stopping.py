@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+
+from fljax.checkpoints.settings import StopRequest
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,43 +28,97 @@ class Interrupted(BaseException):
         return 128 + self.number
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raises Interrupted at the first signal; the second signal ends the process at once.
+class Signals:
+    """Signals to stop that have come, and the run that may still save what it has computed.
 
-    Libraries may wrap Interrupted in their own errors; after a signal, any error becomes Interrupted.
+    Attributes:
+      stop: the request to stop of the run; it is made at a signal if the run listens.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen: list[int] = []
 
-    def stop(number: int, frame: Any) -> None:
-        if seen:
+    def __init__(self) -> None:
+        self.stop = StopRequest()
+        self.seen: list[int] = []
+        self._arrived = 0
+        self._sent_again = 0
+
+    def arrive(self, number: int) -> None:
+        """Called from another thread at every signal, also while compiled code runs: the second one ends the process.
+
+        The handler itself waits until compiled code returns.
+        """
+        self._arrived += 1
+        if self._arrived - self._sent_again > 1:
+            os._exit(128 + number)
+        if self.stop.heard:
+            print("stopping after these rounds, and saving; again: stopping at once", file=sys.stderr, flush=True)
+
+    def handle(self, number: int, frame: Any) -> None:
+        """The handler. Raises Interrupted unless a run stops by itself and saves."""
+        if self.seen:
             os._exit(128 + number)
         if _is_importing(frame):
             # An extension module would print an exception inside its imports as a traceback: send the signal again.
+            self._sent_again += 1
             again = threading.Timer(0.05, os.kill, (os.getpid(), number))
             again.daemon = True
             again.start()
             return
-        seen.append(number)
+        self.seen.append(number)
+        if self.stop.heard:
+            self.stop.make()
+            return
         raise Interrupted(number)
 
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Signals]:
+    """At the first signal, raises Interrupted or lets a run save and stop; the second ends the process at once.
+
+    Libraries may wrap Interrupted in their own errors; after a signal, any error becomes Interrupted.
+    """
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
     # Signals that the shell set to be ignored stay ignored.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, stop)
+    with _noticing(signals):
+        for number in before:
+            signal.signal(number, signals.handle)
+        try:
+            yield signals
+        except Exception:
+            if signals.seen:
+                raise Interrupted(signals.seen[0]) from None
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _noticing(signals: Signals) -> Iterator[None]:
+    """A thread that calls ``signals.arrive`` as soon as a signal comes."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def read() -> None:
+        while (found := os.read(reading, 1)) and found[0]:  # 0: the end
+            if found[0] in SIGNALS:
+                signals.arrive(found[0])
+        os.close(reading)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
     try:
         yield
-    except Exception:
-        if seen:
-            raise Interrupted(seen[0]) from None
-        raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0")
+        thread.join()
+        os.close(writing)
 
 
 def _is_importing(frame: Any) -> bool:

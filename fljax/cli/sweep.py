@@ -12,7 +12,9 @@ from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
     Cache,
+    CheckpointEvery,
     ConfigFile,
+    KeepCheckpoints,
     NoImport,
     NoReport,
     Out,
@@ -24,6 +26,7 @@ from fljax.cli.running import (
     listener,
     progress_bars,
     resumable,
+    saving_of,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
+    context: typer.Context,
     config: ConfigFile,
     grid: Annotated[
         list[str] | None,
@@ -49,6 +53,8 @@ def sweep(
     quiet: Quiet = False,
     no_report: NoReport = False,
     no_import: NoImport = False,
+    checkpoint_every: CheckpointEvery = 30.0,
+    keep_checkpoints: KeepCheckpoints = 2,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -59,10 +65,12 @@ def sweep(
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
+    saving = saving_of(context, checkpoint_every, keep_checkpoints)
     folder = folder_of(chosen.config, out, resume)
-    with resumable(folder):
+    with resumable(folder, context):
         with progress_bars(quiet) as progress:
-            outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listener(progress))
+            listen = listener(progress)
+            outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
         from fljax import report
 
         pictures = () if no_report else report.write(folder)

@@ -1,6 +1,8 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
+from fljax.engine.blocks import Block
 from fljax.engine.callbacks import log_to, print_progress, progress_of, stop_when
+from fljax.engine.checkpointing import checksum_of
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
@@ -8,7 +10,7 @@ from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked
 from fljax.engine.round import State, one_round
 from fljax.engine.rounds import evaluate_clients, rollout
-from fljax.engine.simulation import Block, simulate
+from fljax.engine.simulation import simulate
 from fljax.engine.standalone_models import standalone, standalone_sweep
 from fljax.engine.sweeping import sweep
 from fljax.engine.trained import Models, arrays_of, restore
@@ -22,6 +24,7 @@ __all__ = [
     "State",
     "arrays_of",
     "as_declared",
+    "checksum_of",
     "compile_ahead",
     "estimate",
     "evaluate_clients",

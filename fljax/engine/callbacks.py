@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fljax.engine.simulation import Block, Callback
+from fljax.engine.blocks import Block, Callback
 from fljax.types import NumpyArray
 
 # The metrics of a block that progress shows, if present.

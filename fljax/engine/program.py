@@ -277,8 +277,12 @@ def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Ar
     return on_devices(run, layout.devices)(inputs, state, round)
 
 
+# Rounds of the longest program; their records are on the device until the program ends.
+LONGEST = 1024
+
+
 def capacity_of(rounds: int, evaluate_every: int | None) -> int:
-    """Rounds of the longest block of a run.
+    """Rounds of the longest program of a run. A longer block between two evaluations takes several programs.
 
     Raises:
       ValueError: if one of the numbers is out of range.
@@ -287,7 +291,7 @@ def capacity_of(rounds: int, evaluate_every: int | None) -> int:
         raise ValueError(f"expected rounds to be zero or more, got {rounds}")
     if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
-    return max(1, min(rounds, evaluate_every or rounds))
+    return max(1, min(rounds, evaluate_every or rounds, LONGEST))
 
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:

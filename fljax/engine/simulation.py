@@ -1,60 +1,42 @@
-"""The host's loop: blocks of rounds, each followed by an evaluation and the callbacks."""
+"""``simulate``: a plan is split, compiled, run block by block, and its results are labelled."""
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax import results
+from fljax.checkpoints import Checkpoint
 from fljax.engine import program
-from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.estimation import Memory, memory_of
+from fljax.engine.blocks import (
+    Callback,
+    Clock,
+    OnMemory,
+    Programs,
+    compiled,
+    diverged,
+    evaluation_rounds,
+    run_blocks,
+)
+from fljax.engine.checkpointing import Keeper, Position, identity_of
+from fljax.engine.compilation import fastest
 from fljax.engine.execution import Execution, neighbours, resolve
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.layout import Layout, replicate
+from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
-from fljax.engine.trained import DeployedModels, Predictions
+from fljax.engine.trained import DeployedModels, Predictions, state_of
 from fljax.infinite_losses import infinite_losses
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation, Info, Labelled
-
-
-class Block(NamedTuple):
-    """The argument of a callback, after a block of rounds.
-
-    Attributes:
-      round: number of rounds done.
-      rounds: number of rounds at the end of the run.
-      ran: number of rounds in this block.
-      metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
-        metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
-        standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
-        first plan, then all seeds of the second, and so on.
-      state: of all seeds (or runs). Its memory is donated to the next block, so copy what you keep.
-      seconds: seconds of this block, including evaluation.
-      diverged: ``((seed, round), ...)`` so far.
-    """
-
-    round: int
-    rounds: int
-    ran: int
-    metrics: dict[str, np.ndarray]
-    state: State
-    seconds: float
-    diverged: tuple[tuple[int, int], ...]
-
-
-Callback = Callable[[Block], Any]
-OnMemory = Callable[[Memory], Any]
 
 
 def simulate(
@@ -70,6 +52,7 @@ def simulate(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    checkpoint: str | pathlib.Path | Checkpoint | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -92,6 +75,10 @@ def simulate(
       execution: how clients and seeds map to devices.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
         is computed.
+      checkpoint: a folder for checkpoints of this run, or a ``Checkpoint``. The state, all records and all evaluations
+        are saved every 30 seconds and at the end. The same call with the same folder goes on after the newest
+        checkpoint: bit for bit as without an interruption, if execution and devices are the same. Callbacks are not
+        called again for earlier blocks.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -100,7 +87,8 @@ def simulate(
     Raises:
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
-        fit the algorithm and the seeds.
+        fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run.
+      Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -114,6 +102,7 @@ def simulate(
         callbacks=callbacks,
         execution=execution,
         on_memory=on_memory,
+        checkpoint=checkpoint,
     )
     return result
 
@@ -131,6 +120,7 @@ def run_plans(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    checkpoint: str | pathlib.Path | Checkpoint | None = None,
 ) -> list[Result]:
     """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
@@ -146,57 +136,62 @@ def run_plans(
     references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
     spec, inputs = program.stack_plans(parts, len(seeds))
     execution = execution or Execution()
-    clock = _Clock()
+    clock = Clock()
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(runs))
     _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
-    layout = resolve(execution, shapes.sizes)
     numbers = jnp.asarray(runs, jnp.uint32)
+    first = 0 if initial is None else int(np.max(initial.round))
+    stops = evaluation_rounds(first, first + rounds, evaluate_every, evaluate_at)
+    keeper = Keeper(
+        None if checkpoint is None else _settings(checkpoint),
+        lambda: identity_of(spec, inputs, runs, rounds, initial, evaluate_every=evaluate_every, evaluate_at=stops),
+        rounds,
+        len(stops) + 1,
+    )
+    resumed = keeper.newest(execution, default_platform())
+    layout = resolve(execution, shapes.sizes) if resumed is None or resumed.layout is None else resumed.layout
     inputs = replicate(inputs, layout.devices)
-    if execution.clients == "trial":
+    if execution.clients == "trial" and (resumed is None or resumed.layout is None):
         layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
-    memory = memory_of(compile_all(spec, layout, capacity, inputs, numbers), inputs, shapes, layout)
-    if on_memory is not None:
-        on_memory(memory)
-    state = program.start(spec, layout, inputs, numbers)
-    if initial is not None:
-        state = replicate(_fit(initial, state, seeds), layout.devices)
-    first = int(np.asarray(state.round).max())
-    jax.block_until_ready(state)
-    clock.lap("compile")
-    evaluations = [(first, _evaluate(spec, layout, inputs, state, first))]
-    clock.lap("evaluate")
-
-    records: list[Info] = []
-    done, end = first, first + rounds
-    while done < end:
-        began = time.perf_counter()
-        usual = first + ((done - first) // capacity + 1) * capacity
-        count = min(usual, end, *(at for at in evaluate_at if at > done)) - done
-        state, block = program.run_rounds(spec, layout, capacity, inputs, state, jnp.int32(done), jnp.int32(count))
-        records.append(jax.tree.map(lambda values, count=count: np.asarray(values)[:, :count], block))
-        clock.lap("train")
-        done += count
-        evaluations.append((done, _evaluate(spec, layout, inputs, state, done)))
+    run = Programs(spec, layout, capacity, inputs, numbers)
+    if resumed is None:
+        memory = compiled(run, shapes, on_memory)
+        state = program.start(spec, layout, inputs, numbers)
+        if initial is not None:
+            state = replicate(_fit(initial, state, seeds), layout.devices)
+        jax.block_until_ready(state)
+        clock.lap("compile")
+        history = keeper.history()
+        history.measured(first, run.evaluate(state, first))
         clock.lap("evaluate")
-        seconds = time.perf_counter() - began
-        if callbacks:
-            judged = results.metrics_of_runs(seeds, evaluations[-1][1], references)
-            report = Block(done, end, count, judged, state, seconds, _diverged(runs, state))
-            answers = [callback(report) for callback in callbacks]  # all are called, even if one stops the run
-            clock.skip()
-            if any(answers):
-                break
+        at = Position(first, first, False, clock.seconds, memory)
+    else:
+        at, history = resumed.position, resumed.history
+        state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
+        if at.done < first + rounds and not at.ended:
+            at = at._replace(memory=compiled(run, shapes, on_memory))
+        clock.add(at.seconds)
+        clock.lap("compile")
+
+    def judge(evaluated: dict[str, Labelled]) -> dict[str, np.ndarray]:
+        return results.metrics_of_runs(seeds, evaluated, references)
+
+    state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge)
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    course = _Course(first, evaluations, records, state, seconds, memory.peak)
+    course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory)
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = course if len(plans) == 1 else course.of(own)
         found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine))
     return found
+
+
+def _settings(checkpoint: str | pathlib.Path | Checkpoint) -> Checkpoint:
+    return (checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)).check()
 
 
 class _Run(NamedTuple):
@@ -232,23 +227,6 @@ def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference 
     if not isinstance(plan, Plan) or reference is None or reference.required is not None:
         return reference
     return results.with_threshold(reference, plan.by_seed.get("threshold", plan.arguments.get("threshold")))
-
-
-class _Clock:
-    """Seconds by purpose."""
-
-    def __init__(self) -> None:
-        self.seconds = {"trial": 0.0, "compile": 0.0, "train": 0.0, "evaluate": 0.0}
-        self._last = time.perf_counter()
-
-    def skip(self) -> None:
-        """Leaves the time since the last lap out of all purposes."""
-        self._last = time.perf_counter()
-
-    def lap(self, purpose: str) -> None:
-        now = time.perf_counter()
-        self.seconds[purpose] += now - self._last
-        self._last = now
 
 
 def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -> None:
@@ -291,15 +269,6 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
 
 
-def _evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, done: int) -> dict[str, Labelled]:
-    return jax.tree.map(np.asarray, program.evaluate(spec, layout, inputs, state, jnp.int32(done)))
-
-
-def _diverged(seeds: list[int], state: State) -> tuple[tuple[int, int], ...]:
-    rounds = np.asarray(state.diverged).tolist()
-    return tuple((seed, round) for seed, round in zip(seeds, rounds, strict=True) if round >= 0)
-
-
 def _result(run: _Run, course: _Course) -> Result:
     seeds, state = run.seeds, course.state
     metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
@@ -319,4 +288,4 @@ def _result(run: _Run, course: _Course) -> Result:
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
     infinite = infinite_losses(metrics)
-    return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)
+    return Result(metrics, table, state, deployed, Predictions(deployed), diverged(seeds, state), infinite)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 
+from fljax.checkpoints import Checkpoint
+from fljax.engine.blocks import Callback, OnMemory
 from fljax.engine.execution import Execution
 from fljax.engine.keys import Seeds
 from fljax.engine.program import Plan
-from fljax.engine.simulation import Callback, OnMemory, run_plans
+from fljax.engine.simulation import run_plans
 from fljax.results import Reference, Result
 from fljax.types import Algorithm, Federation
 
@@ -23,6 +26,7 @@ def sweep(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    checkpoint: str | pathlib.Path | Checkpoint | None = None,
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -39,6 +43,7 @@ def sweep(
       callbacks: as for ``simulate``; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
       on_memory: as for ``simulate``, for all runs together.
+      checkpoint: as for ``simulate``, for all runs together.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -65,4 +70,5 @@ def sweep(
         callbacks=callbacks,
         execution=execution,
         on_memory=on_memory,
+        checkpoint=checkpoint,
     )

@@ -88,7 +88,14 @@ class Models(NamedTuple):
 
 def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a tree by path, as arrays on the host."""
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(_numbers(leaf)) for path, leaf in leaves}
+
+
+def _numbers(leaf: Any) -> Any:
+    """A leaf's array; the numbers of a random key."""
+    is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def restore(
@@ -114,28 +121,42 @@ def restore(
     seeds = seeds_of(seeds)
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(plan, federation)
-    layout = Layout(1, 1, 1)
-    shapes = program.start.trace(spec, layout, inputs, jnp.asarray(seeds, jnp.uint32)).out_info
+    state = state_of(arrays, spec, Layout(1, 1, 1), inputs, jnp.asarray(seeds, jnp.uint32))
+    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision)
+    return Models(state, deployed, Predictions(deployed))
+
+
+def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
+    """The state of a run from its arrays by path (``arrays_of``), on one device.
+
+    Raises:
+      ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
+    """
+    shapes = program.start.trace(spec, layout, inputs, seeds).out_info
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):
         odd = sorted(set(expected) ^ set(arrays))[0]
         raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
-    leaves = []
-    for name, leaf in expected.items():
-        found = arrays[name]
-        if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
-            found = found.view(leaf.dtype)
-        if found.shape != leaf.shape or found.dtype != leaf.dtype:
-            raise ValueError(
-                f"expected {name} to be {leaf.dtype}{list(leaf.shape)}, got {found.dtype}{list(found.shape)}"
-            )
-        leaves.append(jnp.asarray(found))
+    leaves = [_leaf(name, arrays[name], leaf) for name, leaf in expected.items()]
     state = jax.tree.unflatten(structure, leaves)
-    if np.asarray(state.seed).tolist() != seeds:
-        raise ValueError(f"expected the seeds of the state, {np.asarray(state.seed).tolist()}, got {seeds}")
-    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision)
-    return Models(state, deployed, Predictions(deployed))
+    found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
+    if found != wanted:
+        raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
+    return state
+
+
+def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:
+    """A leaf of a state from its array; ``expected`` has its shape and dtype."""
+    if jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
+    if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
+        found = found.view(expected.dtype)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise ValueError(
+            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
+        )
+    return jnp.array(found)
 
 
 def _packed(spec: Spec, inputs: Inputs) -> bytes | str:

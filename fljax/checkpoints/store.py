@@ -1,0 +1,167 @@
+"""Numbered checkpoints in a folder: arrays and a description, written by orbax in the background."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Saved(NamedTuple):
+    """One checkpoint.
+
+    Attributes:
+      step: its number.
+      arrays: by name.
+      about: what else was saved, as in JSON.
+    """
+
+    step: int
+    arrays: dict[str, np.ndarray]
+    about: dict[str, Any]
+
+
+class Store:
+    """Checkpoints by number, written in the background; each is there as a whole or not at all.
+
+    A checkpoint that cannot be written stops nothing: the reason is noted, and the earlier ones stay. Every array has a
+    checksum, so a damaged checkpoint is noticed, and the one before it is taken.
+
+    Args:
+      folder: of the checkpoints.
+      keep: number of checkpoints to keep.
+      note: called with sentences.
+    """
+
+    def __init__(self, folder: pathlib.Path, keep: int, note: Callable[[str], Any]) -> None:
+        import orbax.checkpoint
+
+        self._orbax: Any = orbax.checkpoint
+        self._folder, self._keep, self._note = folder.absolute(), keep, note
+        self._manager: Any = None
+        self._failing = False
+        self.saved: int | None = None  # number of the newest checkpoint that was begun and has not failed
+
+    def newest(self, usable: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
+        """The newest whole checkpoint; damaged ones are noted and removed.
+
+        Args:
+          usable: raises an OSError, KeyError or ValueError if something that the checkpoint needs is damaged.
+        """
+        damaged: list[int] = []
+        for step in sorted(self._steps(), reverse=True):
+            try:
+                found = self._read(step)
+                usable(found)
+            except Exception:  # the exception depends on where the checkpoint is damaged
+                damaged.append(step)
+                continue
+            self._remove(damaged, f"the one of round {step} is taken")
+            self.saved = step
+            return found
+        self._remove(damaged, "the run begins anew")
+        return None
+
+    def save(self, step: int, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+        """Begins to write a checkpoint. The arrays must not change afterwards."""
+        tree = {str(place): values for place, values in enumerate(arrays.values()) if values.size}
+        leaves = [[name, values.dtype.name, list(values.shape), checksum([values])] for name, values in arrays.items()]
+        composed = self._orbax.args.Composite(
+            arrays=self._orbax.args.StandardSave(tree),
+            about=self._orbax.args.JsonSave({"about": dict(about), "leaves": leaves}),
+        )
+        try:
+            self._opened().save(step, args=composed)
+            self.saved, self._failing = step, False
+        except Exception as error:  # of this checkpoint or, from the background, of the one before
+            self._failed(error)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._manager is not None and bool(self._manager.is_saving_in_progress())
+
+    def close(self) -> None:
+        """Waits until the last checkpoint is written."""
+        if self._manager is None:
+            return
+        try:
+            self._manager.wait_until_finished()
+            self._manager.close()
+        except Exception as error:
+            self._failed(error)
+        self._manager = None
+
+    def _opened(self) -> Any:
+        if self._manager is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            options = self._orbax.CheckpointManagerOptions(
+                max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True
+            )
+            self._manager = self._orbax.CheckpointManager(self._folder, options=options, item_names=("arrays", "about"))
+        return self._manager
+
+    def _steps(self) -> Iterable[int]:
+        if not self._folder.is_dir():
+            return []
+        return list(self._opened().all_steps())
+
+    def _read(self, step: int) -> Saved:
+        args = self._orbax.args
+        described = self._opened().restore(step, args=args.Composite(about=args.JsonRestore())).about
+        leaves = described["leaves"]
+        empty = {
+            str(place): np.empty(shape, dtype) for place, (_, dtype, shape, _) in enumerate(leaves) if 0 not in shape
+        }
+        stored = self._opened().restore(step, args=args.Composite(arrays=args.StandardRestore(empty))).arrays
+        arrays = {}
+        for place, (name, dtype, shape, expected) in enumerate(leaves):
+            values = np.asarray(stored[str(place)]) if 0 not in shape else np.empty(shape, dtype)
+            if checksum([values]) != expected:
+                raise ValueError(f"expected {name} to have the checksum {expected}")
+            arrays[name] = values
+        return Saved(step, arrays, described["about"])
+
+    def _remove(self, steps: Iterable[int], then: str) -> None:
+        for step in steps:
+            self._note(f"the checkpoint of round {step} is damaged; {then}")
+            self._opened().close()
+            self._manager = None
+            shutil.rmtree(self._folder / f"round_{step}", ignore_errors=True)
+
+    def _failed(self, error: Exception) -> None:
+        """Notes why a checkpoint could not be written, once for failures in a row."""
+        self._manager = None
+        for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
+            shutil.rmtree(left, ignore_errors=True)
+        kept = self._found()
+        self.saved = max(kept, default=None)
+        if not self._failing:
+            earlier = "earlier ones are intact" if kept else "there is no earlier one"
+            self._note(f"a checkpoint could not be written ({_reason(error)}); the run goes on, {earlier}")
+        self._failing = True
+
+    def _found(self) -> list[int]:
+        names = [each.name.removeprefix("round_") for each in self._folder.glob("round_*") if each.is_dir()]
+        return [int(name) for name in names if name.isdigit()]
+
+
+def checksum(arrays: Iterable[np.ndarray]) -> int:
+    """CRC-32 of the bytes of arrays, one after another."""
+    found = 0
+    for values in arrays:
+        found = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), found)
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    """Why writing failed, in a few words."""
+    words = str(error)
+    for known in ("No space left on device", "File too large", "Disk quota exceeded", "Permission denied"):
+        if known in words:
+            return known
+    return " ".join(words.split())[:200] or type(error).__name__

@@ -1,0 +1,169 @@
+"""Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fljax.engine import program
+from fljax.engine.checkpointing import Keeper, Position
+from fljax.engine.compilation import compile_all
+from fljax.engine.estimation import Memory, memory_of
+from fljax.engine.execution import Execution
+from fljax.engine.history import History
+from fljax.engine.layout import Layout
+from fljax.engine.program import Inputs, Spec
+from fljax.engine.round import State
+from fljax.engine.shapes import Shapes
+from fljax.types import Info, Labelled
+
+
+class Block(NamedTuple):
+    """The argument of a callback, after a block of rounds.
+
+    Attributes:
+      round: number of rounds done.
+      rounds: number of rounds at the end of the run.
+      ran: number of rounds in this block.
+      metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
+        metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
+        standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
+        first plan, then all seeds of the second, and so on.
+      state: of all seeds (or runs). Its memory is donated to the next block, so copy what you keep.
+      seconds: seconds of this block, including evaluation.
+      diverged: ``((seed, round), ...)`` so far.
+    """
+
+    round: int
+    rounds: int
+    ran: int
+    metrics: dict[str, np.ndarray]
+    state: State
+    seconds: float
+    diverged: tuple[tuple[int, int], ...]
+
+
+Callback = Callable[[Block], Any]
+OnMemory = Callable[[Memory], Any]
+
+
+class Clock:
+    """Seconds by purpose."""
+
+    def __init__(self) -> None:
+        self.seconds = {"trial": 0.0, "compile": 0.0, "train": 0.0, "evaluate": 0.0}
+        self._last = time.perf_counter()
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Adds the seconds of an earlier process."""
+        for purpose, spent in seconds.items():
+            self.seconds[purpose] += spent
+
+    def skip(self) -> None:
+        """Leaves the time since the last lap out of all purposes."""
+        self._last = time.perf_counter()
+
+    def lap(self, purpose: str) -> float:
+        """Adds the seconds since the last lap to a purpose, and returns them."""
+        now = time.perf_counter()
+        spent, self._last = now - self._last, now
+        self.seconds[purpose] += spent
+        return spent
+
+
+def evaluation_rounds(first: int, end: int, every: int | None, further: Sequence[int]) -> list[int]:
+    """The numbers of rounds done after which a run is evaluated, after the first evaluation."""
+    usual = range(first + every, end, every) if every else ()
+    return sorted({*usual, *(at for at in further if first < at < end), *([end] if end > first else [])})
+
+
+class Programs(NamedTuple):
+    """The compiled programs of a run, and their arguments."""
+
+    spec: Spec
+    layout: Layout
+    capacity: int
+    inputs: Inputs
+    seeds: Array
+
+    def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
+        """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
+        first, number = jnp.int32(done), jnp.int32(count)
+        return program.run_rounds(self.spec, self.layout, self.capacity, self.inputs, state, first, number)
+
+    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
+        found = program.evaluate(self.spec, self.layout, self.inputs, state, jnp.int32(done))
+        return jax.tree.map(np.asarray, found)
+
+
+def compiled(run: Programs, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
+    """Compiles the programs; the peak of their memory."""
+    memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
+    if on_memory is not None:
+        on_memory(memory)
+    return memory.peak
+
+
+def run_blocks(
+    run: Programs,
+    stops: Sequence[int],
+    state: State,
+    history: History,
+    at: Position,
+    keeper: Keeper,
+    execution: Execution,
+    clock: Clock,
+    callbacks: Sequence[Callback],
+    judge: Callable[[dict[str, Labelled]], dict[str, np.ndarray]],
+) -> tuple[State, Position]:
+    """Runs block after block, each up to the next evaluation, from ``at`` to the last of ``stops``.
+
+    Raises:
+      Stopped: if the keeper is asked to stop, after a checkpoint.
+    """
+    runs = np.asarray(run.seeds).tolist()
+    end = stops[-1] if stops else at.done
+
+    def save() -> None:
+        keeper.save(at._replace(seconds=clock.seconds), state, history, run.layout, execution)
+
+    with keeper.watching():
+        while at.done < end and not at.ended:
+            began, before = time.perf_counter(), at.done
+            target = next(stop for stop in stops if stop > at.done)
+            while at.done < target:
+                count = keeper.pace(min(target - at.done, run.capacity))
+                state, block = run.rounds(state, at.done, count)
+                history.ran(block, count)
+                keeper.ran(count, clock.lap("train"))
+                at = at._replace(done=at.done + count)
+                if at.done < target and keeper.is_due:
+                    save()
+                    if keeper.must_stop:
+                        raise keeper.stopped(at, end)
+            scores = run.evaluate(state, at.done)
+            history.measured(at.done, scores)
+            clock.lap("evaluate")
+            if callbacks:
+                seconds = time.perf_counter() - began
+                report = Block(at.done, end, at.done - before, judge(scores), state, seconds, diverged(runs, state))
+                answers = [callback(report) for callback in callbacks]  # all are called, even if one stops the run
+                clock.skip()
+                at = at._replace(ended=any(answers))
+            if keeper.is_due or at.ended or at.done == end:
+                save()
+                if keeper.must_stop and at.done < end and not at.ended:
+                    raise keeper.stopped(at, end)
+    return state, at
+
+
+def diverged(seeds: Sequence[int], state: State) -> tuple[tuple[int, int], ...]:
+    """``((seed, round), ...)`` of the runs that are frozen."""
+    rounds = np.asarray(state.diverged).tolist()
+    return tuple((seed, round) for seed, round in zip(seeds, rounds, strict=True) if round >= 0)

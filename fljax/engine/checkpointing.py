@@ -1,0 +1,257 @@
+"""Checkpoints of ``simulate``: when they are due, what they hold, and how a run goes on after one."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from fljax.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
+from fljax.engine.execution import Execution
+from fljax.engine.history import History
+from fljax.engine.layout import Layout
+from fljax.engine.program import Inputs, Spec
+from fljax.engine.round import State
+from fljax.engine.trained import arrays_of
+
+# Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
+PIECE = 5.0
+# A run waits for its checkpoints at most one part in so many of its time.
+SHARE = 40
+_STATE, _CHECKSUM = "state", "checksum of "
+
+
+class Position(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+      first: the round in which it began.
+      done: number of rounds done.
+      ended: whether a callback has stopped it.
+      seconds: of its work so far, by purpose.
+      memory: bytes of each device, by XLA's analysis; None where there is none.
+    """
+
+    first: int
+    done: int
+    ended: bool
+    seconds: dict[str, float]
+    memory: int | None
+
+
+class Resumed(NamedTuple):
+    """What a checkpoint gives back.
+
+    Attributes:
+      position: how far the run was.
+      state: the arrays of the state by path.
+      history: records and evaluations.
+      layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
+    """
+
+    position: Position
+    state: dict[str, np.ndarray]
+    history: History
+    layout: Layout | None
+
+
+class Keeper:
+    """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing.
+
+    Args:
+      settings: None: no checkpoints.
+      identity: what a run must have in common with a checkpoint, by name: checksums and numbers.
+      rounds: the largest number of rounds.
+      evaluations: the largest number of evaluations.
+    """
+
+    def __init__(
+        self,
+        settings: Checkpoint | None,
+        identity: Callable[[], dict[str, Any]],
+        rounds: int,
+        evaluations: int,
+    ) -> None:
+        self._settings = settings
+        self._lengths = rounds, evaluations
+        if settings is None:
+            return
+        self._folder = pathlib.Path(settings.folder)
+        self._identity = identity()
+        self._store = Store(self._folder / "rounds", settings.keep, self.note)
+        self._pace, self._next = 1, time.perf_counter() + settings.every
+
+    def note(self, words: str) -> None:
+        """Tells the user."""
+        if self._settings is not None and self._settings.note is not None:
+            self._settings.note(words)
+
+    def history(self) -> History:
+        """A new history."""
+        return History(None if self._settings is None else self._folder, *self._lengths)
+
+    def newest(self, execution: Execution, platform: str) -> Resumed | None:
+        """The newest checkpoint of this run; None if there is none.
+
+        Raises:
+          ValueError: if the folder has checkpoints of another run.
+        """
+        if self._settings is None:
+            return None
+        histories: list[History] = []
+
+        def usable(saved: Saved) -> None:
+            if saved.about["identity"].keys() == self._identity.keys():  # else the refusal comes below
+                histories.append(History.resume(self._folder, *self._lengths, saved.arrays, saved.about["history"]))
+
+        saved = self._store.newest(usable)
+        if saved is None:
+            return None
+        self._check(saved.about["identity"])
+        position = Position(**saved.about["position"])
+        state = {
+            name.removeprefix(f"{_STATE}/"): values
+            for name, values in saved.arrays.items()
+            if name.startswith(f"{_STATE}/")
+        }
+        self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
+        return Resumed(position, state, histories[-1], self._layout(saved.about, execution, platform))
+
+    def _check(self, there: Mapping[str, Any]) -> None:
+        here = self._identity
+        changed = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if not changed:
+            return
+        name = changed[0]
+        told = f"{name} is {there.get(name)} there and {here.get(name)} here"
+        if name.startswith(_CHECKSUM):
+            told = f"{name.removeprefix(_CHECKSUM)} differ"
+        others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
+        more = f", and so do {', '.join(others)}" if others else ""
+        raise ValueError(
+            f"expected the run of the checkpoints in {str(self._folder)!r}, got another one: {told}{more} "
+            "(with another folder a run begins anew)"
+        )
+
+    def _layout(self, about: Mapping[str, Any], execution: Execution, platform: str) -> Layout | None:
+        layout = Layout(**about["layout"])
+        same = about["execution"] == _plain(execution._asdict())
+        if same and layout.platform == platform and layout.devices <= jax.device_count():
+            return layout
+        why = "this machine has other devices" if same else "another execution is asked for"
+        self.note(f"{why} than in the checkpoint: results are equal up to rounding")
+        return None
+
+    def pace(self, most: int) -> int:
+        """Number of rounds, up to ``most``, until the next look at the time."""
+        return most if self._settings is None else min(most, self._pace)
+
+    def ran(self, rounds: int, seconds: float) -> None:
+        """Learns how long rounds take."""
+        if self._settings is not None:
+            piece = min(PIECE, self._settings.every)
+            fitting = int(rounds * piece / max(seconds, 1e-9))
+            self._pace = max(1, min(fitting, 8 * rounds))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint should be saved now."""
+        if self._settings is None:
+            return False
+        return self.must_stop or (time.perf_counter() >= self._next and not self._store.is_busy)
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the run is asked to stop."""
+        return self._settings is not None and self._settings.stop is not None and self._settings.stop.made
+
+    def save(self, position: Position, state: State, history: History, layout: Layout, execution: Execution) -> None:
+        """Begins to write a checkpoint."""
+        if self._settings is None:
+            return
+        began = time.perf_counter()
+        try:
+            recorded, about = history.saved()
+        except OSError as error:
+            self.note(f"a checkpoint could not be written ({error.strerror}); the run goes on")
+            return
+        # Copies, since the next block overwrites the state.
+        arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(state).items()}
+        told = {
+            "identity": self._identity,
+            "position": position._asdict(),
+            "history": about,
+            "layout": layout._asdict(),
+            "execution": _plain(execution._asdict()),
+        }
+        self._store.save(position.done, arrays | recorded, told)
+        now = time.perf_counter()
+        self._next = now + max(self._settings.every, SHARE * (now - began) if self._settings.every else 0.0)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Requests to stop are heard while this is entered; at the end the last checkpoint is on the disk."""
+        if self._settings is None:
+            yield
+            return
+        try:
+            if self._settings.stop is None:
+                yield
+            else:
+                with self._settings.stop.listening():
+                    yield
+        finally:
+            self._store.close()
+
+    def stopped(self, position: Position, end: int) -> Stopped:
+        """The error of a run that stops after a checkpoint."""
+        self._store.close()
+        return Stopped(position.done, end, self._store.saved)
+
+
+def identity_of(
+    spec: Spec, inputs: Inputs, seeds: Sequence[int], rounds: int, initial: State | None, **numbers: Any
+) -> dict[str, Any]:
+    """What two runs must have in common, so that one may go on after a checkpoint of the other."""
+    from fljax import __version__
+
+    found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
+    found["algorithm"] = _named(spec)
+    found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)
+    found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
+    found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
+    return _plain(found)
+
+
+def checksum_of(tree: PyTree) -> int:
+    """A checksum of all leaves: shapes, dtypes and bytes."""
+    leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
+    described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
+    return checksum([np.frombuffer(described.encode(), np.uint8), *leaves])
+
+
+def _named(spec: Spec) -> str:
+    """The functions of a plan by name, and the plain values among its static arguments."""
+    build: Any = spec.build
+    parts = jax.tree.leaves(tuple(build) if isinstance(build, tuple) else getattr(build, "algorithm", build))
+    names = [_name(each) for each in parts]
+    plain = [leaf for leaf in spec.static if isinstance(leaf, int | str | bool)]
+    return ", ".join(dict.fromkeys(names)) + (f" {plain}" if plain else "")
+
+
+def _name(value: Any) -> str:
+    """Where a function is defined; a partial's own function."""
+    function = getattr(value, "func", value)
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(value).__name__)}"
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,124 @@
+"""Arrays that grow, in memory and on the disk, through checkpoints at any row."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fljax.checkpoints import Series, series
+
+
+def block(first: int, rows: int) -> dict[str, Any]:
+    """Rows whose values say which they are; of several dtypes and shapes."""
+    at = np.arange(first, first + rows)
+    return {
+        "loss": np.stack([at + 0.5, -at - 0.5]).astype(np.float32),
+        "present": np.stack([at % 2 == 0, at % 3 == 0]),
+        "id": np.tile(at[None, :, None], (2, 1, 3)).astype(np.int32),
+        "nothing": np.zeros((2, rows, 0), np.int32),
+        "half": np.asarray(jnp.asarray(np.stack([at, at + 1]) % 64, jnp.bfloat16)),
+    }
+
+
+def assert_rows(found: Any, rows: int) -> None:
+    expected = block(0, rows)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype, name
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    blocks=st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=8),
+    chunk=st.integers(1, 5),
+    lost=st.lists(st.integers(1, 6), max_size=3),
+)
+def test_rows_survive_any_checkpoints(
+    tmp_path_factory: pytest.TempPathFactory, blocks: list[tuple[int, bool]], chunk: int, lost: list[int]
+) -> None:
+    """Blocks of any length, written or not; after a checkpoint rows are lost and come again, whatever was written."""
+    folder = tmp_path_factory.mktemp("series") / "rows"
+    rows = sum(count for count, _ in blocks)
+    found = Series(folder, rows + 6)
+    found.chunk = chunk
+    memory = Series()
+    done = 0
+    for count, written in blocks:
+        found.append(block(done, count))
+        memory.append(block(done, count))
+        done += count
+        if written:
+            found.write()
+            saved = (found.written, found.chunk, {name: each.copy() for name, each in found.rest().items()})
+            for more in lost:  # of a process that died: it wrote further rows, which are other ones
+                gone = Series.resume(folder, rows + 6, *saved)
+                gone.append({name: each * 0 for name, each in block(done, more).items()})
+                gone.write()
+            found = Series.resume(folder, rows + 6, *saved)
+    assert len(found) == len(memory) == rows
+    assert_rows(found.read(), rows)
+    assert_rows(memory.read(), rows)
+
+
+def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "CHUNK", 64)
+    found = Series(tmp_path / "rows", 1000)
+    for first in range(0, 1000, 10):
+        found.append(block(first, 10))
+        found.write()
+        assert len(found) - found.written < found.chunk <= 8
+    assert found.written >= 992
+    assert_rows(found.read(), 1000)
+
+
+def test_a_new_series_empties_its_folder(tmp_path: pathlib.Path) -> None:
+    for rows in (8, 4):
+        found = Series(tmp_path / "rows", 8)
+        found.chunk = 2
+        found.append(block(0, rows))
+        found.write()
+        assert_rows(found.read(), rows)
+
+
+def test_without_rows_there_is_nothing(tmp_path: pathlib.Path) -> None:
+    for found in (Series(), Series(tmp_path / "rows", 5)):
+        found.write()
+        assert (len(found), found.read(), found.rest()) == (0, {}, {})
+    assert not (tmp_path / "rows").exists()
+
+
+def test_rows_of_another_run_are_refused(tmp_path: pathlib.Path) -> None:
+    found = Series(tmp_path / "rows", 8)
+    found.chunk = 2
+    found.append(block(0, 4))
+    found.write()
+    with pytest.raises(ValueError, match="another length"):
+        Series.resume(tmp_path / "rows", 9, 4, 2, {})
+    with pytest.raises((OSError, ValueError)):
+        Series.resume(tmp_path / "nowhere", 8, 4, 2, {})
+
+
+def test_no_room_keeps_the_rows_in_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Series(tmp_path / "rows", 8)
+    found.chunk = 2
+    found.append(block(0, 4))
+
+    def full(joined: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(found, "_created", full)
+        with pytest.raises(OSError, match="No space left"):
+            found.write()
+    assert (found.written, len(found)) == (0, 4)
+    assert_rows(found.read(), 4)
+    found.write()
+    assert found.written == 4
+    assert_rows(found.read(), 4)

@@ -1,0 +1,243 @@
+"""``simulate(checkpoint=...)``: a run that was interrupted anywhere ends as one that was not."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+from fljax import engine
+from fljax.algorithms import fedavg, incfl, scaffold
+from fljax.checkpoints import Checkpoint, Stopped, StopRequest
+from fljax.training import Local
+from fljax.types import Federation
+from tests.laws.compare import assert_same
+from tests.toys.federation import tiny_federation
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
+ROUNDS = 7
+
+
+class _Killed(Exception):
+    """In place of a process that dies."""
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return tiny_federation()
+
+
+def _plan(build: Any = incfl, **options: Any) -> engine.Plan:
+    return engine.Plan(build, {"task": TASK, "local": LOCAL, "clients_per_round": 3, **options})
+
+
+def _simulate(federation: Federation, plan: Any = None, **arguments: Any) -> Any:
+    arguments = {"rounds": ROUNDS, "seeds": (5, 9), "evaluate_every": 3} | arguments
+    return engine.simulate(plan or _plan(), federation, **arguments)
+
+
+def _assert_equal(found: Any, expected: Any) -> None:
+    """Bit for bit; only times differ."""
+    clock = [name for name in expected.metrics if str(name).startswith("seconds_")]
+    xr.testing.assert_identical(found.metrics.drop_vars(clock), expected.metrics.drop_vars(clock))
+    xr.testing.assert_identical(found.records, expected.records)
+    assert_same(found.state, expected.state)
+    assert found.diverged == expected.diverged
+
+
+def _kill_at(round: int) -> Any:
+    def callback(block: engine.Block) -> None:
+        if block.round >= round:
+            raise _Killed
+
+    return callback
+
+
+@pytest.mark.parametrize("build", [fedavg, scaffold, incfl])
+def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path, build: Any) -> None:
+    """Killed after every evaluation; the checkpoints in between are after every round."""
+    plan, notes = _plan(build), list[str]()
+    expected = _simulate(federation, plan)
+    settings = Checkpoint(tmp_path / "at", every=0, note=notes.append)
+    for round in (3, 6):
+        with pytest.raises(_Killed):
+            _simulate(federation, plan, checkpoint=settings, callbacks=[_kill_at(round)])
+    found = _simulate(federation, plan, checkpoint=settings)
+    _assert_equal(found, expected)
+    # The evaluation of the block in which it was killed had not been saved, its rounds but the last had.
+    assert notes == [f"goes on after round {round} of 7, from a checkpoint" for round in (2, 5)]
+    np.testing.assert_array_equal(found.predict(1, jnp.ones((2, 4))), expected.predict(1, jnp.ones((2, 4))))
+    # Once more: nothing is computed.
+    blocks: list[engine.Block] = []
+    _assert_equal(_simulate(federation, plan, checkpoint=settings, callbacks=[blocks.append]), expected)
+    assert blocks == []
+
+
+def test_checkpoints_change_nothing(federation: Federation, tmp_path: pathlib.Path) -> None:
+    expected = _simulate(federation)
+    for every in (0, 30.0):
+        folder = tmp_path / str(every)
+        _assert_equal(_simulate(federation, checkpoint=Checkpoint(folder, every)), expected)
+        assert sorted(each.name for each in (folder / "rounds").glob("round_*"))[-1] == "round_7"
+    _assert_equal(_simulate(federation, checkpoint=str(tmp_path / "plain")), expected)
+    assert [each.name for each in (tmp_path / "plain/rounds").glob("round_*")] == ["round_7"]
+
+
+def test_a_request_stops_after_the_rounds_that_are_computed(federation: Federation, tmp_path: pathlib.Path) -> None:
+    stop = StopRequest()
+
+    def ask(block: engine.Block) -> None:
+        assert stop.heard
+        if block.round == 3:
+            stop.make()
+
+    settings = Checkpoint(tmp_path / "at", stop=stop)
+    with pytest.raises(Stopped) as stopped:
+        _simulate(federation, checkpoint=settings, callbacks=[ask])
+    assert (stopped.value.round, stopped.value.rounds, stopped.value.saved) == (3, ROUNDS, 3)
+    assert not stop.heard
+    _assert_equal(_simulate(federation, checkpoint=tmp_path / "at"), _simulate(federation))
+
+
+def test_a_run_that_a_callback_has_stopped_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
+    stop = lambda block: block.round >= 3  # noqa: E731
+    expected = _simulate(federation, callbacks=[stop])
+    assert expected.metrics.evaluated_round.values.tolist() == [0, 3]
+    for _ in range(2):
+        _assert_equal(_simulate(federation, callbacks=[stop], checkpoint=tmp_path / "at"), expected)
+
+
+def test_a_diverged_seed_stays_frozen(federation: Federation, tmp_path: pathlib.Path) -> None:
+    def build(task: Any, local: Any, broken: Any) -> Any:
+        inner = fedavg(task, local, clients_per_round=3)
+
+        def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
+            server, info = inner.aggregate(key, round, server, *rest)
+            return jax.tree.map(lambda leaf: jnp.where(round == broken, jnp.nan, leaf), server), info
+
+        return inner._replace(aggregate=aggregate)
+
+    plan = engine.Plan(build, {"task": TASK, "local": LOCAL}, {"broken": jnp.asarray([1, -1])})
+    expected = _simulate(federation, plan)
+    assert expected.diverged == ((5, 1),)
+    with pytest.raises(_Killed):
+        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(3)])
+    _assert_equal(_simulate(federation, plan, checkpoint=tmp_path), expected)
+
+
+def test_continued_runs_have_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
+    before = _simulate(federation, rounds=2)
+    expected = _simulate(federation, initial=before.state)
+    settings = Checkpoint(tmp_path, every=0)
+    with pytest.raises(_Killed):
+        _simulate(federation, initial=before.state, checkpoint=settings, callbacks=[_kill_at(8)])
+    found = _simulate(federation, initial=before.state, checkpoint=tmp_path)
+    _assert_equal(found, expected)
+    assert found.metrics.evaluated_round.values.tolist() == [2, 5, 8, 9]
+
+
+def test_sweeps_have_checkpoints(federation: Federation, tmp_path: pathlib.Path) -> None:
+    plans = [_plan(eps=eps) for eps in (0.1, 1.0)]
+    arguments: dict[str, Any] = {"rounds": 4, "seeds": (5, 9), "evaluate_every": 2}
+    expected = engine.sweep(plans, federation, **arguments)
+    settings = Checkpoint(tmp_path, every=0)
+    with pytest.raises(_Killed):
+        engine.sweep(plans, federation, checkpoint=settings, callbacks=[_kill_at(4)], **arguments)
+    for one, other in zip(engine.sweep(plans, federation, checkpoint=settings, **arguments), expected, strict=True):
+        _assert_equal(one, other)
+    with pytest.raises(ValueError, match="numbers of the algorithm differ"):
+        engine.sweep([_plan(eps=eps) for eps in (0.1, 2.0)], federation, checkpoint=settings, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 9}, "rounds is 7 there and 9 here"),
+        ({"seeds": (5, 8)}, r"seeds is \[5, 9\] there and \[5, 8\] here"),
+        ({"evaluate_every": 2}, "evaluate_every is 3 there and 2 here"),
+        ({"plan": _plan(eps=0.5)}, "numbers of the algorithm differ"),
+        ({"plan": _plan(surrogate="relu")}, "algorithm is .*incfl .*sigmoid.* there and .*relu.* here"),
+        ({"plan": _plan(fedavg)}, "algorithm is .*incfl.* there and .*fedavg.* here"),
+        ({"federation": None}, "the data differ"),
+    ],
+)
+def test_another_run_is_refused_with_what_differs(
+    federation: Federation, tmp_path: pathlib.Path, changes: dict[str, Any], words: str
+) -> None:
+    _simulate(federation, checkpoint=tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    if "federation" in changes:
+        x = jnp.asarray(federation.examples.x)
+        other = federation._replace(examples=federation.examples._replace(x=x.at[0, 0].add(1)))
+        changes = {"federation": other}
+    with pytest.raises(ValueError, match=f"expected the run of the checkpoints in .*, got another one: .*({words})"):
+        _simulate(**({"federation": federation} | changes), checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_another_version_is_refused(
+    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _simulate(federation, checkpoint=tmp_path)
+    monkeypatch.setattr("fljax.__version__", "99.0")
+    with pytest.raises(ValueError, match=r"got another one: fljax is 0\..* there and 99\.0 here"):
+        _simulate(federation, checkpoint=tmp_path)
+
+
+def test_another_execution_is_allowed_and_said(federation: Federation, tmp_path: pathlib.Path) -> None:
+    settings = Checkpoint(tmp_path, every=0)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=settings, callbacks=[_kill_at(6)])
+    notes: list[str] = []
+    found = _simulate(
+        federation,
+        checkpoint=settings._replace(note=notes.append),
+        execution=engine.Execution(clients="scan"),
+    )
+    assert "another execution is asked for than in the checkpoint: results are equal up to rounding" in notes
+    assert int(found.metrics.execution_clients) == 1
+    expected = _simulate(federation)
+    np.testing.assert_allclose(found.metrics.test_loss, expected.metrics.test_loss, rtol=1e-5)
+
+
+def test_the_execution_of_a_trial_is_kept(
+    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same question gets the stored answer, so that results stay the same bits."""
+    trial = engine.Execution(clients="trial")
+    settings = Checkpoint(tmp_path, every=0)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=settings, callbacks=[_kill_at(6)], execution=trial)
+    monkeypatch.setattr("fljax.engine.simulation.fastest", None)  # not asked again
+    found = _simulate(federation, checkpoint=settings, execution=trial)
+    assert found.metrics.evaluated_round.values.tolist() == [0, 3, 6, 7]
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation, tmp_path: pathlib.Path) -> None:
+    notes: list[str] = []
+    settings = Checkpoint(tmp_path, every=0, keep=3, note=notes.append)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=settings, callbacks=[_kill_at(7)])
+    newest = max((tmp_path / "rounds").glob("round_*"), key=lambda path: int(path.name.removeprefix("round_")))
+    assert newest.name == "round_6"
+    for path in newest.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    _assert_equal(_simulate(federation, checkpoint=settings), _simulate(federation))
+    assert notes == [
+        "the checkpoint of round 6 is damaged; the one of round 5 is taken",
+        "goes on after round 5 of 7, from a checkpoint",
+    ]
+
+
+def test_bad_settings_are_one_sentence(federation: Federation) -> None:
+    with pytest.raises(ValueError, match="expected seconds between checkpoints of at least 0, got -1"):
+        _simulate(federation, checkpoint=Checkpoint("x", -1))
+    with pytest.raises(ValueError, match="expected checkpoint to be a folder or a Checkpoint, got 3"):
+        engine.simulation._settings(3)  # type: ignore[arg-type]
