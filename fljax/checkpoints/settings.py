@@ -57,8 +57,8 @@ class Checkpoint(NamedTuple):
 
     Attributes:
       folder: of one run. It is made if it does not exist.
-      every: seconds between two checkpoints, at least; 0: after every round. If saving takes long, checkpoints become
-        rarer, so that the run waits for them at most a fortieth of its time.
+      every: seconds between two checkpoints, at least. If saving takes long, checkpoints become rarer, so that the run
+        waits for them at most a fortieth of its time. 0: a checkpoint after every round, however long it takes.
       keep: number of checkpoints that are kept, the newest ones.
       note: called with sentences for the user: what was resumed, and what could not be read or written.
       stop: a request to stop after the block that is computed; see ``StopRequest``.

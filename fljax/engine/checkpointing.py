@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from fljax import trees
 from fljax.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
@@ -130,7 +131,7 @@ class Keeper:
         if not changed:
             return
         name = changed[0]
-        told = f"{name} is {there.get(name)} there and {here.get(name)} here"
+        told = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
         if name.startswith(_CHECKSUM):
             told = f"{name.removeprefix(_CHECKSUM)} differ"
         others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
@@ -165,7 +166,9 @@ class Keeper:
         """Whether a checkpoint should be saved now."""
         if self._settings is None:
             return False
-        return self.must_stop or (time.perf_counter() >= self._next and not self._store.is_busy)
+        if self.must_stop or self._settings.every == 0:  # then the run waits for the checkpoint before
+            return True
+        return time.perf_counter() >= self._next and not self._store.is_busy
 
     @property
     def must_stop(self) -> bool:
@@ -224,6 +227,7 @@ def identity_of(
 
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
     found["algorithm"] = _named(spec)
+    found |= _options(spec)
     found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
@@ -238,12 +242,16 @@ def checksum_of(tree: PyTree) -> int:
 
 
 def _named(spec: Spec) -> str:
-    """The functions of a plan by name, and the plain values among its static arguments."""
+    """The functions of a plan by name."""
     build: Any = spec.build
     parts = jax.tree.leaves(tuple(build) if isinstance(build, tuple) else getattr(build, "algorithm", build))
-    names = [_name(each) for each in parts]
-    plain = [leaf for leaf in spec.static if isinstance(leaf, int | str | bool)]
-    return ", ".join(dict.fromkeys(names)) + (f" {plain}" if plain else "")
+    return ", ".join(dict.fromkeys(map(_name, parts)))
+
+
+def _options(spec: Spec) -> dict[str, Any]:
+    """The plain values among the static arguments, by path; functions have no lasting name."""
+    given = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
+    return {trees.path_of(path): leaf for path, leaf in given if isinstance(leaf, int | str | bool)}
 
 
 def _name(value: Any) -> str:

@@ -23,15 +23,17 @@ ARRAYS: dict[str, Any] = {
 
 
 def at(step: int) -> dict[str, Any]:
-    return ARRAYS | {".round": ARRAYS[".round"] + step}
+    return ARRAYS | {".round": np.asarray(7 + step, np.int32)}
 
 
-def write(folder: pathlib.Path, *steps: int, keep: int = 2, notes: list[str] | None = None) -> Store:
-    store = Store(folder, keep, (notes if notes is not None else []).append)
+def at(step: int) -> dict[str, Any]:
+    return ARRAYS | {".round": np.asarray(7 + step, np.int32)}
+
+
+def write(folder: pathlib.Path, *steps: int, keep: int = 2) -> Store:
+    store = Store(folder, keep, list[str]().append)
     for step in steps:
-        store.save(
-            step, {name: each + step if name == ".round" else each for name, each in ARRAYS.items()}, {"at": step}
-        )
+        store.save(step, at(step), {"at": step})
     store.close()
     return store
 
@@ -62,6 +64,8 @@ def test_the_last_ones_are_kept(tmp_path: pathlib.Path) -> None:
         assert read(folder, []).step == 16
 
 
+# Where a file of arrays is missing, tensorstore's threads report to an event loop that orbax has closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_taken(tmp_path: pathlib.Path, how: str) -> None:
     """Whichever of its files is damaged: the numbers are those of a checkpoint, or an earlier one is taken."""
