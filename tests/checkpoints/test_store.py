@@ -26,10 +26,6 @@ def at(step: int) -> dict[str, Any]:
     return ARRAYS | {".round": np.asarray(7 + step, np.int32)}
 
 
-def at(step: int) -> dict[str, Any]:
-    return ARRAYS | {".round": np.asarray(7 + step, np.int32)}
-
-
 def write(folder: pathlib.Path, *steps: int, keep: int = 2) -> Store:
     store = Store(folder, keep, list[str]().append)
     for step in steps:
