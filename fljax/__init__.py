@@ -2,8 +2,9 @@
 
 Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
 ``standalone`` trains every client alone; ``use_cores`` makes the cores of a CPU devices. Values: ``Algorithm``,
-``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Result``, ``Reference``. Packages: ``algorithms``,
-``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``.
+``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``, ``Reference``. Packages:
+``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
+``theory``, ``checkpoints``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fljax import aggregators as aggregators
     from fljax import algorithms as algorithms
+    from fljax import checkpoints as checkpoints
     from fljax import clustering as clustering
     from fljax import contributions as contributions
     from fljax import data as data
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from fljax import scenarios as scenarios
     from fljax import theory as theory
     from fljax import training as training
+    from fljax.checkpoints import Checkpoint as Checkpoint
+    from fljax.checkpoints import Stopped as Stopped
+    from fljax.checkpoints import StopRequest as StopRequest
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan
@@ -51,6 +56,9 @@ _HOME = {
     "Plan": "engine",
     "Execution": "engine",
     "Block": "engine",
+    "Checkpoint": "checkpoints",
+    "Stopped": "checkpoints",
+    "StopRequest": "checkpoints",
     "Local": "training",
     "Result": "results",
     "Reference": "results",
@@ -61,6 +69,7 @@ _HOME = {
 _MODULES = (
     "aggregators",
     "algorithms",
+    "checkpoints",
     "clustering",
     "contributions",
     "data",

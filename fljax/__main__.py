@@ -1,5 +1,6 @@
 """The entry of the command ``fljax`` and of ``python -m fljax``."""
 
+import os
 import signal
 import sys
 
@@ -12,11 +13,22 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         print("fljax: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _leave(130)
+    except SystemExit as end:
+        if end.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            _leave(end.code)
+        raise
     finally:
         # The work is done: from here on Ctrl-C only ends the process.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _leave(code: int) -> None:
+    """Ends the process now. Threads that an interruption left behind, such as timers of JAX, are not waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

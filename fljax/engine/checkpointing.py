@@ -6,7 +6,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -204,14 +204,12 @@ class Keeper:
         if self._settings is None:
             yield
             return
-        try:
-            if self._settings.stop is None:
+        stop = self._settings.stop
+        with nullcontext() if stop is None else stop.listening():
+            try:
                 yield
-            else:
-                with self._settings.stop.listening():
-                    yield
-        finally:
-            self._store.close()
+            finally:
+                self._store.close()
 
     def stopped(self, position: Position, end: int) -> Stopped:
         """The error of a run that stops after a checkpoint."""

@@ -16,7 +16,7 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
-from fljax.engine import simulation
+from fljax.engine import blocks
 from fljax.engine.keys import Purpose, round_key
 from fljax.results import Reference
 from fljax.training import Local
@@ -277,7 +277,7 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
 
 def test_what_callbacks_take_counts_for_nothing(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(simulation, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(blocks, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def callback(block: engine.Block) -> None:
         clock[0] += 10
