@@ -326,6 +326,10 @@ experiment.run(load("tiny.toml"), directory=folder, on_event=wait)
 """
 
 
+def contents(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_two_processes_in_one_folder(stage: Stage) -> None:
     """The second is refused, with and without --resume; the first never notices."""
     folder = stage.place / "shared"
@@ -336,7 +340,7 @@ def test_two_processes_in_one_folder(stage: Stage) -> None:
         assert first.poll() is None, ended(first)
         assert time.monotonic() < until
         time.sleep(0.01)
-    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    before = contents(folder)
     others = [stage.start("--out", str(folder), config="other.toml"), stage.start("--resume", "--out", str(folder))]
     for process in others:
         code, err = ended(process)
@@ -346,7 +350,7 @@ def test_two_processes_in_one_folder(stage: Stage) -> None:
             f"expected a folder that no other process writes to, got {str(folder)!r}, in which another run goes on"
         )
         assert sentence(err) == f"fljax: {expected}"
-    assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
+    assert contents(folder) == before
     (stage.place / "go").touch()
     assert ended(first)[0] == 0
     stage.assert_undisturbed(folder)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import shutil
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +46,9 @@ class Store:
         self._orbax: Any = orbax.checkpoint
         self._folder, self._keep, self._note = folder.absolute(), keep, note
         self._manager: Any = None
-        self._failing = False
+        self._quiet = ExitStack()
+        self._failing = False  # whether the last checkpoint that is known of has failed
+        self._begun = False
         self.saved: int | None = None  # number of the newest checkpoint that was begun and has not failed
 
     def newest(self, usable: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
@@ -76,7 +81,9 @@ class Store:
         )
         try:
             self._opened().save(step, args=composed)
-            self.saved, self._failing = step, False
+            # orbax has waited for the one before, so that one is written.
+            self._failing = self._failing and not self._begun
+            self.saved, self._begun = step, True
         except Exception as error:  # of this checkpoint or, from the background, of the one before
             self._failed(error)
 
@@ -87,17 +94,19 @@ class Store:
 
     def close(self) -> None:
         """Waits until the last checkpoint is written."""
-        if self._manager is None:
-            return
-        try:
-            self._manager.wait_until_finished()
-            self._manager.close()
-        except Exception as error:
-            self._failed(error)
-        self._manager = None
+        if self._manager is not None:
+            try:
+                self._manager.wait_until_finished()
+                self._manager.close()
+            except Exception as error:
+                self._failed(error)
+            self._manager = None
+        self._quiet.close()
 
     def _opened(self) -> Any:
         if self._manager is None:
+            self._quiet.close()
+            self._quiet.enter_context(_without_reports())
             self._folder.mkdir(parents=True, exist_ok=True)
             options = self._orbax.CheckpointManagerOptions(
                 max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True
@@ -135,7 +144,7 @@ class Store:
 
     def _failed(self, error: Exception) -> None:
         """Notes why a checkpoint could not be written, once for failures in a row."""
-        self._manager = None
+        self._manager, self._begun = None, False
         for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
             shutil.rmtree(left, ignore_errors=True)
         kept = self._found()
@@ -148,6 +157,28 @@ class Store:
     def _found(self) -> list[int]:
         names = [each.name.removeprefix("round_") for each in self._folder.glob("round_*") if each.is_dir()]
         return [int(name) for name in names if name.isdigit()]
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Failures are told by ``note`` alone: neither by orbax's log, nor by threads that a failed write leaves behind."""
+    log, hook = logging.getLogger("absl"), sys.unraisablehook
+
+    def ours(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    def report(unraisable: Any) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and "Event loop is closed" in str(unraisable.exc_value)):
+            hook(unraisable)
+
+    log.addFilter(ours)
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        log.removeFilter(ours)
+        if sys.unraisablehook is report:
+            sys.unraisablehook = hook
 
 
 def checksum(arrays: Iterable[np.ndarray]) -> int:
