@@ -62,7 +62,7 @@ class Kill(NamedTuple):
     Attributes:
       writing: whether a checkpoint was being written.
       stage: what the log said last.
-      lost: seconds since the newest checkpoint or result, which are repeated.
+      lost: seconds since the newest checkpoint or result of this process, or since its start.
       rounds: rounds that are computed again, at most: those of which the log knows.
     """
 
@@ -91,8 +91,9 @@ def main() -> None:
         "",
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gibibytes']} GiB.",
         "A checkpoint every "
-        f"{options.every} s at most. *Repeated* is what the next process computes again: the seconds since the newest",
-        "checkpoint or result, and the rounds that the log of the killed process knows beyond it.",
+        f"{options.every} s at most. *Repeated* is what the next process does again: the seconds since the newest",
+        "checkpoint or result (or since the process began, if it had saved nothing), and the rounds that the log of the",
+        "killed process knows beyond it.",
         "",
     ]
     with tempfile.TemporaryDirectory(prefix="fljax-interruptions-") as name:
@@ -155,7 +156,7 @@ def _kills(
 
 def _kill(process: subprocess.Popen[str], folder: Path, delay: float, writing: bool) -> Kill | None:
     """Kills a process after ``delay`` seconds; if ``writing``, while the next checkpoint is written. None: it ended."""
-    until = time.perf_counter() + delay
+    started, until = time.time(), time.perf_counter() + delay
     while process.poll() is None and time.perf_counter() < until:
         time.sleep(0.001)
     while writing and process.poll() is None and not _is_writing(folder):
@@ -173,7 +174,7 @@ def _kill(process: subprocess.Popen[str], folder: Path, delay: float, writing: b
         (each["round"] for each in events if each["stage"] == "train" and each["label"] == last["label"]), default=0
     )
     saved = int(newest.name.removeprefix("round_")) if newest is not None and newest.is_dir() else 0
-    moment = newest.stat().st_mtime if newest is not None else now - delay
+    moment = max(newest.stat().st_mtime if newest is not None else 0.0, started)
     stage = " ".join(filter(None, [last["label"], last["stage"]]))
     return Kill(was, stage, now - moment, max(0, done - saved) if last["stage"] == "train" else 0)
 
