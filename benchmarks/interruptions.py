@@ -92,8 +92,8 @@ def main() -> None:
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gibibytes']} GiB.",
         "A checkpoint every "
         f"{options.every} s at most. *Repeated* is what the next process does again: the seconds since the newest",
-        "checkpoint or result (or since the process began, if it had saved nothing), and the rounds that the log of the",
-        "killed process knows beyond it.",
+        "checkpoint or result (or since the process began, if it had saved nothing), and the rounds that the log of",
+        "the killed process knows beyond it.",
         "",
     ]
     with tempfile.TemporaryDirectory(prefix="fljax-interruptions-") as name:

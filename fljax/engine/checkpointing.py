@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -93,6 +94,13 @@ class Keeper:
         """Tells the user."""
         if self._settings is not None and self._settings.note is not None:
             self._settings.note(words)
+
+    def warn(self, words: str) -> None:
+        """Tells the user, or gives a RuntimeWarning if nobody listens."""
+        if self._settings is not None and self._settings.note is not None:
+            self._settings.note(words)
+        else:
+            warnings.warn(words, RuntimeWarning, stacklevel=4)
 
     def history(self) -> History:
         """A new history."""

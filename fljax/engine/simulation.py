@@ -30,6 +30,7 @@ from fljax.engine.execution import Execution, neighbours, resolve
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, replicate
+from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
@@ -72,7 +73,8 @@ def simulate(
         ignored.
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
         the run.
-      execution: how clients and seeds map to devices.
+      execution: how clients and seeds map to devices. If the memory of a device does not suffice, the run goes on with
+        half as many side by side, after its newest checkpoint or from its beginning, and says so.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
         is computed.
       checkpoint: a folder for checkpoints of this run, or a ``Checkpoint``. The state, all records and all evaluations
@@ -156,30 +158,41 @@ def run_plans(
     if execution.clients == "trial" and (resumed is None or resumed.layout is None):
         layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
-    run = Programs(spec, layout, capacity, inputs, numbers)
-    if resumed is None:
-        memory = compiled(run, shapes, on_memory)
-        state = program.start(spec, layout, inputs, numbers)
-        if initial is not None:
-            state = replicate(_fit(initial, state, seeds), layout.devices)
-        jax.block_until_ready(state)
-        clock.lap("compile")
-        history = keeper.history()
-        history.measured(first, run.evaluate(state, first))
-        clock.lap("evaluate")
-        at = Position(first, first, False, clock.seconds, memory)
-    else:
-        at, history = resumed.position, resumed.history
-        state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
-        if at.done < first + rounds and not at.ended:
-            at = at._replace(memory=compiled(run, shapes, on_memory))
-        clock.add(at.seconds)
-        clock.lap("compile")
 
     def judge(evaluated: dict[str, Labelled]) -> dict[str, np.ndarray]:
         return results.metrics_of_runs(seeds, evaluated, references)
 
-    state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge)
+    while True:
+        run = Programs(spec, layout, capacity, inputs, numbers)
+        try:
+            if resumed is None:
+                memory = compiled(run, shapes, on_memory)
+                state = program.start(spec, layout, inputs, numbers)
+                if initial is not None:
+                    state = replicate(_fit(initial, state, seeds), layout.devices)
+                jax.block_until_ready(state)
+                clock.lap("compile")
+                history = keeper.history()
+                history.measured(first, run.evaluate(state, first))
+                clock.lap("evaluate")
+                at = Position(first, first, False, clock.seconds, memory)
+            else:
+                at, history = resumed.position, resumed.history
+                state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
+                if at.done < first + rounds and not at.ended:
+                    at = at._replace(memory=compiled(run, shapes, on_memory))
+                clock.add(at.seconds)
+                clock.lap("compile")
+            state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge)
+            break
+        except (jax.errors.JaxRuntimeError, MemoryError) as error:
+            fewer = smaller(layout)
+            if fewer is None or not is_out_of_memory(error):
+                raise
+            layout = fewer
+        # The state was given to the program that failed, so the run goes on after its newest checkpoint.
+        resumed, clock = keeper.newest(execution, default_platform()), Clock()
+        keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
     course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory)
     found = []
