@@ -9,6 +9,7 @@ newest checkpoint, and rounds. The same for a sweep.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -179,15 +180,26 @@ def _kill(process: subprocess.Popen[str], folder: Path, delay: float, writing: b
     return Kill(was, stage, now - moment, max(0, done - saved) if last["stage"] == "train" else 0)
 
 
+def _saved(folder: Path) -> list[Path]:
+    """Checkpoints, whole ones and those that are being written; files come and go meanwhile."""
+    found = []
+    for rounds in [*folder.glob("checkpoints/*/rounds"), *folder.glob("checkpoints/*/*/rounds")]:
+        with contextlib.suppress(OSError):
+            found += list(rounds.iterdir())
+    return found
+
+
 def _is_writing(folder: Path) -> bool:
-    return any(folder.glob("checkpoints/**/*.orbax-checkpoint-tmp*"))
+    with contextlib.suppress(OSError):
+        return any("orbax-checkpoint-tmp" in path.name for path in _saved(folder))
+    return False
 
 
 def _newest(folder: Path) -> Path | None:
     """What was saved last: a checkpoint, standalone models or results."""
-    found = [*folder.glob("checkpoints/**/round_*"), folder / "results.nc", folder / "checkpoints/standalone.npz"]
-    there = [path for path in found if path.exists() and "tmp" not in path.name]
-    return max(there, key=lambda path: path.stat().st_mtime, default=None)
+    whole = [path for path in _saved(folder) if path.name.removeprefix("round_").isdigit()]
+    found = [*whole, folder / "results.nc", folder / "checkpoints/standalone.npz"]
+    return max((path for path in found if path.exists()), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _events(folder: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from fljax.engine import (
     checksum_of,
     compile_ahead,
     estimate,
+    estimate_standalone,
     progress_of,
     rehearse,
     sentences,
@@ -125,8 +126,13 @@ def _run_all(
 
     def trained() -> list[Reference]:
         tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
-        settings = {"seeds": setup.seeds, "execution": setup.execution}
-        return [standalone(setup.task, setup.federation, setup.standalone, **settings)]
+        settings: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
+
+        def held(memory: Memory) -> None:
+            for words in sentences(memory):
+                tell("note", "", 0, rounds, f"standalone models: {words}")
+
+        return [standalone(setup.task, setup.federation, setup.standalone, **settings, on_memory=held)]
 
     (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
     if setup.clients_per_round > setup.clients:
@@ -277,21 +283,22 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
     return plans
 
 
+# The label of standalone training among estimates.
+STANDALONE = "(standalone models)"
+
+
 def estimates(config: Config) -> dict[str, Memory]:
-    """The memory of every algorithm of a config, by label; programs are compiled, and nothing is trained."""
+    """The memory of every algorithm of a config, by label, and that of ``STANDALONE``, which comes first.
+
+    Programs are compiled, and nothing is trained.
+    """
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
-    return {
-        label: estimate(
-            plan,
-            setup.federation,
-            rounds=setup.rounds,
-            seeds=setup.seeds,
-            evaluate_every=setup.evaluate_every,
-            execution=setup.execution,
-        )
-        for label, plan in plans.items()
-    }
+    how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
+    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **how)}
+    for label, plan in plans.items():
+        found[label] = estimate(plan, setup.federation, rounds=setup.rounds, evaluate_every=setup.evaluate_every, **how)
+    return found
 
 
 def _cost(metrics: xr.Dataset) -> str:

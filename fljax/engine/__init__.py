@@ -11,7 +11,7 @@ from fljax.engine.program import Plan, groups, is_stacked
 from fljax.engine.round import State, one_round
 from fljax.engine.rounds import evaluate_clients, rollout
 from fljax.engine.simulation import simulate
-from fljax.engine.standalone_models import standalone, standalone_sweep
+from fljax.engine.standalone_models import estimate_standalone, standalone, standalone_sweep
 from fljax.engine.sweeping import sweep
 from fljax.engine.trained import Models, arrays_of, restore
 
@@ -27,6 +27,7 @@ __all__ = [
     "checksum_of",
     "compile_ahead",
     "estimate",
+    "estimate_standalone",
     "evaluate_clients",
     "groups",
     "in_words",

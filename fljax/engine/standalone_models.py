@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,11 +12,13 @@ from jaxtyping import Array, PyTree
 
 from fljax import training, trees
 from fljax.engine import jit
+from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, default_platform, map_lanes, on_devices, replicate
+from fljax.engine.memory import QUICK, made_bytes
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -49,6 +51,7 @@ def standalone(
     seeds: Seeds = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
+    on_memory: Callable[[Memory], Any] | None = None,
 ) -> Reference:
     """Trains every client, seen and unseen, on its own training rows only, and judges the result.
 
@@ -61,6 +64,7 @@ def standalone(
       seeds: as for ``simulate``.
       keep_models: also return the models, ``[seeds, N, ...]``.
       execution: how clients and seeds map to devices.
+      on_memory: called with the memory of the training (``fljax.engine.Memory``) once it is compiled.
 
     Returns:
       ``Reference``: thresholds ``rho_k = F_k(what_k)`` (training loss of the standalone model ``what_k``, all rows),
@@ -72,8 +76,24 @@ def standalone(
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
-    (found,) = standalone_sweep(task, federation, [local], seeds=seeds, keep_models=keep_models, execution=execution)
+    options: dict[str, Any] = {"seeds": seeds, "keep_models": keep_models, "execution": execution}
+    (found,) = standalone_sweep(task, federation, [local], on_memory=on_memory, **options)
     return found
+
+
+def estimate_standalone(
+    task: Task, federation: Federation, local: Local, *, seeds: Seeds = (0,), execution: Execution | None = None
+) -> Memory:
+    """The memory of ``standalone`` with these arguments. Its program is compiled for its memory, and not run.
+
+    Raises:
+      ValueError: as for ``standalone``.
+    """
+    seeds = seeds_of(seeds)
+    check_seeds(seeds, federation)
+    check_labels(task, federation)
+    part = partition_plan(Plan(_Solo, {"task": task, "local": local}), by_id(federation))
+    return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
 def standalone_sweep(
@@ -84,6 +104,7 @@ def standalone_sweep(
     seeds: Seeds = (0,),
     keep_models: bool = False,
     execution: Execution | None = None,
+    on_memory: Callable[[Memory], Any] | None = None,
 ) -> list[Reference]:
     """``standalone`` for several local settings; settings that differ only in floats are runs of one program.
 
@@ -94,6 +115,7 @@ def standalone_sweep(
       seeds: as for ``standalone``.
       keep_models: as for ``standalone``.
       execution: as for ``standalone``.
+      on_memory: as for ``standalone``, for each program.
 
     Returns:
       One ``Reference`` for each of ``locals``, in their order.
@@ -112,25 +134,35 @@ def standalone_sweep(
             members.append((local, inputs))
         places.append((spec, equal[0] if equal else len(members) - 1))
     found = {
-        spec: _references([(spec, inputs) for _, inputs in members], task, members[0][0], seeds, keep_models, execution)
+        spec: _references(
+            _prepared([(spec, inputs) for _, inputs in members], task, members[0][0], seeds, keep_models, execution),
+            len(seeds),
+            on_memory,
+        )
         for spec, members in groups.items()
     }
     return [found[spec][place] for spec, place in places]
 
 
-def _references(
+class _Prepared(NamedTuple):
+    """The arguments of ``_run``, and the bytes of one model."""
+
+    arguments: tuple[Spec, Layout, bool, Inputs, Array]
+    model: int
+
+
+def _prepared(
     parts: Sequence[tuple[Spec, Inputs]],
     task: Task,
     local: Local,
     seeds: Sequence[int],
     keep_models: bool,
     execution: Execution | None,
-) -> list[Reference]:
-    """The references of local settings that share a program; ``local`` is one of the settings."""
+) -> _Prepared:
+    """The program of local settings that share one; ``local`` is one of the settings."""
     spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
-    model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
@@ -140,12 +172,27 @@ def _references(
     # What training reads and writes matters on accelerators only.
     platform = default_platform()
     lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
-    sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
-    layout = resolve(execution or Execution(), sizes)
+    model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
+    layout = resolve(execution or Execution(), Sizes(count, count, len(runs), model, evaluated, lane, ragged))
     inputs = replicate(inputs, layout.devices)
-    found = jax.tree.map(np.asarray, _run(spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)))
-    starts = range(0, len(runs), len(seeds))
-    return [jax.tree.map(lambda leaf, at=start: leaf[at : at + len(seeds)], found) for start in starts]
+    return _Prepared((spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)), model)
+
+
+def _references(prepared: _Prepared, seeds: int, on_memory: Callable[[Memory], Any] | None) -> list[Reference]:
+    """The references of local settings that share a program."""
+    if on_memory is not None:
+        on_memory(_memory(prepared))
+    found = jax.tree.map(np.asarray, _run(*prepared.arguments))
+    starts = range(0, len(prepared.arguments[-1]), seeds)
+    return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], found) for start in starts]
+
+
+def _memory(prepared: _Prepared, quick: bool = False) -> Memory:
+    """Compiles the program; ``_run`` uses it, unless it is compiled for its memory only (``quick``)."""
+    _, layout, _, inputs, runs = prepared.arguments
+    made = made_bytes(_run.trace(*prepared.arguments).lower().compile(QUICK if quick else None))
+    peak = None if made is None else trees.bytes_of(inputs) + made
+    return Memory(peak, trees.bytes_of(inputs.federation), 0, 0, prepared.model, len(runs), layout.devices)
 
 
 def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
