@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import results
-from fljax.engine import program
+from fljax.engine import debugging, program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution, neighbours, resolve
@@ -91,7 +91,7 @@ def simulate(
         the run.
       execution: how clients and seeds map to devices.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
-        is computed.
+        is computed; not called in debug mode, where nothing is compiled.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -101,6 +101,7 @@ def simulate(
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
         fit the algorithm and the seeds.
+      AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -118,6 +119,7 @@ def simulate(
     return result
 
 
+@debugging.as_asked
 def run_plans(
     plans: Sequence[Algorithm | Plan],
     federation: Federation,

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import training, trees
-from fljax.engine import jit
+from fljax.engine import debugging, eager, jit
+from fljax.engine.errors import within
 from fljax.engine.execution import Execution, Sizes, resolve
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
@@ -76,6 +77,7 @@ def standalone(
     return found
 
 
+@debugging.as_asked
 def standalone_sweep(
     task: Task,
     federation: Federation,
@@ -130,7 +132,7 @@ def _references(
     spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
-    model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
+    model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
@@ -216,9 +218,11 @@ def _train_alone(
     """Training loss, test loss, test accuracy (or None) and model of one client."""
     own = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
-    trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
-    predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-    threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
     counts = (client.train.size > 0) & (client.test.size > 0)
-    loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+    unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
+    with within("standalone training", client=client.id, unseen=unseen, seed=seed):
+        trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
+        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
+        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
     return threshold, loss, accuracy, trained
