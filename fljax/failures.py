@@ -19,6 +19,8 @@ from typing import Any
 
 _OURS = pathlib.Path(__file__).resolve().parent
 _LONGEST = 600  # characters of an error's own words
+# Where JAX's advice begins.
+_ADVICE = ("\n\n", "\nThe error occurred while tracing", "\nThis BatchTracer", "\nSee https://")
 # The beginning of a note that names a local step.
 _STEP = "local step "
 # Packages whose lines say nothing of a user's mistake, if the user's own packages are installed beside them.
@@ -136,8 +138,10 @@ def _is_raised(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Type and message on one line; JAX's advice in further paragraphs is left out."""
-    message = str(error).strip().partition("\n\n")[0]
+    """Type and message on one line; JAX's advice in further paragraphs or after the first line is left out."""
+    message = str(error).strip()
+    for advice in _ADVICE:
+        message = message.partition(advice)[0]
     words = " ".join(f"{type(error).__name__}: {message}".removesuffix(": ").split())
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
 

@@ -210,7 +210,7 @@ def _pooled(
     size = jnp.maximum(subset.rows.size, 1)
     count = jnp.round(down.effort * batch).astype(jnp.int32)
 
-    def one(index: Int[Array, ""], total: PyTree) -> PyTree:
+    def one(index: int | Int[Array, ""], total: PyTree) -> PyTree:
         own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
         position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
         mask = index * batch + jnp.arange(batch) < count

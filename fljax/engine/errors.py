@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import jax
@@ -32,7 +32,7 @@ def named(build: Callable[[], Any], algorithm: str | None = None, seed: Any = No
       algorithm: its name; None: unknown.
       seed: of the run, ``[]``; None: unknown.
     """
-    with within("the builder", algorithm=algorithm, seed=seed):
+    with within("the builder", algorithm, seed=seed):
         found = build()
     return wrapped(found, algorithm, seed) if isinstance(found, Algorithm) else found
 
@@ -44,13 +44,13 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
         @functools.wraps(function, updated=())
         def call(*arguments: Any, **keywords: Any) -> Any:
             seat = next((each for each in arguments if isinstance(each, Seat)), None)
-            about: dict[str, Any] = {"algorithm": algorithm, "seed": seed}
+            where: dict[str, Any] = {"seed": seed}
             if seat is not None:
                 known = {"client": seat.id} if seat.known else {"unseen": True}
-                about |= {"round": seat.round, **known}
+                where |= {"round": seat.round, **known}
             elif name in _WITH_ROUND:
-                about["round"] = arguments[1]
-            with within(name, **about):
+                where["round"] = arguments[1]
+            with within(name, algorithm, **where):
                 result = function(*arguments, **keywords)
             if sent and eager.is_on() and not (seat is not None and seat.first):
                 eager.note_sent(sent, result[0] if name == "train" else result)
@@ -84,9 +84,17 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
 
 
 @contextmanager
-def within(function: str, **about: Any) -> Iterator[None]:
-    """``failures.during``; where the engine runs op by op with ``jax_debug_nans``, NaN inside raises."""
-    with failures.during(function, **about), eager.checked():
+def within(function: str, algorithm: str | None = None, *, checked: bool = True, **where: Any) -> Iterator[None]:
+    """``failures.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
+
+    Args:
+      function: as for ``failures.during``.
+      algorithm: its name; None: unknown.
+      checked: whether NaN may raise.
+      **where: client, round and so on. They are left out while a program is traced, once for all clients and rounds.
+    """
+    where = where if eager.is_on() else {}
+    with failures.during(function, algorithm=algorithm, **where), eager.checked() if checked else nullcontext():
         yield
 
 

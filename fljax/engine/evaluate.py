@@ -16,7 +16,6 @@ from fljax.engine.errors import within
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, map_lanes
 from fljax.engine.round import State, first_down, held_data, local_data
-from fljax.failures import during
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
@@ -58,7 +57,7 @@ def deploy_unseen(
     def own(seat: Seat, down: PyTree, key: Array) -> PyTree:
         return algorithm.init_client(init_key, seat, first_down(algorithm, state.server, seat), data)
 
-    with during("evaluation", client=client.id, unseen=True):  # the seat of an unseen client has no id
+    with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat of an unseen client has no id
         return _deploy(algorithm, federation, state, round, client, Purpose.UNSEEN_DEPLOY, own)
 
 

@@ -44,8 +44,8 @@ def _broken(name: str) -> Algorithm:
 
 def _line(mark: str) -> str:
     """The place of the line of this file with this mark."""
-    lines = HERE.read_mark(encoding="utf-8").splitlines()
-    number = next(place for place, line in enumerate(lines, 1) if line.strip() == mark)
+    lines = HERE.read_text(encoding="utf-8").splitlines()
+    number = next(place for place, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
     return f"{HERE.name}:{number}"
 
 
@@ -101,8 +101,9 @@ def test_before_a_run_and_inside_other_code(name: str) -> None:
         lambda: jax.jit(lambda: engine.rollout(algorithm, federation, rounds=1))(),
         lambda: engine.sweep([algorithm], federation, rounds=1),
     ):
-        with pytest.raises(AlgorithmError, match=rf"^{name} raised KeyError: 'nope' \(.*test_errors.py:\d+\)$"):
+        with pytest.raises(AlgorithmError) as caught:
             call()
+        assert _message(caught.value) == f"{name} raised KeyError: 'nope' ({_line('in a function')})"
 
 
 def test_errors_of_tracing_are_named() -> None:
@@ -117,8 +118,8 @@ def test_errors_of_tracing_are_named() -> None:
         engine.simulate(usual._replace(train=train), tiny_federation(), rounds=1)
     assert isinstance(caught.value.__cause__, jax.errors.TracerBoolConversionError)
     found = _message(caught.value)
-    assert found.startswith("train raised TracerBoolConversionError: Attempted boolean conversion of traced array")
-    assert found.endswith(f"({_line('in tracing')})")
+    words = "train raised TracerBoolConversionError: Attempted boolean conversion of traced array with shape bool[]."
+    assert found == f"{words} ({_line('in tracing')})"
 
 
 def test_an_error_in_a_loss_names_its_line() -> None:
@@ -136,7 +137,7 @@ def test_an_error_in_a_loss_names_its_line() -> None:
 
 
 def test_sentences_on_bad_input_stay_as_they_are() -> None:
-    with pytest.raises(ValueError, match=r"^expected a positive clients_per_round, got -1$"):
+    with pytest.raises(ValueError, match=r"^expected a positive clients_per_round, got -1"):
         engine.simulate(fedavg(TASK, LOCAL, clients_per_round=-1), tiny_federation(), rounds=1)
     with pytest.raises(ValueError, match=r"^expected one of steps and epochs"):
         engine.simulate(fedavg(TASK, LOCAL._replace(epochs=2)), tiny_federation(), rounds=1)
@@ -180,9 +181,7 @@ def test_the_sentence() -> None:
 def test_long_words_are_shortened_and_advice_is_left_out() -> None:
     assert in_words(RuntimeError("first\n line\n\nadvice")) == "RuntimeError: first line"
     assert in_words(KeyError()) == "KeyError"
-    lines = HERE.read_text(encoding="utf-8").splitlines()
-    number = next(place for place, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
-    return f"{HERE.name}:{number}"
+    assert len(in_words(RuntimeError("x" * 5000))) == 600
 
 
 def test_without_code_of_the_user_the_place_is_in_fljax() -> None:
