@@ -13,7 +13,7 @@ import pathlib
 import site
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,7 +81,7 @@ class AlgorithmError(RuntimeError):
 
 
 @contextmanager
-def during(function: str, **about: Any) -> Iterator[None]:
+def during(function: str, **about: Any) -> Generator[None, None, None]:
     """Turns an exception inside into an ``AlgorithmError``; fljax's own sentences on bad input stay as they are.
 
     Args:
@@ -105,7 +105,7 @@ def during(function: str, **about: Any) -> Iterator[None]:
 
 
 @contextmanager
-def at_step(step: Any) -> Iterator[None]:
+def at_step(step: Any) -> Generator[None, None, None]:
     """Adds a note with the number of the local step to an exception inside, if the number is not traced."""
     try:
         yield

@@ -112,7 +112,9 @@ def test_an_error_while_a_client_trains(run):
     assert words.count("\n") == 1
 
 
-@pytest.mark.parametrize("how", ["execution.clients=debug", "execution=debug"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("execution.clients=debug", marks=pytest.mark.thorough), "execution=debug"]
+)
 def test_debug_mode_names_the_client(run, how):
     code, words = run("in_training", "--set", how)
     sentence = "mine: train of client 2 (round 0, seed 0) raised KeyError: 'nope' (own.py:23)"
@@ -126,6 +128,7 @@ def test_without_debug_mode_a_tracer_is_named(run):
     assert words.endswith(f" (own.py:21) {AGAIN}\n")
 
 
+@pytest.mark.thorough
 def test_jax_debug_nans_names_the_client(run):
     jax.config.update("jax_debug_nans", True)
     try:

@@ -102,7 +102,7 @@ def _values(value: Any) -> Any:
 
 Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
 Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
-ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan"] | int, BeforeValidator(_client_strategy)]
+ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | int, BeforeValidator(_client_strategy)]
 Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
 Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -37,7 +37,7 @@ def nans_raise() -> bool:
 
 
 @contextmanager
-def entered() -> Iterator[None]:
+def entered() -> Generator[None, None, None]:
     """Switches ``jax.jit`` off. ``jax_debug_nans`` then holds in the functions of algorithms alone."""
     nans, sent = _NANS.set(_NANS.get() or nans_raise()), _SENT.set({})
     try:

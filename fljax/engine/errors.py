@@ -7,7 +7,7 @@ inside the program: plans are compared and hashed as they were given.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -84,7 +84,9 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
 
 
 @contextmanager
-def within(function: str, algorithm: str | None = None, *, checked: bool = True, **where: Any) -> Iterator[None]:
+def within(
+    function: str, algorithm: str | None = None, *, checked: bool = True, **where: Any
+) -> Generator[None, None, None]:
     """``failures.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
 
     Args:
