@@ -2,9 +2,9 @@
 
 Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
 ``standalone`` trains every client alone; ``use_cores`` makes the cores of a CPU devices. Values: ``Algorithm``,
-``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``, ``Reference``. Packages:
-``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
-``theory``, ``checkpoints``.
+``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``, ``Reference``.
+``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``, ``scenarios``, ``aggregators``,
+``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``, ``checkpoints``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fljax.engine import simulate as simulate
     from fljax.engine import standalone as standalone
     from fljax.engine import use_cores as use_cores
+    from fljax.failures import AlgorithmError as AlgorithmError
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
     from fljax.training import Local as Local
@@ -63,6 +64,7 @@ _HOME = {
     "Result": "results",
     "Reference": "results",
     "Algorithm": "types",
+    "AlgorithmError": "failures",
     "Federation": "types",
     "Task": "types",
 }

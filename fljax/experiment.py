@@ -29,7 +29,9 @@ from fljax.engine import (
     simulate,
     standalone,
 )
+from fljax.engine.debugging import mode
 from fljax.engine.layout import default_platform
+from fljax.failures import during
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm
@@ -109,7 +111,7 @@ def _run(
     files: ProgressFiles,
 ) -> Outcome:
     plans = check(setup, rehearsed=False)
-    with _Ahead(setup, plans, claimed.finished) as ahead:
+    with mode(setup.execution), _Ahead(setup, plans, claimed.finished) as ahead:
         return _run_all(setup, ahead, claimed, tell, keep, on_result, files)
 
 
@@ -260,7 +262,8 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
       Plans by label, with 0.5 in place of all values from standalone models.
 
     Raises:
-      ValueError: if a builder or a round raises it.
+      ValueError: if arguments are bad.
+      AlgorithmError: if a builder or a function of an algorithm raises another exception.
     """
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
@@ -276,8 +279,9 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
         with about_algorithm(entry.label):
             baselines = None if swept or entry is setup.algorithms[0] else known
             plan = build_plan(setup, entry, alone, baselines, trial=True)
-            plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
-            if rehearsed:
+            with during("the builder"):
+                plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+            if rehearsed and setup.execution.clients != "debug":  # where nothing is traced
                 rehearse(plan, setup.federation)
         plans[entry.label] = plan
     return plans

@@ -5,6 +5,7 @@ Floor 0: imports JAX and jaxtyping only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,9 @@ def _with_end(until: Callable[[PyTree], Array], carry: PyTree) -> tuple[Array, P
 
 def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> tuple[Array, PyTree]:
     """Like ``repeat``, for a carry with a flag as first part: whether the loop has ended."""
+    if getattr(jax.config, "jax_disable_jit", False):
+        with contextlib.suppress(jax.errors.ConcretizationTypeError):  # under a vmap
+            return _loop_in_python(int(count), body, carry, most)
     start = jnp.zeros((), jnp.int32)
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, carry))
 
@@ -131,6 +135,16 @@ def _loop(count: Array, body: Body, carry: tuple[Array, PyTree], most: int) -> t
         constants[each].append(constant)
     turns = jnp.clip(count, 0, most).astype(jnp.int32)
     return jax.tree.unflatten(structure, run(turns, constants[False], constants[True], leaves))
+
+
+def _loop_in_python(count: int, body: Body, carry: tuple[Array, PyTree], most: int) -> tuple[Array, PyTree]:
+    """``_loop`` without tracing the body, as JAX's own loops are without ``jit``."""
+    carry = jax.tree.map(jnp.asarray, carry)
+    for turn in range(min(count, most)):
+        if carry[0]:
+            break
+        carry = jax.tree.map(jnp.asarray, body(jnp.asarray(turn, jnp.int32), carry))
+    return carry
 
 
 def _instantiated(cotangent: Any) -> Any:

@@ -1,6 +1,6 @@
 """Looking up names that users write, and error messages with suggestions.
 
-Floor 0: imports the standard library only.
+Floor 0: imports the standard library and ``failures`` only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from fljax.failures import AlgorithmError
+
 # Import paths are refused if this environment variable is set to anything except the empty text or 0.
 NO_IMPORT = "FLJAX_NO_IMPORT"
 _LONGEST_SHOWN = 200
@@ -23,9 +25,12 @@ ABOUT_ALGORITHM = "algorithm "
 
 @contextmanager
 def about_algorithm(label: str) -> Iterator[None]:
-    """Adds a note with the label of an algorithm to any error inside; the error and its traceback are unchanged."""
+    """Names an algorithm in any error inside: in the sentence of an ``AlgorithmError``, in a note of other errors."""
     try:
         yield
+    except AlgorithmError as error:
+        error.algorithm = label
+        raise
     except Exception as error:
         error.add_note(f"{ABOUT_ALGORITHM}{label!r}")
         raise

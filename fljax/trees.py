@@ -133,6 +133,12 @@ def ratio(value: Any, by: Any, otherwise: Any = 0) -> Array:
     return jnp.where(zero, otherwise, value / jnp.where(zero, 1, by))
 
 
+def or_nan(known: Any, values: Any) -> Array:
+    """``values`` where ``known``, else NaN. ``jax_debug_nans`` does not complain: this NaN says "unknown"."""
+    with jax.debug_nans(False):
+        return jnp.where(known, values, jnp.nan)
+
+
 def zeros_like(tree: PyTree) -> PyTree:
     """Zeros of the same structure, shapes and dtypes."""
     return jax.tree.map(jnp.zeros_like, tree)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+import traceback
 
+import jax
 import pytest
 
-from fljax import cli, experiment
+from fljax import AlgorithmError, cli, experiment
 from fljax import config as configuration
 from fljax.cli import faults
 
@@ -33,6 +35,7 @@ label = "mine"
 
 OWN = """
 import jax
+import jax.numpy as jnp
 from fljax.algorithms import fedavg
 
 def in_builder(task, local):
@@ -43,6 +46,28 @@ def in_train(task, local):
 
     def train(key, seat, down, client, data):
         return inner.train(key, seat, down["missing"], client, data)
+
+    return inner._replace(train=train)
+
+def in_training(task, local):
+    inner = fedavg(task, local, clients_per_round=None)
+
+    def train(key, seat, down, client, data):
+        assert float(seat.round) == 0  # a number, not a tracer
+        if seat.id == 2:
+            raise KeyError("nope")
+        print("client", int(seat.id))
+        return inner.train(key, seat, down, client, data)
+
+    return inner._replace(train=train)
+
+def gives_nan(task, local):
+    inner = fedavg(task, local, clients_per_round=None)
+
+    def train(key, seat, down, client, data):
+        up, client = inner.train(key, seat, down, client, data)
+        scale = jnp.log(jnp.where(seat.id == 1, -1.0, 1.0))
+        return up._replace(update=jax.tree.map(lambda leaf: leaf * scale, up.update)), client
 
     return inner._replace(train=train)
 
@@ -62,10 +87,10 @@ def run(tmp_path, monkeypatch, capsys, request):
     module = f"own_{abs(hash(request.node.name))}"
     (tmp_path / f"{module}.py").write_text(textwrap.dedent(OWN))
 
-    def call(builder: str) -> tuple[object, str]:
+    def call(builder: str, *more: str) -> tuple[object, str]:
         (tmp_path / "tiny.toml").write_text(CONFIG.format(module=module, builder=builder))
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["run", "tiny.toml", "--quiet"])
+            cli.main(["run", "tiny.toml", "--quiet", *more])
         return stopped.value.code, capsys.readouterr().err.replace(module, "own")
 
     return call
@@ -76,22 +101,48 @@ AGAIN = "(run with FLJAX_TRACEBACK=1 for the traceback)"
 
 def test_an_error_in_a_builder(run):
     code, words = run("in_builder")
-    assert (code, words) == (1, f"fljax: algorithm 'mine' failed in in_builder (own.py:6): KeyError: 'nope' {AGAIN}\n")
+    assert (code, words) == (1, f"fljax: mine: the builder raised KeyError: 'nope' (own.py:7) {AGAIN}\n")
 
 
 def test_an_error_while_a_client_trains(run):
     code, words = run("in_train")
     assert code == 1
-    assert words.startswith("fljax: algorithm 'mine' failed in train (own.py:12): ")
+    assert words.startswith("fljax: mine: train raised ")
+    assert words.endswith(f" (own.py:13) {AGAIN}\n")
     assert words.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param("execution.clients=debug", marks=pytest.mark.thorough), "execution=debug"]
+)
+def test_debug_mode_names_the_client(run, how):
+    code, words = run("in_training", "--set", how)
+    sentence = "mine: train of client 2 (round 0, seed 0) raised KeyError: 'nope' (own.py:23)"
+    assert (code, words) == (1, f"fljax: {sentence} {AGAIN}\n")
+
+
+def test_without_debug_mode_a_tracer_is_named(run):
+    code, words = run("in_training")
+    assert code == 1
+    assert words.startswith("fljax: mine: train raised ConcretizationTypeError: ")
+    assert words.endswith(f" (own.py:21) {AGAIN}\n")
+
+
+@pytest.mark.thorough
+def test_jax_debug_nans_names_the_client(run):
+    jax.config.update("jax_debug_nans", True)
+    try:
+        code, words = run("gives_nan")
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    sentence = "train of client 1 (round 0, seed 0) raised FloatingPointError: invalid value (nan) encountered in log"
+    assert (code, words) == (1, f"fljax: mine: {sentence} (own.py:34) {AGAIN}\n")
 
 
 def test_long_advice_is_left_to_the_traceback(run):
     code, words = run("with_advice")
     assert code == 1
-    assert words == (
-        f"fljax: algorithm 'mine' failed in with_advice (own.py:17): RuntimeError: first line second line {AGAIN}\n"
-    )
+    assert words == (f"fljax: mine: the builder raised RuntimeError: first line second line (own.py:40) {AGAIN}\n")
 
 
 def test_bad_input_is_still_bad_input(run):
@@ -105,11 +156,14 @@ def test_the_error_and_its_traceback_stay_in_python(tmp_path, monkeypatch):
     (tmp_path / "own_in_python.py").write_text(OWN)
     (tmp_path / "tiny.toml").write_text(CONFIG.format(module="own_in_python", builder="in_builder"))
     config = configuration.load(tmp_path / "tiny.toml")
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(
+        AlgorithmError, match=r"^mine: the builder raised KeyError: 'nope' \(own_in_python.py:7\)$"
+    ) as caught:
         experiment.run(config)
-    assert caught.value.args == ("nope",)
-    assert caught.value.__notes__ == ["algorithm 'mine'"]
-    assert caught.traceback[-1].name == "in_builder"
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyError)
+    assert cause.args == ("nope",)
+    assert traceback.extract_tb(cause.__traceback__)[-1].name == "in_builder"
 
 
 def test_without_an_algorithm_or_code_of_the_user():

@@ -131,6 +131,13 @@ def test_round_trip(path, tmp_path):
     assert config.dumps(config.load(again)) == config.dumps(loaded)
 
 
+def test_debug_mode_has_a_short_form(path):
+    loaded = config.load(path, ["execution=debug"])
+    assert loaded.execution == config.Execution(clients="debug")
+    assert config.load(path, ["execution.clients=debug"]) == loaded
+    assert error(path, "execution=fast").startswith("execution: expected a table, got 'fast'")
+
+
 scalars = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 
@@ -233,7 +240,7 @@ def test_import_path(path, tmp_path, monkeypatch):
         (["participation.clients_per_round=0"], "participation.clients_per_round: expected a number above 0"),
         (
             ["execution.clients=fast"],
-            "execution.clients: expected 'auto', 'trial', 'vmap', 'scan' or a positive chunk size",
+            "execution.clients: expected 'auto', 'trial', 'debug', 'vmap', 'scan' or a positive chunk size",
         ),
         (
             ["execution.seeds=0"],

@@ -248,10 +248,10 @@ def _product_over(a: Array, b: Array, n: Array, most: int) -> tuple[Array, Array
         return a * b // n, a * b % n
     zero = jnp.zeros_like(a * b)
 
-    def step(place: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(place: int | Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
         """Doubles, and adds b where the next bit of a is 1."""
         quotient, rest = so_far
-        bit = (a >> (most.bit_length() - 1 - place).astype(a.dtype)) & 1
+        bit = (a >> jnp.asarray(most.bit_length() - 1 - place, a.dtype)) & 1
         quotient, rest = 2 * quotient + (2 * rest) // n, (2 * rest) % n
         return quotient + (rest + bit * b) // n, (rest + bit * b) % n
 

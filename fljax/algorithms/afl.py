@@ -136,7 +136,7 @@ def afl(
         average = jax.tree.map(lambda old, new: old + (new - old) / (done + 1).astype(old.dtype), server.average, model)
         after = AflServer(model, state, mixture, trees.where(anybody, average, server.average), server.averaged)
         after = after._replace(averaged=server.averaged + anybody.astype(jnp.int32))
-        loss = jnp.where(cohort.present, rows.loss, jnp.nan)
+        loss = trees.or_nan(cohort.present, rows.loss)
         return after, along("client", mixture=mixture) | along("row", weight=normalise_weights(rows.weight), loss=loss)
 
     return single_model(

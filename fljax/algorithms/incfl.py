@@ -111,7 +111,7 @@ def incfl(
         if normalise == "mean":
             step = trees.scale(step, jnp.sum(cohort.present))
         step = roles.replace_statistics(task, step, mean(total))
-        loss, gap = (jnp.where(cohort.present, each, jnp.nan) for each in (rows.loss, rows.gap))
+        loss, gap = (trees.or_nan(cohort.present, each) for each in (rows.loss, rows.gap))
         return step, along("row", loss=loss, gap=gap, weight=rows.weight)
 
     parts = with_server_optimizer(task, contribute, direction, server_lr, server_optimizer)

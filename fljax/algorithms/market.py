@@ -146,7 +146,7 @@ def settle(
     told = books.members & available[:, None]
     count = jnp.sum(told, axis=0)
     total = jnp.sum(jnp.where(told, accuracy, 0), axis=0)
-    mean = jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan).astype(books.best.dtype)
+    mean = trees.or_nan(count > 0, (total / jnp.maximum(count, 1)).astype(books.best.dtype))
     ledger = aggregators.settle_tokens(
         books.tokens,
         books.pools,

@@ -179,7 +179,7 @@ def mwfed(
         unsatisfied = trees.set_rows(jnp.zeros(server.weights.shape, bool), cohort.id, complains, True)
         raised = aggregators.mw_weights(server.weights, unsatisfied, factor=factor).astype(server.weights.dtype)
         weights = jnp.where(jnp.any(unsatisfied), raised, server.weights)
-        loss = jnp.where(cohort.present, rows.loss, jnp.nan)
+        loss = trees.or_nan(cohort.present, rows.loss)
         effort = jnp.where(cohort.present, server.effort[cohort.id], 0)
         info = along("row", weight=normalise_weights(rows.samples), loss=loss, effort=effort) | along(
             "client", share=weights
@@ -210,7 +210,7 @@ def _pooled(
     size = jnp.maximum(subset.rows.size, 1)
     count = jnp.round(down.effort * batch).astype(jnp.int32)
 
-    def one(index: Int[Array, ""], total: PyTree) -> PyTree:
+    def one(index: int | Int[Array, ""], total: PyTree) -> PyTree:
         own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
         position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
         mask = index * batch + jnp.arange(batch) < count

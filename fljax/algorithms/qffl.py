@@ -7,7 +7,6 @@ cohort is drawn uniformly, as in the authors' code (the paper draws by size).
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
@@ -69,7 +68,7 @@ def qffl(
         step = aggregators.qffl_update(update, up.report.loss, q=q, learning_rate=rate, present=cohort.present)
         step = roles.replace_statistics(task, step, aggregators.weighted_mean(up.update, trees.wide(cohort.present)))
         after = server_side.move(server.model, server.optimizer, step, cohort.present)
-        return SingleModel(*after), along("row", loss=jnp.where(cohort.present, up.report.loss, jnp.nan))
+        return SingleModel(*after), along("row", loss=trees.or_nan(cohort.present, up.report.loss))
 
     return single_model(
         task,

@@ -59,7 +59,7 @@ def standalone(task: Task, local: Local) -> Algorithm:
         if seat.known:
             return client.model
 
-        def one(round: Int[Array, ""], model: PyTree) -> PyTree:
+        def one(round: int | Int[Array, ""], model: PyTree) -> PyTree:
             round_key = jax.random.fold_in(key, round)
             return training.train(round_key, model, data.train, task=task, local=local, round=round).params
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 import sys
 import traceback
@@ -20,6 +19,7 @@ from fljax.cli.run import run
 from fljax.cli.running import Invocation
 from fljax.cli.stopping import Interrupted, interruptible
 from fljax.cli.sweep import sweep
+from fljax.failures import is_own, is_sentence
 
 app = typer.Typer(
     name="fljax",
@@ -67,23 +67,11 @@ def _main(arguments: Sequence[str]) -> int:
             return fail(usage.format_message(), 2)
         if os.environ.get("FLJAX_TRACEBACK"):
             traceback.print_exc()
-        if _is_bad_input(error):
+        if is_sentence(error):
             return fail(str(error), 2)
-        if isinstance(error, OSError) and error.errno is None and _is_own(error):
+        if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
         return fail(f"{faults.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
-
-
-def _is_bad_input(error: Exception) -> bool:
-    """Whether the error is a message to the user from fljax's own code; a library's ValueError is not."""
-    return isinstance(error, ValueError | FileNotFoundError) and _is_own(error)
-
-
-def _is_own(error: Exception) -> bool:
-    """Whether fljax's own code raised the error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    home = pathlib.Path(__file__).resolve().parents[1]
-    return bool(frames) and pathlib.Path(frames[-1].filename).resolve().is_relative_to(home)
 
 
 def _version(show: bool) -> None:

@@ -53,12 +53,12 @@ def _strategy(value: Any) -> Any:
 
 
 def _client_strategy(value: Any) -> Any:
-    if value == "trial":
+    if value in ("trial", "debug"):
         return value
     try:
         return _strategy(value)
     except ValueError as error:
-        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', ")) from None
+        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', 'debug', ")) from None
 
 
 def _devices(value: Any) -> Any:
@@ -102,7 +102,7 @@ def _values(value: Any) -> Any:
 
 Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
 Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
-ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan"] | int, BeforeValidator(_client_strategy)]
+ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | int, BeforeValidator(_client_strategy)]
 Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
 Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]
@@ -230,13 +230,21 @@ class Participation(Table):
 
 
 class Execution(Table):
-    """The mapping of clients and seeds to devices (a strategy, or the number side by side), and the precision."""
+    """The mapping of clients and seeds to devices (a strategy, or the number side by side), and the precision.
+
+    ``execution = "debug"`` is short for a table with ``clients = "debug"``: nothing is compiled.
+    """
 
     clients: ClientStrategy = "auto"
     seeds: Strategy = "auto"
     evaluation: Strategy = "auto"
     devices: Devices = "all"
     precision: Literal["default", "high", "highest"] = "default"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, raw: Any) -> Any:
+        return {"clients": raw} if raw == "debug" else raw
 
 
 class Scenario(Named):

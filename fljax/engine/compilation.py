@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fljax.engine import program
+from fljax.engine import eager, program
 from fljax.engine.layout import Layout
 from fljax.engine.memory import QUICK
 from fljax.engine.program import Inputs, Spec
@@ -32,8 +32,10 @@ def compile_all(
         reuse them.
 
     Returns:
-      The three programs (``jax.stages.Compiled``).
+      The three programs (``jax.stages.Compiled``); none where ``jax.jit`` is off.
     """
+    if eager.is_on():
+        return []
     with ThreadPoolExecutor(3) as pool:
         jobs = begin(pool, spec, layout, capacity, inputs, seeds, QUICK if quick else None)
         return [job.result() for job in jobs]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax import trees
-from fljax.engine import program
+from fljax.engine import eager, program
 from fljax.engine.compilation import begin, compile_all
 from fljax.engine.execution import Execution, resolve
 from fljax.engine.keys import Seeds, seeds_of
@@ -72,8 +72,9 @@ def estimate(
     Raises:
       ValueError: as for ``simulate``.
     """
-    found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
-    programs = compile_all(found.spec, found.layout, found.capacity, found.inputs, found.seeds, quick=True)
+    with jax.disable_jit(False):
+        found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
+        programs = compile_all(found.spec, found.layout, found.capacity, found.inputs, found.seeds, quick=True)
     return memory_of(programs, found.inputs, found.shapes, found.layout)
 
 
@@ -90,7 +91,8 @@ def compile_ahead(
     """Traces a run's programs now and compiles them on the threads of ``pool``, while something else is computed.
 
     ``simulate`` of a plan with the same structure and shapes waits for these programs and uses them. With the strategy
-    "trial" the programs are not known yet, so one round is traced alone (``rehearse``).
+    "trial" the programs are not known yet, so one round is traced alone (``rehearse``). Where ``jax.jit`` is off
+    ("debug"), nothing is traced.
 
     Args:
       pool: threads, such as ``concurrent.futures.ThreadPoolExecutor``.
@@ -104,6 +106,8 @@ def compile_ahead(
     Raises:
       ValueError: as for ``simulate``.
     """
+    if eager.is_on() or (execution is not None and execution.clients == "debug"):
+        return
     if execution is not None and execution.clients == "trial":
         rehearse(algorithm_or_plan, federation)
         return
@@ -144,11 +148,14 @@ def _prepared(
 def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
     """Traces the initial state and one round of a plan's first run, so that the algorithm's errors appear early.
 
-    Nothing is compiled or computed.
+    Nothing is compiled or computed. Where ``jax.jit`` is off, nothing is traced either.
 
     Raises:
-      ValueError: if the algorithm raises it.
+      ValueError: if the algorithm's arguments are bad.
+      AlgorithmError: if one of its functions raises another exception.
     """
+    if eager.is_on():
+        return
     spec, inputs = program.partition_plan(plan, federation)
 
     def first_round(traced: list[Any], by_seed: Any, data: Federation) -> State:

@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fljax import training, trees
+from fljax.engine import eager
+from fljax.engine.errors import within
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, map_lanes
 from fljax.engine.round import State, first_down, held_data, local_data
@@ -51,15 +53,12 @@ def deploy_unseen(
     """Like ``deploy_seen``, for one unseen client, with a fresh Client."""
     data = local_data(federation, client)
     init_key = client_key(round_key(state.seed, Purpose.UNSEEN_INIT_CLIENT), client.id)
-    return _deploy(
-        algorithm,
-        federation,
-        state,
-        round,
-        client,
-        Purpose.UNSEEN_DEPLOY,
-        lambda seat, down, key: algorithm.init_client(init_key, seat, first_down(algorithm, state.server, seat), data),
-    )
+
+    def own(seat: Seat, down: PyTree, key: Array) -> PyTree:
+        return algorithm.init_client(init_key, seat, first_down(algorithm, state.server, seat), data)
+
+    with within("evaluation", checked=False, client=client.id, unseen=True):  # the seat of an unseen client has no id
+        return _deploy(algorithm, federation, state, round, client, Purpose.UNSEEN_DEPLOY, own)
 
 
 def _deploy(
@@ -127,12 +126,13 @@ def evaluate(
         seat = _seat(round, client, known)
         return there & algorithm.counts(seen_from(state.server, seat), seat)
 
-    def scores(client: ClientData, model: PyTree, rows: str) -> Scores:
+    def scores(client: ClientData, model: PyTree, rows: str, known: bool = True) -> Scores:
         own = getattr(local_data(federation, client), rows)
-        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
+        with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
+            return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
 
     def score(client: ClientData, model: PyTree, rows: str, known: bool) -> Scores:
-        return training.counted_scores(*scores(client, model, rows), counts(client, rows, known))
+        return training.counted_scores(*scores(client, model, rows, known), counts(client, rows, known))
 
     def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[Judgement, Scores]:
         own, shared = models
@@ -161,7 +161,7 @@ def evaluate(
         loss, accuracy = scores(client, own if same else shared, "test")
         for known, clients, found in ((True, federation.clients, seen), (False, federation.unseen, unseen)):
             if clients is not None:
-                counted = jax.vmap(lambda client, known=known: counts(client, "test", known))(clients)
+                counted = eager.map_all(lambda client, known=known: counts(client, "test", known), clients)
                 found[_OWN if same else _COMMON] = training.counted_scores(loss, accuracy, counted)
     info: dict[str, Labelled] = {}
     for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
@@ -171,7 +171,8 @@ def evaluate(
             info |= along(dimension, **_named(f"{prefix}{judgement.name()}", *judged))
     judged_models = {} if algorithm.models is None else algorithm.models(state.server)
     for name, model in judged_models.items():
-        values = _judge_on_held(algorithm, federation, model)
+        with within("evaluation of the server's models", round=round, seed=state.seed):
+            values = _judge_on_held(algorithm, federation, model)
         if values is not None:
             info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
     return info

@@ -12,7 +12,7 @@ from fljax.arguments import is_whole
 from fljax.engine.layout import Layout, Precision, default_platform
 
 Strategy = Literal["auto", "vmap", "scan"] | int
-Clients = Literal["auto", "trial", "vmap", "scan"] | int
+Clients = Literal["auto", "trial", "vmap", "scan", "debug"] | int
 Devices = Literal["all"] | int
 
 # Constants of ``auto``, from timings on 2 cores (2026-11-21). On a CPU a client's model, gradient and update should fit
@@ -46,8 +46,10 @@ class Execution(NamedTuple):
 
     Attributes:
       clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
-        "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``) or "trial" (``auto`` and its
-        neighbours are compiled and timed, and the fastest is used).
+        "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``), "trial" (``auto`` and its
+        neighbours are compiled and timed, and the fastest is used) or "debug": nothing is compiled, and clients run one
+        after another in Python loops on one device. ``print``, a debugger and exceptions in one's own functions then
+        meet numbers; it is some hundred times slower. ``jax_disable_jit`` does the same.
       seeds: "auto", "vmap", "scan" or a number, for the runs of one call: all seeds, in a sweep of all cells.
       evaluation: likewise for clients while they are polled or evaluated.
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
@@ -96,6 +98,8 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
         names = ", ".join(get_args(Precision))
         raise ValueError(f"expected a known execution.precision, got {execution.precision!r}; valid names are {names}")
     platform = default_platform() if platform is None else platform
+    if execution.clients == "debug":
+        return Layout(1, 1, 1, 1, False, platform, execution.precision)
     kind = "cpu" if platform == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
     apart = devices > 1 and sizes.seeds >= APART * devices
@@ -110,7 +114,7 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     each = sizes.population if apart else -(-sizes.population // devices)
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Layout(
-        _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan"),
+        _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan, debug"),
         _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
         _lanes("evaluation", execution.evaluation, each, _even(each, EVALUATION[kind] // max(1, sizes.evaluated))),
         devices,

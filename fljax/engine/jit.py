@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import inspect
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fljax.engine import eager
 from fljax.engine.layout import Layout, products_of
 
 # XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
@@ -132,12 +135,34 @@ class Program:
         return jax.jit(function, **chosen, compiler_options=options)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs the function; the first call with these static arguments and shapes compiles it."""
-        return self.jitted(*arguments, **named)(*arguments, **named)
+        """Runs the function; the first call with these static arguments and shapes compiles it.
+
+        Where ``jax.jit`` is off, the function runs op by op. With ``jax_debug_nans`` a program in which NaN appeared
+        is repeated in this way (``fljax.engine.nans``); JAX's own repetition fails, since it reads donated arrays, and
+        stops at every NaN that says "unknown".
+        """
+        if eager.is_on():
+            return self._op_by_op(*arguments, **named)
+        if not eager.nans_raise():
+            return self.jitted(*arguments, **named)(*arguments, **named)
+        with jax.debug_nans(False):
+            found = self.jitted(*arguments, **named)(*arguments, **named)
+        nans = importlib.import_module("fljax.engine.nans")  # late, since it runs programs
+        nans.check(self, self._signature.bind(*arguments, **named).arguments, found)
+        return found
 
     def trace(self, *arguments: Any, **named: Any) -> Any:
         """The traced function, which can be lowered and compiled ahead of the first call."""
-        return self.jitted(*arguments, **named).trace(*arguments, **named)
+        with jax.disable_jit(False), jax.debug_nans(False):
+            return self.jitted(*arguments, **named).trace(*arguments, **named)
+
+    def _op_by_op(self, *arguments: Any, **named: Any) -> Any:
+        given = self._signature.bind(*arguments, **named).arguments
+        layout: Layout | None = given.get("layout")
+        # Python numbers become arrays, as under jit.
+        arrays = {name: jax.tree.map(jnp.asarray, each) for name, each in given.items() if name not in self._static}
+        with products_of("default" if layout is None else layout.precision):
+            return self._function(**given | arrays)
 
 
 def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
@@ -153,15 +178,6 @@ def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
     except Exception:
         return False
     return True
-
-
-def check_enabled() -> None:
-    """Raises a ValueError if ``jax_disable_jit`` is on: runs are compiled loops."""
-    if getattr(jax.config, "jax_disable_jit", False):
-        raise ValueError(
-            "expected jax_disable_jit to be off, got on: runs are compiled programs; jax.debug.print and "
-            "jax.debug.breakpoint look inside them"
-        )
 
 
 def _describe(leaf: Any) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import trees
+from fljax.engine import eager
 
 AXIS = "clients"
 Precision = Literal["default", "high", "highest"]
@@ -112,6 +113,8 @@ def map_lanes(
       Results in the order of ``xs``. Padding rows of an incomplete chunk have cost 0.
     """
     count = jax.tree.leaves(xs)[0].shape[0]
+    if eager.is_on() and count:
+        return eager.map_rows(function, xs)
     if count == 0 or (devices == 1 and cost is None):
         lanes = max(1, min(lanes, count))
         if lanes >= count != 1:
@@ -147,6 +150,8 @@ def fold_lanes(
     Returns:
       The sums over all rows, and the kept results ``[count, ...]`` in the order of ``xs``.
     """
+    if eager.is_on():
+        return eager.fold_rows(function, add_up, xs, cost if skip else None)
     count = jax.tree.leaves(xs)[0].shape[0]
     lanes = max(1, min(lanes, -(-count // devices)))
     if devices == 1 and lanes == count > 1:

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import trees
+from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
-from fljax.engine import jit
 from fljax.engine.declared import as_declared, share_partials
 from fljax.engine.layout import Layout, map_lanes, on_devices, sharding
 from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
@@ -46,11 +46,15 @@ class Spec(NamedTuple):
     common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
     everybody: bool = False  # whether all clients have training rows
 
-    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any]) -> Any:
-        """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments."""
+    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
+        """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
+
+        Errors in its functions name them, and the seed of the run if it is known.
+        """
         numbers = iter(traced)
         leaves = [next(numbers) if leaf is _TRACED else leaf for leaf in self.static]
-        return self.build(**jax.tree.unflatten(self.structure, leaves), **by_seed)
+        arguments = jax.tree.unflatten(self.structure, leaves)
+        return errors.named(lambda: self.build(**arguments, **by_seed), errors.name_of(self.build), seed)
 
 
 class _Traced:
@@ -107,9 +111,8 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
     """Splits a plan into its static and traced parts; the federation in the result is stored by id.
 
     Raises:
-      ValueError: if ``plan`` is neither an Algorithm nor a Plan, or ``jax_disable_jit`` is on.
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
     """
-    jit.check_enabled()
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = evaluation.same_tests(federation)
@@ -206,7 +209,8 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
             # With one federation per run, the row is mapped. A single federation for all runs is not batched.
             found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
             mine = found._replace(examples=federation.examples)
-        return function(spec.algorithm(traced, by_seed), mine, inner, own_values)
+        seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
+        return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
 
     place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
     varied = [inputs.traced[position] for position in spec.varied]
@@ -249,6 +253,8 @@ def run_rounds(
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
             # Under jit, so that one trace serves for the shapes and for the loop.
             step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, None, spec.everybody))
+            if eager.is_on():
+                return eager.rounds(step, state, first, count, capacity)
             shapes = jax.eval_shape(step, state, first)[1]
             records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
@@ -322,7 +328,7 @@ def deployed(
     if is_stacked(mine):
         tables = trees.take(mine._replace(examples=None), seed)
         mine = tables._replace(examples=inputs.federation.examples)
-    algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed))
+    algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed), state.seed[seed])
     model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
     if x is None:
         return model

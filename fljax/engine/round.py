@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
 
 from fljax import trees
+from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, fold_lanes, map_lanes
 from fljax.streaming import Part, Total, add_up, as_streamed
@@ -111,11 +112,10 @@ def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Ar
         down = first_down(algorithm, server, seat)
         return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
 
-    clients = jax.vmap(one)(federation.clients)
+    clients = eager.map_all(one, federation.clients)
     ballots: Any = ()
     if algorithm.poll is not None:
-        shapes = jax.eval_shape(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
-        ballots = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        ballots = eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
     return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Integer
 
+from fljax.engine.errors import wrapped
 from fljax.engine.evaluate import evaluate
 from fljax.engine.layout import Layout
 from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
@@ -56,6 +57,7 @@ def rollout(
     for name, length in algorithm.scenarios:
         if length is not None and rounds > length:
             raise ValueError(f"expected at most {length} rounds, for which the table of {name} has rows, got {rounds}")
+    algorithm = wrapped(algorithm, seed=seed)
     federation = as_vectors(by_id(federation))
     population = federation.clients.id.shape[0]
     state = initial_state(algorithm, federation, jnp.asarray(seed, jnp.uint32)) if initial is None else initial
@@ -91,6 +93,7 @@ def evaluate_clients(
       ValueError: if ``clients`` is not positive, or if the federation or the state is of several seeds.
     """
     _check_single(federation, state, clients)
+    algorithm = wrapped(algorithm, seed=state.seed)
     federation = as_vectors(by_id(federation))
     population = federation.clients.id.shape[0]
     layout = Layout(population, 1, clients or population)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import trees
+from fljax.engine import eager
 from fljax.engine.execution import Sizes
 from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
@@ -41,11 +42,21 @@ def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
     return traced, take(inputs.by_seed), data
 
 
+def first_algorithm(spec: Spec, inputs: Inputs) -> Algorithm:
+    """The algorithm of the first run, with numbers in place of tracers."""
+    traced = [leaf[0] if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
+    return spec.algorithm(list(map(jnp.asarray, traced)), trees.take(inputs.by_seed, 0))
+
+
 def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) -> Shapes:
     """Shapes and bytes of one of ``runs`` runs, by abstract evaluation; ``platform`` is "cpu", "gpu" or "tpu".
 
-    None: the platform of this process.
+    None: the platform of this process. Where ``jax.jit`` is off, nothing is evaluated, and only counts are known.
     """
+    if eager.is_on():
+        # Only counts: nothing else can be known before the run without calling the algorithm's functions.
+        sizes = Sizes(1, inputs.federation.clients.id.shape[-1], runs, 0, 0)
+        return Shapes(first_algorithm(spec, inputs), sizes, 0, 0, 0, eager.SentSoFar.begun())
     platform = default_platform() if platform is None else platform
     kept: list[Any] = []
     federation = inputs.federation

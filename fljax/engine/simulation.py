@@ -13,7 +13,7 @@ import numpy as np
 
 from fljax import results
 from fljax.checkpoints import Checkpoint
-from fljax.engine import program
+from fljax.engine import debugging, program
 from fljax.engine.blocks import (
     Callback,
     Clock,
@@ -76,7 +76,7 @@ def simulate(
       execution: how clients and seeds map to devices. If the memory of a device does not suffice, the run goes on with
         half as many side by side, after its newest checkpoint or from its beginning, and says so.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
-        is computed.
+        is computed; not called in debug mode, where nothing is compiled.
       checkpoint: a folder for checkpoints of this run, or a ``Checkpoint``. The state, all records and all evaluations
         are saved every 30 seconds and at the end. The same call with the same folder goes on after the newest
         checkpoint: bit for bit as without an interruption, if execution and devices are the same. Callbacks are not
@@ -91,6 +91,7 @@ def simulate(
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
+      AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -109,6 +110,7 @@ def simulate(
     return result
 
 
+@debugging.as_asked
 def run_plans(
     plans: Sequence[Algorithm | Plan],
     federation: Federation,

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import training, trees
-from fljax.engine import jit
+from fljax.engine import debugging, eager, jit
+from fljax.engine.errors import within
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve
 from fljax.engine.jaxprs import step_bytes
@@ -96,6 +97,7 @@ def estimate_standalone(
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
+@debugging.as_asked
 def standalone_sweep(
     task: Task,
     federation: Federation,
@@ -163,6 +165,8 @@ def _prepared(
     spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
+    model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
+    model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
@@ -172,7 +176,6 @@ def _prepared(
     # What training reads and writes matters on accelerators only.
     platform = default_platform()
     lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
-    model = trees.bytes_of(jax.eval_shape(lambda: task.init(jax.random.key(0))))
     layout = resolve(execution or Execution(), Sizes(count, count, len(runs), model, evaluated, lane, ragged))
     inputs = replicate(inputs, layout.devices)
     return _Prepared((spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)), model)
@@ -263,9 +266,11 @@ def _train_alone(
     """Training loss, test loss, test accuracy (or None) and model of one client."""
     own = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
-    trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
-    predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-    threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
     counts = (client.train.size > 0) & (client.test.size > 0)
-    loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+    unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
+    with within("standalone training", client=client.id, unseen=unseen, seed=seed):
+        trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
+        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
+        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
     return threshold, loss, accuracy, trained

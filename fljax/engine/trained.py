@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax.engine import program
+from fljax.engine import eager, program
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.layout import Layout, Precision
 from fljax.engine.program import Inputs, Plan, Spec
@@ -132,7 +132,8 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     Raises:
       ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
     """
-    shapes = program.start.trace(spec, layout, inputs, seeds).out_info
+    given = spec, layout, inputs, seeds
+    shapes = program.start(*given) if eager.is_on() else program.start.trace(*given).out_info
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):

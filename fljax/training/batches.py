@@ -73,7 +73,7 @@ def draw_distinct(
 def _pick_in_turn(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:
     count, draws = guess.shape
 
-    def pick(step: Array, chosen: Array) -> Array:
+    def pick(step: int | Array, chosen: Array) -> Array:
         clash = jnp.any((chosen == guess[step][:, None]) & (jnp.arange(count) < step)[None, :], axis=1)
         return chosen.at[:, step].set(jnp.where(clash, last[step], guess[step]))
 

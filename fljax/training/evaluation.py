@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
+from fljax import trees
 from fljax.loops import repeat
 from fljax.training.batches import fetch
 from fljax.types import Subset, Task
@@ -66,8 +67,9 @@ def evaluate(
         else:
             loss, score = jax.tree.map(jnp.sum, jax.lax.map(sums, places))
     count = size.astype(loss.dtype)
-    count = jnp.where(count > 0, count, jnp.nan)
-    return loss / count, None if score is None else score / count
+    with jax.debug_nans(False):  # a subset without rows has no loss
+        count = jnp.where(count > 0, count, jnp.nan)
+        return loss / count, None if score is None else score / count
 
 
 def per_sample(values: Array, count: int, name: str) -> Float[Array, " b"]:
@@ -141,5 +143,6 @@ def counted_scores(
 
     Other NaN losses come from diverged models and become infinite.
     """
-    loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
-    return jnp.where(counts, loss, jnp.nan), None if accuracy is None else jnp.where(counts, accuracy, jnp.nan)
+    with jax.debug_nans(False):
+        loss = jnp.where(jnp.isnan(loss), jnp.inf, loss)
+    return trees.or_nan(counts, loss), None if accuracy is None else trees.or_nan(counts, accuracy)

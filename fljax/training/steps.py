@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import roles, trees
+from fljax.failures import at_step
 from fljax.loops import repeat
 from fljax.training.batches import Batches, draw, fetch
 from fljax.training.evaluation import AT_ONCE, per_sample
@@ -137,7 +138,8 @@ def descend(
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
 
     def one(index: Array, carry: PyTree) -> PyTree:
-        return step(carry, batches.position[index], batches.mask[index], keys[index])
+        with at_step(index):
+            return step(carry, batches.position[index], batches.mask[index], keys[index])
 
     if batches.steps is None:
         carry, _ = jax.lax.scan(lambda c, i: (one(i, c), None), carry, jnp.arange(count))

@@ -243,3 +243,11 @@ def test_bad_settings_are_one_sentence(federation: Federation) -> None:
         _simulate(federation, checkpoint=Checkpoint("x", -1))
     with pytest.raises(ValueError, match="expected checkpoint to be a folder or a Checkpoint, got 3"):
         engine.simulation._settings(3)  # type: ignore[arg-type]
+
+
+def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
+    debug = {"execution": engine.Execution(clients="debug"), "rounds": 2, "evaluate_every": 1, "seeds": (5,)}
+    expected = _simulate(federation, **debug)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(2)], **debug)
+    _assert_equal(_simulate(federation, checkpoint=tmp_path, **debug), expected)

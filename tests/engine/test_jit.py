@@ -12,16 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine
-from fljax.algorithms import fedavg
 from fljax.engine import jit
 from fljax.engine.layout import Layout, on_devices
 from fljax.engine.program import evaluate, run_rounds
 from fljax.engine.standalone_models import _run
-from fljax.training import Local
-from tests.toys.federation import tiny_federation
 from tests.toys.quick import QUICK
-from tests.toys.task import logistic_regression
 
 ONE, TWO = Layout(1, 1, 1, 1), Layout(1, 1, 1, 2)
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
@@ -163,15 +158,3 @@ def test_a_long_program_on_all_devices_computes_what_a_short_one_does() -> None:
     patches = jnp.asarray(random.normal(size=(576, 8192)), jnp.float32)
     short, long = (np.asarray(many_products(None, TWO, kernel, patches, jnp.int32(count))) for count in (1, 200))
     assert np.array_equal(short, long)
-
-
-def test_without_jit_a_sentence_says_so() -> None:
-    task, local = logistic_regression(), Local(0.2, batch_size=2, steps=2)
-    with jax.disable_jit(), pytest.raises(ValueError, match="expected jax_disable_jit to be off, got on"):
-        engine.simulate(fedavg(task, local), tiny_federation(), rounds=1)
-    jax.config.update("jax_disable_jit", True)
-    try:
-        with pytest.raises(ValueError, match="expected jax_disable_jit to be off"):
-            engine.standalone(task, tiny_federation(), local)
-    finally:
-        jax.config.update("jax_disable_jit", False)
