@@ -51,6 +51,7 @@ FLOORS = {
     "setup": (5, 0),
     "preparation": (5, 1),
     "progress_files": (5, 1),
+    "model_files": (5, 1),
     "plans": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),

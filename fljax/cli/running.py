@@ -42,7 +42,12 @@ NoImport = Annotated[
     typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
 ]
 SaveModels = Annotated[
-    bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
+    str | None,
+    typer.Option(
+        "--save-models",
+        metavar="last|best|all",
+        help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
+    ),
 ]
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")

@@ -330,12 +330,15 @@ class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
+    ``save_models`` selects the trained models that ``fljax run`` saves: of the "last" round, the "best" evaluation by
+    validation rows, or of "all" evaluations.
     """
 
     name: Name
     seeds: Seeds = (0,)
     rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
     evaluate_every: Count
+    save_models: Literal["none", "last", "best", "all"] = "none"
     data: Data
     model: Model
     local: Local

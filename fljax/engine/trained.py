@@ -138,12 +138,18 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     if set(expected) != set(arrays):
         odd = sorted(set(expected) ^ set(arrays))[0]
         raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
-    leaves = [_leaf(name, arrays[name], leaf) for name, leaf in expected.items()]
-    state = jax.tree.unflatten(structure, leaves)
+    state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays)
     found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
     if found != wanted:
         raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
     return state
+
+
+def with_arrays(like: State, arrays: Mapping[str, np.ndarray]) -> State:
+    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    named = [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
+    return jax.tree.unflatten(structure, [_leaf(name, arrays[name], leaf) for name, leaf in named])
 
 
 def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:
