@@ -2,8 +2,9 @@
 
 Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
 ``standalone`` trains every client alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices.
-Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Result``, ``Reference``. Packages: ``algorithms``,
-``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``.
+Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Result``, ``Reference``.
+Packages: ``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``,
+``metrics``, ``theory``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """

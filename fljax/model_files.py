@@ -13,13 +13,16 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
 from fljax import folders
-from fljax.engine import Plan, arrays_of
-from fljax.results import Result
+from fljax.engine import Plan, arrays_of, common_models
+from fljax.initial_models import COMMON, SEEDS
+from fljax.results import BestModels, Result
 from fljax.setup import Setup
+from fljax.trees import path_of as path_of_leaf
 
 STATE, GIVEN, BEST = "state", "by_seed", "best."
 _ROUND = "round-"
@@ -28,7 +31,7 @@ _ROUND = "round-"
 def path_of(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:
     """The file of an algorithm's models: of the last round, the "best" evaluation, or the evaluation after a round."""
     part = f"{_ROUND}{round}" if round is not None else "" if which == "last" else which
-    return pathlib.Path(directory) / folders.MODELS / part / f"{folders.file_name(label)}.npz"
+    return folders.models_of(pathlib.Path(directory), label, part)
 
 
 def rounds_of(directory: str | pathlib.Path, label: str) -> list[int]:
@@ -54,14 +57,22 @@ def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) 
     Raises:
       OSError: if the file cannot be written.
     """
-    return _write(path_of(directory, label), plan, result.state)
+    return _write(path_of(directory, label), plan, result.state, **_shared(result))
+
+
+def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
+    """The seeds, and the common model of each, from which a config may start (``fljax.initial_models``)."""
+    common = common_models(result.deployed)  # type: ignore[arg-type]
+    leaves = jax.tree_util.tree_leaves_with_path(common)
+    found = {COMMON + path_of_leaf(path): np.asarray(leaf) for path, leaf in leaves}
+    return found | {SEEDS: np.asarray(result.state.seed)}
 
 
 def _write(path: pathlib.Path, plan: Plan, state: PyTree, **more: np.ndarray) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {STATE + name: values for name, values in arrays_of(state).items()}
     arrays |= {GIVEN + name: values for name, values in arrays_of(dict(plan.by_seed)).items()}
-    arrays |= {BEST + name: values for name, values in more.items()}
+    arrays |= more
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     folders.write(path, buffer.getvalue())
@@ -120,7 +131,8 @@ class ModelFiles(NamedTuple):
         best = result.best
         if best is not None:
             path = path_of(self.directory, label, "best")
-            _write(path, plan, best.state, round=best.round, value=best.value)
+            chosen = {f"{BEST}round": best.round, f"{BEST}value": best.value}
+            _write(path, plan, best.state, **chosen, **_shared(best))
         if self.which != "best":
             save(self.directory, label, plan, result)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from fljax import results
 from fljax.checkpoints import Checkpoint
@@ -34,6 +35,7 @@ from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
+from fljax.engine.starting import starting_from
 from fljax.engine.trained import DeployedModels, Predictions, state_of
 from fljax.infinite_losses import infinite_losses
 from fljax.results import BestModels, Reference, Result
@@ -56,6 +58,7 @@ def simulate(
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
     keep_best: bool | Collection[int] = False,
     on_evaluated: OnEvaluated | None = None,
+    initial_model: PyTree | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -88,6 +91,9 @@ def simulate(
         these evaluations and the first one count. The best state so far is kept on the host and in checkpoints.
       on_evaluated: called with the number of rounds done and the state after every evaluation, the first one included.
         The memory of the state is donated to the next block, so copy what you keep.
+      initial_model: parameters from which clients and server start in place of ``task.init(key)``, like those. It needs
+        a Plan with the argument ``task``; other values do not recompile. Standalone models of the same start are those
+        of ``standalone(fljax.models.start_from(task, params), ...)``.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -97,11 +103,14 @@ def simulate(
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
-        ``keep_best``, if no client has validation rows.
+        ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
+        is an ``initial`` state, too, or if an ``Algorithm`` is given.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
     """
+    if initial is not None and initial_model is not None:
+        raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     (result,) = run_plans(
-        [algorithm_or_plan],
+        [starting_from(algorithm_or_plan, initial_model)],
         federation,
         rounds=rounds,
         seeds=seeds,

@@ -54,6 +54,17 @@ class DeployedModels:
         layout = Layout(1, 1, 1, precision=self._precision)
         return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
+    def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
+        """The plan, the state on one device, the number of seeds and the precision.
+
+        Raises:
+          ValueError: if they were pickled without the plan.
+        """
+        if not isinstance(self._plan, tuple):
+            self._plan = _unpacked(self._plan)
+        state = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
+        return self._plan, state, self._seeds, self._precision
+
     def __reduce__(self) -> Any:
         packed = _packed(*self._plan) if isinstance(self._plan, tuple) else self._plan
         return DeployedModels, (packed, self._state, self._seeds, 1, self._precision)
