@@ -1,10 +1,10 @@
 """fljax: a JAX-vectorised simulator of federated learning in which clients decide whether to take part.
 
 Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
-``standalone`` trains every client alone; ``use_cores`` makes the cores of a CPU devices. Values: ``Algorithm``,
-``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``, ``Reference``.
-``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``, ``scenarios``, ``aggregators``,
-``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``, ``checkpoints``.
+``standalone`` trains every client alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices.
+Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
+``Reference``. ``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``, ``scenarios``,
+``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``, ``checkpoints``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fljax.failures import AlgorithmError as AlgorithmError
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
+    from fljax.run_folders import load as load
     from fljax.training import Local as Local
     from fljax.types import Algorithm as Algorithm
     from fljax.types import Federation as Federation
@@ -60,6 +61,7 @@ _HOME = {
     "Checkpoint": "checkpoints",
     "Stopped": "checkpoints",
     "StopRequest": "checkpoints",
+    "load": "run_folders",
     "Local": "training",
     "Result": "results",
     "Reference": "results",

@@ -34,6 +34,7 @@ from fljax.engine.layout import default_platform
 from fljax.failures import during
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
+from fljax.model_files import ModelFiles
 from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
@@ -77,9 +78,10 @@ def run(
       resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
         next one. If False, the folder must not have results.
       on_event: called with an ``Event`` for each step of the run.
-      on_result: called with label, plan and Result of every algorithm after it has run and is saved, for example
-        ``functools.partial(fljax.saved_models.save, directory)``.
+      on_result: called with label, plan and Result of every algorithm after it has run and is saved.
       saving: how often checkpoints are saved, and how many are kept; None: the defaults.
+
+    ``config.save_models`` says which models are saved in the folder.
 
     Raises:
       Stopped: if ``saving.stop`` asks for it, after a checkpoint.
@@ -99,7 +101,8 @@ def run(
             files.all_finished()
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
-        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, files)
+        models = ModelFiles(directory, config.save_models)
+        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, files, models)
 
 
 def _run(
@@ -109,10 +112,11 @@ def _run(
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
     files: ProgressFiles,
+    models: ModelFiles,
 ) -> Outcome:
     plans = check(setup, rehearsed=False)
     with mode(setup.execution), _Ahead(setup, plans, claimed.finished) as ahead:
-        return _run_all(setup, ahead, claimed, tell, keep, on_result, files)
+        return _run_all(setup, ahead, claimed, tell, keep, on_result, files, models)
 
 
 def _run_all(
@@ -123,6 +127,7 @@ def _run_all(
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
     files: ProgressFiles,
+    models: ModelFiles,
 ) -> Outcome:
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
 
@@ -178,6 +183,7 @@ def _run_all(
                 execution=setup.execution,
                 on_memory=held,
                 checkpoint=files.checkpoint(label),
+                **models.arguments(setup, label, plan),
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
@@ -187,6 +193,7 @@ def _run_all(
             tell("note", label, round, rounds, f"diverged in round {round} of seed {seed}; frozen there")
         for each in kept[label].infinite:
             tell("note", label, each.round or 0, rounds, str(each))
+        models.save(label, plan, kept[label])  # before the results, which say that the algorithm is finished
         if keep is not None:
             keep(*join(setup.name, setup.labels, parts))
             tell("saved", label, rounds, rounds, "")

@@ -66,6 +66,25 @@ def with_threshold(reference: Reference, threshold: Any) -> Reference:
     return reference._replace(required=required, unseen_required=np.full_like(reference.unseen_threshold, values))
 
 
+class BestModels(NamedTuple):
+    """The models of each seed at the evaluation that was the best by validation rows.
+
+    Attributes:
+      state: of all seeds, each as it was after its own round.
+      round: ``[seeds]``, the number of rounds done at the best evaluation; the first one if no value is finite.
+      value: ``[seeds]``, the mean over clients of ``valid_accuracy`` there, or of ``valid_loss`` if the task has no
+        score; NaN if no value is finite.
+      deployed: as ``Result.deployed``.
+      predict: as ``Result.predict``.
+    """
+
+    state: PyTree
+    round: np.ndarray
+    value: np.ndarray
+    deployed: Callable[..., PyTree]
+    predict: Callable[..., Array]
+
+
 class Result(NamedTuple):
     """The result of a simulation.
 
@@ -81,6 +100,7 @@ class Result(NamedTuple):
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
       infinite: evaluations with an infinite loss of finite parameters: ``fljax.infinite_losses``.
+      best: the best models by validation rows, if ``simulate`` was asked to keep them; else None.
     """
 
     metrics: xr.Dataset
@@ -90,6 +110,7 @@ class Result(NamedTuple):
     predict: Callable[..., Array]
     diverged: tuple[tuple[int, int], ...]
     infinite: tuple[InfiniteLoss, ...] = ()
+    best: BestModels | None = None
 
 
 def metrics_dataset(

@@ -17,6 +17,7 @@ from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
 from fljax.engine import Execution
+from fljax.initial_models import with_initial
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
@@ -207,7 +208,8 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
                 **builder_arguments(partition, config.data.partition_options),
             )
         )
-    return data.stack(federations), _task(config, datasets[config.seeds[0]])
+    task = _task(config, datasets[config.seeds[0]])
+    return data.stack(federations), with_initial(task, config.model.initial, config.model.initial_seed)
 
 
 def _task(config: Config, dataset: data.Dataset) -> Task:

@@ -153,6 +153,9 @@ def check(grid: Grid) -> str:
     if metric not in METRICS:
         raise ConfigError(f"sweep.metric: {unknown('metric', metric, METRICS)}")
     data = grid.config.data
+    if grid.config.save_models != "none":
+        got = grid.config.save_models
+        raise ConfigError(f"save_models: expected 'none' in a sweep, which saves no models, got {got!r}")
     if metric.startswith("unseen_") and not data.unseen:
         raise ConfigError(f"sweep.metric: expected data.unseen to be positive for {metric}, got 0")
     if metric == VALIDATION and not data.valid_fraction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import pathlib
 from typing import Any
@@ -40,10 +39,9 @@ BASE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    config = configuration.parse(BASE, name="tiny")
+    config = configuration.parse(BASE | {"save_models": "last"}, name="tiny")
     with quick_programs():
-        keep = functools.partial(saved_models.save, folder)
-        return experiment.run(config, directory=folder, on_result=keep), folder
+        return experiment.run(config, directory=folder), folder
 
 
 @pytest.mark.parametrize("label", ["a:b/c", "iafl"])
@@ -93,7 +91,7 @@ def test_what_is_wrong_is_one_sentence(finished, tmp_path):
     with pytest.raises(ValueError, match="expected one of the labels a:b/c, iafl"):
         saved_models.load(folder, "iaffl")
     (tmp_path / "config.toml").write_text((folder / "config.toml").read_text())
-    with pytest.raises(ValueError, match="which fljax run --save-models writes, got no such file"):
+    with pytest.raises(ValueError, match="which fljax run --save-models last writes, got no such file"):
         saved_models.load(tmp_path, "iafl")
     (tmp_path / "models").mkdir()
     whole = (folder / "models" / "iafl.npz").read_bytes()
@@ -122,11 +120,11 @@ def test_the_command(finished, tmp_path, monkeypatch, capsys):
         return stopped.value.code, written.err
 
     assert call() == (0, "")
-    code, words = call("--save-models", "--resume")
+    code, words = call("--save-models", "last", "--resume")
     assert code == 1
     assert "expected models of all algorithms, got none of fedavg, which were finished before models were" in words
     (tmp_path / "x" / "results.nc").unlink()
-    assert call("--save-models", "--resume") == (0, "")
+    assert call("--save-models", "last", "--resume") == (0, "")
     with quick_programs():
         assert saved_models.load("x", "fedavg").predict(0, np.zeros((1, 4), np.float32)).shape[0] == 1
 
@@ -138,3 +136,51 @@ def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: path
     ]
     assert max(len(name.encode()) for name in names) <= 255
     assert len({name.lower() for name in names}) == len(names)
+
+
+def test_best_and_all(tmp_path, monkeypatch, capsys):
+    """The files, and that a killed and resumed run has the same ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
+    raw = BASE | {"rounds": 5, "evaluate_every": 2, "save_models": "all", "algorithms": [{"name": "fedavg"}]}
+    raw["data"] = BASE["data"] | {"valid_fraction": 0.3}
+    (tmp_path / "tiny.toml").write_text(configuration.dumps(configuration.parse(raw, name="tiny")))
+
+    def call(*arguments: str) -> tuple[Any, str]:
+        with pytest.raises(SystemExit) as stopped, quick_programs():
+            cli.main(["run", "tiny.toml", "--no-report", "--quiet", *arguments])
+        return stopped.value.code, capsys.readouterr().err
+
+    assert call("--out", "x") == (0, "")
+    files = sorted(path.relative_to("x/models").as_posix() for path in pathlib.Path("x/models").rglob("*.npz"))
+    rounds = [0, 2, 4, 5]
+    assert files == ["best/fedavg.npz", "fedavg.npz", *(f"round-{each}/fedavg.npz" for each in rounds)]
+    x = np.ones((1, 4), np.float32)
+    with quick_programs():
+        every = {each: saved_models.load("x", "fedavg", round=each) for each in rounds}
+        best = saved_models.load("x", "fedavg", "best")
+    with np.load("x/models/best/fedavg.npz") as file:
+        chosen = file["best.round"].tolist()
+    for seed, each in enumerate(chosen):
+        np.testing.assert_array_equal(best.predict(1, x, seed=seed), every[each].predict(1, x, seed=seed))
+    with pytest.raises(ValueError, match=r"expected one of the rounds 0, 2, 4, 5, after which models .*, got 3"):
+        saved_models.load("x", "fedavg", round=3)
+    # The option wins.
+    assert call("--out", "y", "--save-models", "best") == (0, "")
+    assert [path.parent.name for path in pathlib.Path("y/models").rglob("*.npz")] == ["best"]
+    assert (
+        pathlib.Path("y/models/best/fedavg.npz").read_bytes() == pathlib.Path("x/models/best/fedavg.npz").read_bytes()
+    )
+    with pytest.raises(ValueError, match=r"--save-models last writes, got models of best only"):
+        saved_models.load("y", "fedavg")
+    code, words = call("--out", "z", "--save-models", "best", "--set", "data.valid_fraction=0")
+    assert code == 2
+    assert "save_models: expected data.valid_fraction to be positive for 'best', got 0" in words
+    code, words = call("--out", "z", "--save-models", "first")
+    assert code == 2
+    assert "save_models" in words
+    assert "expected one of the values none, last, best, all, got 'first'" in words
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["sweep", "tiny.toml", "--grid", "local.learning_rate=0.1,0.2"])
+    assert stopped.value.code == 2
+    assert "save_models: expected 'none' in a sweep" in capsys.readouterr().err

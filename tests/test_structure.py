@@ -48,13 +48,16 @@ FLOORS = {
     "scenarios": (3, 1),
     "config": (4, 0),
     "clustering": (4, 1),
-    "folders": (5, 0),
+    "folders": (4, 2),
+    "initial_models": (4, 3),
     "setup": (5, 0),
     "preparation": (5, 1),
     "progress_files": (5, 1),
+    "model_files": (5, 1),
     "plans": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),
+    "run_folders": (5, 5),
     "sweep": (5, 4),
     "report": (6, 0),
     "reproduce": (6, 1),
@@ -112,7 +115,7 @@ def test_imports_run_downward(path):
 def test_only_the_front_doors_are_given_a_config():
     """A config is resolved once, in ``setup``; its tables are seen nowhere else."""
     readers = {room(path) for path in FILES if "fljax.config.Config" in imports(path)}
-    assert readers <= {"config", "setup", "experiment", "cli"}
+    assert readers <= {"config", "setup", "experiment", "run_folders", "cli"}
     readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
     assert not readers & {"preparation", "plans", "clustering", "report", "algorithms", "scenarios", "contributions"}
 
@@ -184,7 +187,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        ("xarray", "results infinite_losses folders experiment sweep report reproduce config cli engine"),
+        ("xarray", "results infinite_losses folders run_folders experiment sweep report reproduce config cli engine"),
     ],
 )
 def test_libraries_have_a_home(library, home):

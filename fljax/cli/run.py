@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
@@ -16,6 +14,7 @@ from fljax.cli.running import (
     Cache,
     CheckpointEvery,
     ConfigFile,
+    Context,
     KeepCheckpoints,
     NoImport,
     NoReport,
@@ -47,7 +46,7 @@ LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss u
 
 
 def run(
-    context: typer.Context,
+    context: Context,
     config: ConfigFile,
     overrides: Overrides = None,
     seeds: Seeds = None,
@@ -60,27 +59,26 @@ def run(
     no_import: NoImport = False,
     checkpoint_every: CheckpointEvery = 30.0,
     keep_checkpoints: KeepCheckpoints = 2,
-    save_models: SaveModels = False,
+    save_models: SaveModels = None,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
 
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
+    changes += [] if save_models is None else [f"save_models={save_models}"]
     chosen = load(config, changes, imports=not no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
     start_jax(cache)
-    from fljax import experiment, saved_models
+    from fljax import experiment
+    from fljax.model_files import ModelFiles
 
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
     folder = folder_of(chosen, out, resume)
-    keep = functools.partial(saved_models.save, folder) if save_models else None
     with resumable(folder, context):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
-            outcome = experiment.run(
-                chosen, directory=folder, resume=resume, on_event=listen, on_result=keep, saving=saving
-            )
+            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
         from fljax import report
 
         rows = report.summary(outcome.metrics)
@@ -99,8 +97,7 @@ def run(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
-    labels = [entry.label for entry in chosen.algorithms] if save_models else []
-    absent = [label for label in labels if not saved_models.path_of(folder, label).is_file()]
+    absent = ModelFiles(folder, chosen.save_models).absent([entry.label for entry in chosen.algorithms])
     if absent:
         return fail(
             f"expected models of all algorithms, got none of {', '.join(absent)}, which were finished before models "

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from fljax.folders import Event
     from fljax.progress_files import Saving
 
+# typer hands over a context of its own class, of which the public name is a subclass.
+if TYPE_CHECKING:
+    Context = typer.Context
+else:
+    Context = typer.Context.__mro__[1]
+
 RUNS = pathlib.Path("runs")
 
 # Options of every command that runs experiments.
@@ -42,7 +48,12 @@ NoImport = Annotated[
     typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
 ]
 SaveModels = Annotated[
-    bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
+    str | None,
+    typer.Option(
+        "--save-models",
+        metavar="last|best|all",
+        help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
+    ),
 ]
 CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
@@ -127,7 +138,7 @@ class Invocation(NamedTuple):
         return shlex.join(["fljax", *kept, "--out", str(folder), "--resume"])
 
 
-def saving_of(context: typer.Context, every: float, keep: int) -> Saving:
+def saving_of(context: Context, every: float, keep: int) -> Saving:
     """How a command saves checkpoints.
 
     Raises:
@@ -140,7 +151,7 @@ def saving_of(context: typer.Context, every: float, keep: int) -> Saving:
 
 
 @contextlib.contextmanager
-def resumable(folder: pathlib.Path, context: typer.Context) -> Iterator[None]:
+def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
     """Says how to resume when a command is interrupted."""
     called: Invocation = context.obj
     try:

@@ -14,6 +14,7 @@ from fljax.cli.running import (
     Cache,
     CheckpointEvery,
     ConfigFile,
+    Context,
     KeepCheckpoints,
     NoImport,
     NoReport,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    context: typer.Context,
+    context: Context,
     config: ConfigFile,
     grid: Annotated[
         list[str] | None,

@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+# Keys that change no result.
+WITHOUT_EFFECT = ("save_models",)
 LONGEST = 60  # number of characters of a value to show
 
 
@@ -14,13 +16,14 @@ def difference(there: str, here: str) -> str | None:
 
     Args:
       there: the config of earlier results, as TOML.
-      here: the current config, as TOML.
+      here: the current config, as TOML. Keys that change no result are not compared.
 
     Returns:
       For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
     """
     first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
-    changed = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+    keys = [key for key in {**first, **second} if key not in WITHOUT_EFFECT]
+    changed = [key for key in keys if first.get(key) != second.get(key)]
     if not changed:
         return None
     key, more = changed[0], len(changed) - 1

@@ -156,7 +156,10 @@ class Data(Table):
 
 
 class Model(Named):
-    """The model; other keys are passed to its builder."""
+    """The model; other keys are passed to its builder. ``initial``: what it starts from (``fljax.initial_models``)."""
+
+    initial: Printable | None = None
+    initial_seed: Annotated[int, Field(ge=0)] | None = None
 
 
 class Local(Table):
@@ -338,12 +341,15 @@ class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
+    ``save_models`` selects the trained models that ``fljax run`` saves: of the "last" round, the "best" evaluation by
+    validation rows, or of "all" evaluations.
     """
 
     name: Name
     seeds: Seeds = (0,)
     rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
     evaluate_every: Count
+    save_models: Literal["none", "last", "best", "all"] = "none"
     data: Data
     model: Model
     local: Local

@@ -65,6 +65,8 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
     """
     found = registries()._replace(imports=imports)
     data = config.data
+    if config.save_models == "best" and not data.valid_fraction:
+        raise ConfigError("save_models: expected data.valid_fraction to be positive for 'best', got 0")
     source = _find("data.dataset", data.dataset, found.datasets, "dataset", found.imports)
     partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
     model = _find("model.name", config.model.name, found.models, "model", found.imports)

@@ -12,6 +12,7 @@ from fljax.engine.round import State, one_round
 from fljax.engine.rounds import evaluate_clients, rollout
 from fljax.engine.simulation import simulate
 from fljax.engine.standalone_models import estimate_standalone, standalone, standalone_sweep
+from fljax.engine.starting import common_models
 from fljax.engine.sweeping import sweep
 from fljax.engine.trained import Models, arrays_of, restore
 
@@ -25,6 +26,7 @@ __all__ = [
     "arrays_of",
     "as_declared",
     "checksum_of",
+    "common_models",
     "compile_ahead",
     "estimate",
     "estimate_standalone",

@@ -17,6 +17,7 @@ from fljax.engine.compilation import compile_all
 from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
+from fljax.engine.kept import Kept
 from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import State
@@ -121,6 +122,7 @@ def run_blocks(
     clock: Clock,
     callbacks: Sequence[Callback],
     judge: Callable[[dict[str, Labelled]], dict[str, np.ndarray]],
+    kept: Kept,
 ) -> tuple[State, Position]:
     """Runs block after block, each up to the next evaluation, from ``at`` to the last of ``stops``.
 
@@ -131,7 +133,7 @@ def run_blocks(
     end = stops[-1] if stops else at.done
 
     def save() -> None:
-        keeper.save(at._replace(seconds=clock.seconds), state, history, run.layout, execution)
+        keeper.save(at._replace(seconds=clock.seconds), state, history, run.layout, execution, kept.saved())
 
     with keeper.watching():
         while at.done < end and not at.ended:
@@ -149,6 +151,7 @@ def run_blocks(
                         raise keeper.stopped(at, end)
             scores = run.evaluate(state, at.done)
             history.measured(at.done, scores)
+            kept.evaluated(at.done, scores, state)
             clock.lap("evaluate")
             if callbacks:
                 seconds = time.perf_counter() - began

@@ -27,7 +27,7 @@ from fljax.engine.trained import arrays_of
 PIECE = 5.0
 # A run waits for its checkpoints at most one part in so many of its time.
 SHARE = 40
-_STATE, _CHECKSUM = "state", "checksum of "
+_STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
 
 
 class Position(NamedTuple):
@@ -56,12 +56,14 @@ class Resumed(NamedTuple):
       state: the arrays of the state by path.
       history: records and evaluations.
       layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
+      best: the arrays of ``Kept.saved``; empty if the best models were not kept.
     """
 
     position: Position
     state: dict[str, np.ndarray]
     history: History
     layout: Layout | None
+    best: dict[str, np.ndarray]
 
 
 class Keeper:
@@ -125,13 +127,9 @@ class Keeper:
             return None
         self._check(saved.about["identity"])
         position = Position(**saved.about["position"])
-        state = {
-            name.removeprefix(f"{_STATE}/"): values
-            for name, values in saved.arrays.items()
-            if name.startswith(f"{_STATE}/")
-        }
+        state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
         self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
-        return Resumed(position, state, histories[-1], self._layout(saved.about, execution, platform))
+        return Resumed(position, state, histories[-1], self._layout(saved.about, execution, platform), best)
 
     def _check(self, there: Mapping[str, Any]) -> None:
         here = self._identity
@@ -183,7 +181,15 @@ class Keeper:
         """Whether the run is asked to stop."""
         return self._settings is not None and self._settings.stop is not None and self._settings.stop.made
 
-    def save(self, position: Position, state: State, history: History, layout: Layout, execution: Execution) -> None:
+    def save(
+        self,
+        position: Position,
+        state: State,
+        history: History,
+        layout: Layout,
+        execution: Execution,
+        best: Mapping[str, np.ndarray],
+    ) -> None:
         """Begins to write a checkpoint."""
         if self._settings is None:
             return
@@ -195,6 +201,7 @@ class Keeper:
             return
         # Copies, since the next block overwrites the state.
         arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(state).items()}
+        arrays |= {f"{_BEST}/{name}": values for name, values in best.items()}
         told = {
             "identity": self._identity,
             "position": position._asdict(),
@@ -245,6 +252,12 @@ def checksum_of(tree: PyTree) -> int:
     leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
     described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
     return checksum([np.frombuffer(described.encode(), np.uint8), *leaves])
+
+
+def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of one kind, by the rest of their names."""
+    prefix = f"{kind}/"
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def _named(spec: Spec) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from fljax import results
 from fljax.checkpoints import Checkpoint
@@ -27,6 +28,7 @@ from fljax.engine.blocks import (
 from fljax.engine.checkpointing import Keeper, Position, identity_of
 from fljax.engine.compilation import fastest
 from fljax.engine.execution import Execution, neighbours, resolve
+from fljax.engine.kept import Kept, OnEvaluated, runs_of
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, replicate
@@ -34,9 +36,10 @@ from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
+from fljax.engine.starting import starting_from
 from fljax.engine.trained import DeployedModels, Predictions, state_of
 from fljax.infinite_losses import infinite_losses
-from fljax.results import Reference, Result
+from fljax.results import BestModels, Reference, Result
 from fljax.types import Algorithm, Federation, Info, Labelled
 
 
@@ -54,6 +57,9 @@ def simulate(
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
+    keep_best: bool | Collection[int] = False,
+    on_evaluated: OnEvaluated | None = None,
+    initial_model: PyTree | None = None,
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -81,6 +87,15 @@ def simulate(
         are saved every 30 seconds and at the end. The same call with the same folder goes on after the newest
         checkpoint: bit for bit as without an interruption, if execution and devices are the same. Callbacks are not
         called again for earlier blocks.
+      keep_best: whether ``Result.best`` has, for each seed, the models of the evaluation with the best mean over
+        clients on their validation rows: the highest ``average_valid_accuracy``, or the lowest mean ``valid_loss`` if
+        the task has no score. The earliest of equal evaluations counts. Numbers of rounds done instead of True: only
+        these evaluations and the first one count. The best state so far is kept on the host and in checkpoints.
+      on_evaluated: called with the number of rounds done and the state after every evaluation, the first one included.
+        The memory of the state is donated to the next block, so copy what you keep.
+      initial_model: parameters from which clients and server start in place of ``task.init(key)``, like those. It needs
+        a Plan with the argument ``task``; other values do not recompile. Standalone models of the same start are those
+        of ``standalone(fljax.models.start_from(task, params), ...)``.
 
     Returns:
       ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
@@ -89,12 +104,16 @@ def simulate(
     Raises:
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
-        fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run.
+        fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
+        ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
+        is an ``initial`` state, too, or if an ``Algorithm`` is given.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
     """
+    if initial is not None and initial_model is not None:
+        raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
     (result,) = run_plans(
-        [algorithm_or_plan],
+        [starting_from(algorithm_or_plan, initial_model)],
         federation,
         rounds=rounds,
         seeds=seeds,
@@ -106,6 +125,7 @@ def simulate(
         execution=execution,
         on_memory=on_memory,
         checkpoint=checkpoint,
+        kept=Kept(keep_best, on_evaluated),
     )
     return result
 
@@ -125,6 +145,7 @@ def run_plans(
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
+    kept: Kept | None = None,
 ) -> list[Result]:
     """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
@@ -139,6 +160,8 @@ def run_plans(
         _check_rows(seeds, inputs, reference)
     references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
     spec, inputs = program.stack_plans(parts, len(seeds))
+    kept = kept or Kept()
+    kept.check(spec)
     execution = execution or Execution()
     clock = Clock()
     runs = seeds * len(plans)
@@ -150,7 +173,9 @@ def run_plans(
     stops = evaluation_rounds(first, first + rounds, evaluate_every, evaluate_at)
     keeper = Keeper(
         None if checkpoint is None else _settings(checkpoint),
-        lambda: identity_of(spec, inputs, runs, rounds, initial, evaluate_every=evaluate_every, evaluate_at=stops),
+        lambda: identity_of(
+            spec, inputs, runs, rounds, initial, evaluate_every=evaluate_every, evaluate_at=stops, **kept.identity
+        ),
         rounds,
         len(stops) + 1,
     )
@@ -175,17 +200,21 @@ def run_plans(
                 jax.block_until_ready(state)
                 clock.lap("compile")
                 history = keeper.history()
-                history.measured(first, run.evaluate(state, first))
+                scores = run.evaluate(state, first)
+                history.measured(first, scores)
+                kept.begin()
+                kept.evaluated(first, scores, state)
                 clock.lap("evaluate")
                 at = Position(first, first, False, clock.seconds, memory)
             else:
                 at, history = resumed.position, resumed.history
+                kept.resume(resumed.best)
                 state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
                 if at.done < first + rounds and not at.ended:
                     at = at._replace(memory=compiled(run, shapes, on_memory))
                 clock.add(at.seconds)
                 clock.lap("compile")
-            state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge)
+            state, at = run_blocks(run, stops, state, history, at, keeper, execution, clock, callbacks, judge, kept)
             break
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
             fewer = smaller(layout)
@@ -196,7 +225,7 @@ def run_plans(
         resumed, clock = keeper.newest(execution, default_platform()), Clock()
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory)
+    course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory, kept.found(state))
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
@@ -229,12 +258,14 @@ class _Course(NamedTuple):
     state: State
     seconds: dict[str, float]  # by purpose
     memory: int | None  # bytes of each device
+    best: tuple[State, np.ndarray, np.ndarray] | None  # state, round, value
 
     def of(self, own: slice) -> _Course:
         """The results of some of the runs."""
         take = functools.partial(jax.tree.map, lambda leaf: leaf[own])
         evaluations = [(done, take(scores)) for done, scores in self.evaluations]
-        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state))
+        best = None if self.best is None else runs_of(self.best, own)
+        return self._replace(evaluations=evaluations, records=take(self.records), state=take(self.state), best=best)
 
 
 def _required(plan: Algorithm | Plan, reference: Reference | None) -> Reference | None:
@@ -302,5 +333,8 @@ def _result(run: _Run, course: _Course) -> Result:
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
-    infinite = infinite_losses(metrics)
-    return Result(metrics, table, state, deployed, Predictions(deployed), diverged(seeds, state), infinite)
+    infinite, best = infinite_losses(metrics), None
+    if course.best is not None:
+        own = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
+        best = BestModels(*course.best, own, Predictions(own))
+    return Result(metrics, table, state, deployed, Predictions(deployed), diverged(seeds, state), infinite, best)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fljax.checkpoints import Checkpoint
 from fljax.engine.blocks import Callback, OnMemory
 from fljax.engine.execution import Execution
+from fljax.engine.kept import Kept
 from fljax.engine.keys import Seeds
 from fljax.engine.program import Plan
 from fljax.engine.simulation import run_plans
@@ -27,6 +28,7 @@ def sweep(
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
+    keep_best: bool = False,
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -44,6 +46,7 @@ def sweep(
       execution: as for ``simulate``; "trial" times the whole sweep.
       on_memory: as for ``simulate``, for all runs together.
       checkpoint: as for ``simulate``, for all runs together.
+      keep_best: as for ``simulate``, for every run.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -71,4 +74,5 @@ def sweep(
         execution=execution,
         on_memory=on_memory,
         checkpoint=checkpoint,
+        kept=Kept(keep_best),
     )

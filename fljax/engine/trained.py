@@ -54,6 +54,17 @@ class DeployedModels:
         layout = Layout(1, 1, 1, precision=self._precision)
         return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
+    def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
+        """The plan, the state on one device, the number of seeds and the precision.
+
+        Raises:
+          ValueError: if they were pickled without the plan.
+        """
+        if not isinstance(self._plan, tuple):
+            self._plan = _unpacked(self._plan)
+        state = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
+        return self._plan, state, self._seeds, self._precision
+
     def __reduce__(self) -> Any:
         packed = _packed(*self._plan) if isinstance(self._plan, tuple) else self._plan
         return DeployedModels, (packed, self._state, self._seeds, 1, self._precision)
@@ -139,12 +150,18 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     if set(expected) != set(arrays):
         odd = sorted(set(expected) ^ set(arrays))[0]
         raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
-    leaves = [_leaf(name, arrays[name], leaf) for name, leaf in expected.items()]
-    state = jax.tree.unflatten(structure, leaves)
+    state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays)
     found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
     if found != wanted:
         raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
     return state
+
+
+def with_arrays(like: State, arrays: Mapping[str, np.ndarray]) -> State:
+    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    named = [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
+    return jax.tree.unflatten(structure, [_leaf(name, arrays[name], leaf) for name, leaf in named])
 
 
 def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:

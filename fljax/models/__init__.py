@@ -7,6 +7,7 @@ from fljax.models.frozen import freeze
 from fljax.models.losses import correct, cross_entropy, squared_error
 from fljax.models.networks import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, resnet18
 from fljax.models.prepare import standardise
+from fljax.models.starting import load_params, params_of, start_from
 from fljax.models.task import task_from_module
 from fljax.models.text import bilstm, text_cnn
 
@@ -21,12 +22,15 @@ __all__ = [
     "correct",
     "cross_entropy",
     "freeze",
+    "load_params",
     "logistic_regression",
     "max_pool",
     "mlp",
+    "params_of",
     "resnet18",
     "squared_error",
     "standardise",
+    "start_from",
     "task_from_module",
     "text_cnn",
 ]

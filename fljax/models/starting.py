@@ -1,0 +1,139 @@
+"""Warm starts: tasks whose models start from given parameters, and parameters from files."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from fljax import trees
+from fljax.types import Task
+
+
+def start_from(task: Task, params: PyTree) -> Task:
+    """The task whose models, those of clients, server and standalone training, all start from ``params``.
+
+    In a ``Plan`` the parameters are arguments of the compiled program, so other values do not recompile. An
+    ``Algorithm`` that is built outside a ``Plan`` holds them as constants of its programs.
+
+    Args:
+      task: a task.
+      params: like ``task.init(key)``: the same structure, shapes and dtypes; ``fljax.models.load_params`` reads them.
+
+    Returns:
+      The task with an ``init`` that gives ``params`` for every key.
+
+    Raises:
+      ValueError: if ``params`` differ in a leaf; the sentence names the first one.
+    """
+    given = jax.tree.map(jnp.asarray, params)
+    expected = jax.eval_shape(task.init, jax.random.key(0))
+    want, got = _by_path(expected), _by_path(given)
+    for path in {**want, **got}:
+        if path not in want or path not in got or _form(want[path]) != _form(got[path]):
+            there, here = (_form(each[path]) if path in each else "no such leaf" for each in (want, got))
+            raise ValueError(f"expected initial parameters like those of the task, {path} as {there}, got {here}")
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise ValueError(
+            f"expected initial parameters of the structure {jax.tree.structure(expected)}, "
+            f"got {jax.tree.structure(given)}"
+        )
+    return task._replace(init=jax.tree_util.Partial(_give, given))
+
+
+def load_params(path: str | pathlib.Path, task: Task) -> PyTree:
+    """Parameters of a task from a file.
+
+    Args:
+      path: an ``.npz`` file of arrays by path (``dense_0/kernel``), a file that ``flax.serialization.to_bytes`` or
+        ``msgpack_serialize`` wrote, or a folder that orbax wrote. Collections ``params`` and ``batch_stats`` around the
+        parameters are taken off.
+      task: says which arrays there must be.
+
+    Returns:
+      The parameters, like ``task.init(key)``, for ``start_from``.
+
+    Raises:
+      ValueError: if the file cannot be read, or has other arrays; the sentence names the first one.
+    """
+    return params_of(_read(pathlib.Path(path)), task, str(path))
+
+
+def params_of(arrays: Mapping[str, Any], task: Task, where: str) -> PyTree:
+    """Arrays by path as parameters of a task; ``where`` they are from is for the error.
+
+    Raises:
+      ValueError: if arrays are missing or not of the task.
+    """
+    found = {_without_collection(path, arrays): each for path, each in arrays.items()}
+    expected = jax.eval_shape(task.init, jax.random.key(0))
+    names = trees.paths_of(expected)
+    for name in names:
+        if name not in found:
+            raise ValueError(f"expected {name!r} among the arrays of {where!r}, got {', '.join(found) or 'none'}")
+    for name in found:
+        if name not in names:
+            raise ValueError(f"expected no arrays in {where!r} but {', '.join(names)}, got {name!r}")
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(expected)]
+    leaves = [_typed(found[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(expected), leaves)
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ValueError(f"expected a file or folder of parameters, got {str(path)!r}, which does not exist")
+    try:
+        if path.is_dir():
+            return _by_path(_restored(path.absolute()))
+        if path.suffix == ".npz":
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        from flax import serialization
+
+        return _by_path(serialization.msgpack_restore(path.read_bytes()))
+    except Exception as error:  # the exception depends on what the file is instead
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        kinds, where = "an .npz file, a flax checkpoint (msgpack) or an orbax folder", str(path)
+        raise ValueError(f"expected {kinds} of parameters, got {where!r}, which cannot be read ({reason})") from None
+
+
+def _restored(path: pathlib.Path) -> PyTree:
+    """The tree of a folder of orbax as NumPy arrays, so that it does not matter on which devices it was saved."""
+    import orbax.checkpoint
+
+    reader: Any = orbax.checkpoint.PyTreeCheckpointer()
+    tree = reader.metadata(path).item_metadata.tree
+    as_numpy = jax.tree.map(lambda _: orbax.checkpoint.RestoreArgs(restore_type=np.ndarray), tree)
+    return reader.restore(path, restore_args=as_numpy)
+
+
+def _by_path(tree: PyTree) -> dict[str, Any]:
+    return {trees.path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _without_collection(path: str, arrays: Mapping[str, Any]) -> str:
+    """The path inside flax's collections, if all arrays are in one."""
+    collections = ("params/", "batch_stats/")
+    if all(each.startswith(collections) for each in arrays):
+        return path.partition("/")[2]
+    return path
+
+
+def _typed(values: Any, dtype: Any) -> Array:
+    """NumPy's files do not know bfloat16 by name."""
+    values = np.asarray(values)
+    return jnp.asarray(values.view(dtype) if values.dtype.kind == "V" else values)
+
+
+def _form(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+def _give(params: PyTree, key: Key[Array, ""]) -> PyTree:
+    return params

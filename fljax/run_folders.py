@@ -1,0 +1,162 @@
+"""``fljax.load``: a run folder as a value with metrics, records and trained models.
+
+    run = fljax.load("runs/my-run")
+    run.metrics.average_accuracy.sel(algorithm="incfl")
+    run.predict("incfl", client=3, x=x, which="best")
+
+Nothing is read before it is asked for. Metrics and records need no engine; models read the data again, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from fljax import folders
+from fljax.naming import unknown
+
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
+    from fljax.config import Config
+    from fljax.engine import Models
+    from fljax.setup import Setup
+
+
+def load(folder: str | pathlib.Path) -> Run:
+    """A run folder as a value.
+
+    Args:
+      folder: of ``fljax run`` or, without models, of ``fljax sweep``.
+
+    Raises:
+      ValueError: if it is no run folder.
+    """
+    return Run(folder)
+
+
+class Run:
+    """A run folder: ``metrics``, ``records``, ``labels``, ``config``, and the models that were saved.
+
+    Args:
+      folder: the run folder.
+
+    Raises:
+      ValueError: if the folder does not exist, or has no config that a run wrote.
+    """
+
+    def __init__(self, folder: str | pathlib.Path) -> None:
+        self.folder = pathlib.Path(folder)
+        if not self.folder.is_dir():
+            raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
+        try:
+            self._raw: dict[str, Any] = tomllib.loads((self.folder / folders.CONFIG).read_text(encoding="utf-8"))
+        except OSError:
+            raise ValueError(f"expected a run folder with {folders.CONFIG}, got {str(folder)!r}") from None
+        except ValueError as error:
+            raise ValueError(f"expected valid TOML in {folders.CONFIG} of {str(folder)!r}, got: {error}") from None
+
+    def __repr__(self) -> str:
+        seeds = self._raw.get("seeds", [0])
+        count = len(seeds) if isinstance(seeds, list) else seeds
+        labels = ", ".join(self.labels)
+        several = "" if count == 1 else "s"
+        saved = self._raw.get("save_models", "none")
+        return (
+            f"<run {str(self.folder)!r}: {labels}; {count} seed{several}, {self._raw.get('rounds')} rounds, "
+            f"models: {saved}>"
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the algorithms in the config."""
+        entries = self._raw.get("algorithms", [])
+        return tuple(str(each.get("label", each.get("name"))) for each in entries)
+
+    @property
+    def metrics(self) -> xr.Dataset:
+        """As ``Result.metrics``, over ``algorithm`` too.
+
+        Raises:
+          ValueError: if no algorithm is finished, or the results are damaged.
+        """
+        return self._results[0]
+
+    @property
+    def records(self) -> xr.Dataset:
+        """As ``Result.records``, over ``algorithm`` too; raises as ``metrics``."""
+        return self._results[1]
+
+    @functools.cached_property
+    def _results(self) -> tuple[xr.Dataset, xr.Dataset]:
+        return folders.load(self.folder)
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The config with every default; names that it imports must be importable."""
+        from fljax import config
+
+        return config.load(self.folder / folders.CONFIG)
+
+    @functools.cached_property
+    def _setup(self) -> Setup:
+        from fljax.setup import resolve_setup
+
+        return resolve_setup(self.config)
+
+    def models(self, label: str, which: str = "last", round: int | None = None) -> Models:
+        """The trained models of an algorithm: ``state``, ``deployed(client)`` and ``predict(client, x)``.
+
+        Args:
+          label: one of ``labels``.
+          which: "last": after the last round. "best": of each seed's best evaluation by validation rows.
+          round: the number of rounds done at an evaluation, in place of ``which``; for runs with ``--save-models all``.
+
+        Raises:
+          ValueError: if the label is unknown, or such models were not saved; the sentence says which option saves them.
+        """
+        if label not in self.labels:
+            raise ValueError(unknown("label", label, self.labels))
+        known: dict[tuple[str, str, int | None], Models] = self._known
+        key = label, which, round
+        if key not in known:
+            from fljax import saved_models
+
+            saved_models.find(self.folder, label, which, round)  # before the data are read
+            known[key] = saved_models.load(self.folder, label, which, round, setup=self._setup)
+        return known[key]
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[str, str, int | None], Models]:
+        return {}
+
+    def predict(
+        self,
+        label: str,
+        client: int,
+        x: Any,
+        *,
+        seed: int = 0,
+        unseen: bool = False,
+        which: str = "last",
+        round: int | None = None,
+    ) -> Array:
+        """Logits ``[b, ...]`` of the model that a client would use, on raw examples ``x [b, ...]``.
+
+        Args:
+          label: one of ``labels``.
+          client: the id of a seen client, or the number of an unseen one.
+          x: raw examples.
+          seed: the position in the list of seeds.
+          unseen: whether the client is unseen.
+          which: as for ``models``.
+          round: as for ``models``.
+
+        Raises:
+          ValueError: as ``models``, or if there is no such client or seed.
+        """
+        return self.models(label, which, round).predict(client, x, seed=seed, unseen=unseen)
