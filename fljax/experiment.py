@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import preparation, results
+from fljax.anomalies import unstopped, until_stopped
 from fljax.config import Config, dumps
 from fljax.engine import (
     Block,
@@ -76,6 +77,8 @@ def run(
     Raises:
       ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
+      fljax.anomalies.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The results
+        until then are saved, but not the models. Resuming runs this algorithm again.
     """
     labels = [entry.label for entry in config.algorithms]
     text = "" if directory is None else dumps(config)
@@ -83,6 +86,7 @@ def run(
         tell = teller(directory, on_event)
         for words in claimed.notes:
             tell("note", "", 0, 0, words)
+        claimed = claimed._replace(finished=unstopped(claimed.finished, config.non_finite))
         if set(labels) <= claimed.finished.keys():
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
@@ -143,7 +147,8 @@ def _run_all(
         ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
-            result = simulate(
+            result, stopped = until_stopped(
+                simulate,
                 plan,
                 setup.federation,
                 rounds=rounds,
@@ -154,18 +159,21 @@ def _run_all(
                 callbacks=(progress,),
                 execution=setup.execution,
                 on_memory=held,
+                non_finite=setup.non_finite,
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
-        for seed, round in kept[label].diverged:
-            tell("note", label, round, rounds, f"diverged in round {round} of seed {seed}; frozen there")
+        for diverged in kept[label].divergences:
+            tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
         for each in kept[label].infinite:
             tell("note", label, each.round or 0, rounds, str(each))
         if keep is not None:
             keep(*join(setup.name, setup.labels, parts))
             tell("saved", label, rounds, rounds, "")
+        if stopped is not None:
+            raise stopped.of(label)
         if on_result is not None:
             on_result(label, plan, kept[label])
     return _outcome(setup.name, setup.labels, parts, kept)
@@ -210,6 +218,7 @@ class _Ahead:
                 seeds=setup.seeds,
                 evaluate_every=setup.evaluate_every,
                 execution=setup.execution,
+                non_finite=setup.non_finite,
             )
 
     def __enter__(self) -> _Ahead:
@@ -271,6 +280,7 @@ def estimates(config: Config) -> dict[str, Memory]:
             seeds=setup.seeds,
             evaluate_every=setup.evaluate_every,
             execution=setup.execution,
+            non_finite=setup.non_finite,
         )
         for label, plan in plans.items()
     }

@@ -17,7 +17,7 @@ from fljax.cli import faults, show
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
-from fljax.cli.stopping import Interrupted, interruptible
+from fljax.cli.stopping import Interrupted, Stopped, interruptible
 from fljax.cli.sweep import sweep
 
 app = typer.Typer(
@@ -56,6 +56,8 @@ def _main(arguments: Sequence[str]) -> int:
             return app(list(arguments) or ["--help"], prog_name="fljax", standalone_mode=False) or 0
     except Interrupted as stop:
         return fail(str(stop), stop.code)
+    except Stopped as stop:
+        return fail(str(stop), 1)
     except (KeyboardInterrupt, typer.Abort):
         return fail("interrupted", 128 + signal.SIGINT)
     except Exception as error:

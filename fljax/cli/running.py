@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fljax.cli.stopping import Interrupted
+from fljax.cli.stopping import Interrupted, Stopped
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -99,13 +99,19 @@ def _name_in(folder: pathlib.Path) -> str | None:
 
 @contextlib.contextmanager
 def resumable(folder: pathlib.Path) -> Iterator[None]:
-    """Adds advice on how to resume when a command is interrupted."""
+    """Says how to resume a command that is interrupted, and where the results of a run are that stopped itself."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as stop:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
         words = f"interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
         raise Interrupted(number, words) from None
+    except ArithmeticError as error:
+        from fljax.anomalies import NotFinite
+
+        if not isinstance(error, NotFinite):
+            raise
+        raise Stopped(f"{error}; what was computed before is saved in {folder}") from None
 
 
 def progress_bars(quiet: bool) -> Progress:

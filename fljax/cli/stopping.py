@@ -25,6 +25,10 @@ class Interrupted(BaseException):
         return 128 + self.number
 
 
+class Stopped(Exception):
+    """A run has stopped itself. The message says why, and where its results are; the exit code is 1."""
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Raises Interrupted at the first signal; the second signal ends the process at once.

@@ -330,12 +330,14 @@ class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
+    ``non_finite`` says what happens to clients whose messages or states have a NaN or infinity (``fljax.simulate``).
     """
 
     name: Name
     seeds: Seeds = (0,)
     rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
     evaluate_every: Count
+    non_finite: Literal["freeze", "drop", "stop"] = "freeze"
     data: Data
     model: Model
     local: Local

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import results
-from fljax.engine import program
+from fljax import anomalies, results
+from fljax.anomalies import NonFinite
+from fljax.engine import offenders, program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution, neighbours, resolve
@@ -70,6 +71,7 @@ def simulate(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -92,15 +94,21 @@ def simulate(
       execution: how clients and seeds map to devices.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
         is computed.
+      non_finite: what happens to a client whose message (Up) or new state has a NaN or infinity; infinities in a
+        Report do not count. "freeze": nothing, unless it spreads as below. "drop": its message is left out, as if the
+        client were absent, and its state is kept; records count such messages. "stop": the run stops after the block of
+        rounds in which it happens.
 
     Returns:
-      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
-      last finite state and reported in ``diverged``; the other seeds continue.
+      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears in the server or in
+      a client's state is frozen at its last finite state and reported in ``diverged``; the other seeds continue.
 
     Raises:
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
-        fit the algorithm and the seeds.
+        fit the algorithm and the seeds, or if ``non_finite`` is not a valid name.
+      fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
+        the clients and the Result until then.
     """
     (result,) = run_plans(
         [algorithm_or_plan],
@@ -114,6 +122,7 @@ def simulate(
         callbacks=callbacks,
         execution=execution,
         on_memory=on_memory,
+        non_finite=non_finite,
     )
     return result
 
@@ -131,9 +140,11 @@ def run_plans(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> list[Result]:
     """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
+    anomalies.check_mode(non_finite)
     # A user may give anything.
     if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
@@ -145,6 +156,7 @@ def run_plans(
         _check_rows(seeds, inputs, reference)
     references = [_required(plan, reference) for plan, reference in zip(plans, references, strict=True)]
     spec, inputs = program.stack_plans(parts, len(seeds))
+    spec = spec._replace(non_finite=non_finite)
     execution = execution or Execution()
     clock = _Clock()
     runs = seeds * len(plans)
@@ -171,7 +183,7 @@ def run_plans(
 
     records: list[Info] = []
     done, end = first, first + rounds
-    while done < end:
+    while done < end and not offenders.is_stopped(non_finite, state):
         began = time.perf_counter()
         usual = first + ((done - first) // capacity + 1) * capacity
         count = min(usual, end, *(at for at in evaluate_at if at > done)) - done
@@ -196,6 +208,7 @@ def run_plans(
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = course if len(plans) == 1 else course.of(own)
         found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine))
+    offenders.check_stopped(non_finite, found)
     return found
 
 
@@ -315,8 +328,11 @@ def _result(run: _Run, course: _Course) -> Result:
     population = run.inputs.federation.clients.id.shape[-1]
     table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
+    diverged = offenders.divergences(run.spec, run.inputs, run.layout, state, seeds, table)
+    metrics = anomalies.with_anomalies(metrics, table, diverged, population)
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
     infinite = infinite_losses(metrics)
-    return Result(metrics, table, state, deployed, Predictions(deployed), _diverged(seeds, state), infinite)
+    frozen = _diverged(seeds, state)
+    return Result(metrics, table, state, deployed, Predictions(deployed), frozen, infinite, diverged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fljax.anomalies import NonFinite
 from fljax.engine.execution import Execution
 from fljax.engine.keys import Seeds
 from fljax.engine.program import Plan
@@ -23,6 +24,7 @@ def sweep(
     callbacks: Sequence[Callback] = (),
     execution: Execution | None = None,
     on_memory: OnMemory | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -39,6 +41,7 @@ def sweep(
       callbacks: as for ``simulate``; one ``Block`` has all runs.
       execution: as for ``simulate``; "trial" times the whole sweep.
       on_memory: as for ``simulate``, for all runs together.
+      non_finite: as for ``simulate``; "stop" stops all runs.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -47,6 +50,7 @@ def sweep(
     Raises:
       ValueError: if there is no plan, if plans differ in more than the values of floats and arrays, if there is
         another number of references, or as for ``simulate``.
+      fljax.anomalies.NotFinite: as for ``simulate``.
     """
     plans = list(plans)
     if not plans:
@@ -65,4 +69,5 @@ def sweep(
         callbacks=callbacks,
         execution=execution,
         on_memory=on_memory,
+        non_finite=non_finite,
     )
