@@ -1,4 +1,4 @@
-"""Law 18: a client whose message is dropped is an absent client."""
+"""Law 19: a client whose message is dropped is an absent client."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tests.toys.federation import spoil_client
 from tests.toys.not_finite import leaves_out, sends_nan
 from tests.toys.quick import QUICK
 
+# The two rounds are different programs, and in one algorithm XLA rounds a division by the sum of the cohort otherwise.
+ROUNDED = ("cgsv_iafl",)
 NOBODY = jnp.zeros(POPULATION, bool)
 EVERYBODY = ~NOBODY
 ROUNDS = 2
@@ -63,6 +65,14 @@ def without_counts(info: Any) -> dict[str, Any]:
     return {name: values for name, values in unlabelled(info).items() if name not in apart}
 
 
+def assert_equal(name: str, expected: Any, found: Any) -> None:
+    """Equal bit for bit, up to rounding in ``ROUNDED``."""
+    if name in ROUNDED:
+        assert_close(expected, found, 1e-6)
+    else:
+        assert_same(expected, found)
+
+
 def chosen(info: Any, place: int) -> jax.Array:
     """``[N]``: the client in one of the filled rows of a cohort."""
     found = unlabelled(info)
@@ -72,13 +82,13 @@ def chosen(info: Any, place: int) -> jax.Array:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_law_18_who_is_dropped_is_absent(name: str) -> None:
+def test_law_19_who_is_dropped_is_absent(name: str) -> None:
     case, data = programs(name), federation()
     # Where all is finite, nothing is changed.
     state, info = case.dropped(data, case.start, NOBODY)
     expected, healthy = case.absent(data, case.start, NOBODY)
-    assert_same(expected, state)
-    assert_same(without_counts(healthy), without_counts(info))
+    assert_equal(name, expected, state)
+    assert_equal(name, without_counts(healthy), without_counts(info))
     assert not info["dropped"].values.any()
 
     state, expected = case.start, case.start
@@ -87,8 +97,8 @@ def test_law_18_who_is_dropped_is_absent(name: str) -> None:
         who = chosen(healthy, round)
         state, info = case.dropped(data, state, who)
         expected, without = case.absent(data, expected, who)
-        assert_same(expected, state)
-        assert_same(without_counts(without), without_counts(info))
+        assert_equal(name, expected, state)
+        assert_equal(name, without_counts(without), without_counts(info))
         found, present = unlabelled(info), np.asarray(healthy["cohort_present"].values)
         np.testing.assert_array_equal(found["cohort_present"], present)
         np.testing.assert_array_equal(found["dropped"], np.asarray(who)[np.asarray(found["cohort_id"])] & present)
@@ -98,13 +108,13 @@ def test_law_18_who_is_dropped_is_absent(name: str) -> None:
     # If nobody is left, the round is an empty one.
     state, info = case.dropped(data, state, EVERYBODY)
     expected, _ = case.absent(data, expected, EVERYBODY)
-    assert_same(expected, state)
+    assert_equal(name, expected, state)
     assert (int(state.diverged), int(state.round)) == (-1, ROUNDS + 1)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_law_18_who_has_nan_in_its_data_is_absent(name: str) -> None:
+def test_law_19_who_has_nan_in_its_data_is_absent(name: str) -> None:
     """Not where clients are polled: what they answer from such data changes who is selected, and no message is left."""
     case = programs(name)
     if case.algorithm.poll is not None:
@@ -113,14 +123,14 @@ def test_law_18_who_has_nan_in_its_data_is_absent(name: str) -> None:
     data = spoil_client(federation(), int(np.argmax(who)))
     state, info = case.dropped(data, case.start, NOBODY)
     expected, without = case.absent(data, case.start, who)
-    assert_same(expected, state)
-    assert_same(without_counts(without), without_counts(info))
+    assert_equal(name, expected, state)
+    assert_equal(name, without_counts(without), without_counts(info))
     assert int(info["dropped_messages"]) == 1
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_law_18_in_chunks(name: str) -> None:
+def test_law_19_in_chunks(name: str) -> None:
     """Where the client is present, its chunk is another one, so sums differ by rounding."""
     case = programs(name)
     who = chosen(case.absent(federation(), case.start, NOBODY)[1], 0)
