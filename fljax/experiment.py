@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import preparation, results
+from fljax.anomalies import unstopped, until_stopped
 from fljax.config import Config, dumps
 from fljax.engine import (
     Block,
@@ -87,6 +88,8 @@ def run(
       Stopped: if ``saving.stop`` asks for it, after a checkpoint.
       ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
+      fljax.anomalies.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The results
+        until then are saved, but not the models. Resuming runs this algorithm again.
     """
     labels = [entry.label for entry in config.algorithms]
     text = "" if directory is None else dumps(config)
@@ -95,6 +98,7 @@ def run(
         files = ProgressFiles(directory, text, None, saving or Saving(), tell)
         for words in claimed.notes:
             tell("note", "", 0, 0, words)
+        claimed = claimed._replace(finished=unstopped(claimed.finished, config.non_finite))
         if set(labels) <= claimed.finished.keys():
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
@@ -171,7 +175,8 @@ def _run_all(
         ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
-            result = simulate(
+            result, stopped = until_stopped(
+                simulate,
                 plan,
                 setup.federation,
                 rounds=rounds,
@@ -184,19 +189,24 @@ def _run_all(
                 on_memory=held,
                 checkpoint=files.checkpoint(label),
                 **models.arguments(setup, label, plan),
+                non_finite=setup.non_finite,
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
         parts[label] = (kept[label].metrics, kept[label].records)
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
-        for seed, round in kept[label].diverged:
-            tell("note", label, round, rounds, f"diverged in round {round} of seed {seed}; frozen there")
+        for diverged in kept[label].divergences:
+            tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
         for each in kept[label].infinite:
             tell("note", label, each.round or 0, rounds, str(each))
-        models.save(label, plan, kept[label])  # before the results, which say that the algorithm is finished
+        if stopped is None:  # before the results, which say that the algorithm is finished
+            models.save(label, plan, kept[label])
         if keep is not None:
             keep(*join(setup.name, setup.labels, parts))
             tell("saved", label, rounds, rounds, "")
+        if stopped is not None:
+            files.finished(label)  # so that resuming runs it again
+            raise stopped.of(label)
         if on_result is not None:
             on_result(label, plan, kept[label])
         files.finished(label)
@@ -243,6 +253,7 @@ class _Ahead:
                 seeds=setup.seeds,
                 evaluate_every=setup.evaluate_every,
                 execution=setup.execution,
+                non_finite=setup.non_finite,
             )
 
     def __enter__(self) -> _Ahead:
@@ -308,7 +319,14 @@ def estimates(config: Config) -> dict[str, Memory]:
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
     found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **how)}
     for label, plan in plans.items():
-        found[label] = estimate(plan, setup.federation, rounds=setup.rounds, evaluate_every=setup.evaluate_every, **how)
+        found[label] = estimate(
+            plan,
+            setup.federation,
+            rounds=setup.rounds,
+            evaluate_every=setup.evaluate_every,
+            non_finite=setup.non_finite,
+            **how,
+        )
     return found
 
 

@@ -7,7 +7,7 @@ A run folder contains
 - ``environment.json``: versions and devices;
 - ``log.jsonl``: one event a line;
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
-- ``metrics.csv``: the scalar metrics as a table;
+- ``metrics.csv``: the scalar metrics as a table, and the round in which a seed diverged;
 - ``models``: trained models, if requested (``fljax.saved_models``);
 - ``checkpoints``: until the run is finished, what is not in the results yet (``fljax.progress_files``).
 
@@ -348,7 +348,7 @@ def _encoded(metrics: xr.Dataset, records: xr.Dataset, text: str) -> bytes:
 
 def _table(metrics: xr.Dataset) -> bytes:
     scalar = lambda dims: dims[:1] == ("algorithm",) and dims[-2:] == ("seed", "evaluated_round")  # noqa: E731
-    scalars = [str(name) for name, values in metrics.items() if scalar(values.dims)]
+    scalars = [str(name) for name, values in metrics.items() if scalar(values.dims) or name == "diverged"]
     return metrics[scalars].to_dataframe().reset_index().to_csv(index=False).encode()
 
 

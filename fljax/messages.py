@@ -1,7 +1,7 @@
 """What clients send: an update, and a report about themselves.
 
-Floor 0: imports JAX and jaxtyping only. The engine never reads a report. Scenarios find reports by their type and
-change them.
+Floor 0: imports JAX and jaxtyping only. Scenarios find reports by their type and change them. The engine never uses a
+report; it only looks for NaN in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float, Int, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 # Typed Any, so that fields can be annotated as arrays: an algorithm reads only the fields that it asks for.
 NOT_ASKED: Any = None
@@ -72,3 +73,17 @@ def changed_update(message: PyTree, change: Callable[[PyTree], PyTree]) -> PyTre
     if not isinstance(message, dict):
         return message
     return {name: change(part) if name == "update" else changed_update(part, change) for name, part in message.items()}
+
+
+def is_not_finite(message: PyTree) -> Bool[Array, ""]:
+    """Whether a message has a NaN, or an infinity outside of its Reports; False for an empty message.
+
+    A Report may say on purpose that a loss or a threshold is infinite, but never that it is NaN.
+    """
+    found = jnp.zeros((), bool)
+    for part in jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, Report)):
+        for leaf in map(jnp.asarray, jax.tree.leaves(part)):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                wrong = jnp.isnan(leaf) if isinstance(part, Report) else ~jnp.isfinite(leaf)
+                found = found | jnp.any(wrong)
+    return found

@@ -41,6 +41,8 @@ OTHERS = {
     "cluster_loss": "per cluster: mean loss of its model on the server's rows of each source distribution",
     "cluster_accuracy": "per cluster: accuracy of its model on the server's rows of each source distribution",
     "diverged": "per seed: the round in which a NaN or infinity appeared; -1 where none did",
+    "diverged_by": "per client: whether its message or state was not finite in the round in which the seed diverged",
+    "dropped_messages": 'messages that were dropped so far because they were not finite (non_finite = "drop")',
     "seconds_trial": "seconds in which ways to map clients to devices were timed",
     "seconds_compile": "seconds of tracing, of waiting for compiled programs, and of making the state before round 0",
     "seconds_train": "seconds of all rounds",

@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
+from fljax.anomalies import Divergence
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
 from fljax.scalar_metrics import over_clients
@@ -101,6 +102,7 @@ class Result(NamedTuple):
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
       infinite: evaluations with an infinite loss of finite parameters: ``fljax.infinite_losses``.
       best: the best models by validation rows, if ``simulate`` was asked to keep them; else None.
+      divergences: the seeds of ``diverged``, with the clients that were not finite (``fljax.anomalies``).
     """
 
     metrics: xr.Dataset
@@ -111,6 +113,7 @@ class Result(NamedTuple):
     diverged: tuple[tuple[int, int], ...]
     infinite: tuple[InfiniteLoss, ...] = ()
     best: BestModels | None = None
+    divergences: tuple[Divergence, ...] = ()
 
 
 def metrics_dataset(
@@ -247,7 +250,8 @@ def records_dataset(
     Returns:
       The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
       which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
-      for clients that did not train). Tables over clients with more than 10^8 entries are left out.
+      for clients that did not train). If messages are dropped, ``dropped_by_client`` over ``client`` has the number of
+      a client's rows that were. Tables over clients with more than 10^8 entries are left out.
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
@@ -319,7 +323,7 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
 
 
 def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
-    """Participation by client and, if rows are ``weighed``, the clients' weights."""
+    """Participation by client; dropped messages if there may be some; and, if rows are ``weighed``, weights."""
     id, present = joined["cohort_id"], joined["cohort_present"]
     seeds, rounds, _ = id.shape
     if seeds * rounds * population > LARGEST_TABLE:
@@ -330,6 +334,10 @@ def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int)
     np.add.at(count, place, 1)
     dims = ("seed", "round", "client")
     found: dict[str, Any] = {"participation": (dims, count)}
+    if "dropped" in joined:
+        dropped = np.zeros_like(count)
+        np.add.at(dropped, place, joined["dropped"][seed, round, row])
+        found["dropped_by_client"] = (dims, dropped)
     if weighed:
         weight = np.zeros(count.shape, joined["weight"].dtype)
         np.add.at(weight, place, joined["weight"][seed, round, row])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fljax import algorithms, data, models, scenarios
+from fljax.anomalies import NonFinite
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
@@ -61,6 +62,7 @@ class Setup(NamedTuple):
       seeds: of the runs.
       evaluate_every: rounds between two evaluations.
       execution: how clients and seeds are mapped to devices.
+      non_finite: as for ``simulate``.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Setup(NamedTuple):
     seeds: tuple[int, ...]
     evaluate_every: int
     execution: Execution
+    non_finite: NonFinite = "freeze"
 
     @property
     def clients(self) -> int:
@@ -135,6 +138,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         seeds=config.seeds,
         evaluate_every=config.evaluate_every,
         execution=Execution(**config.execution.model_dump()),
+        non_finite=config.non_finite,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import experiment
+from fljax.anomalies import NotFinite
 from fljax.config import ConfigError, dumps
 from fljax.config.sweeping import Axis, Grid
 from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
@@ -100,6 +101,8 @@ def run(
       ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
         ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
+      fljax.anomalies.NotFinite: if a cell's ``non_finite`` is "stop" and something was not finite in it. The results of
+        algorithms before are saved.
     """
     metric = check(grid)
     text = "" if directory is None else dumps(grid.config)
@@ -128,7 +131,7 @@ def _run(
             tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
-            found = _algorithm(cells, position, references, tell, files)
+            found = _algorithm(cells, position, references, tell, files, grid.axes)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
@@ -218,6 +221,7 @@ def _algorithm(
     references: Sequence[Reference],
     tell: Callable[..., None],
     files: ProgressFiles,
+    axes: Sequence[Axis],
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
@@ -225,13 +229,14 @@ def _algorithm(
     def alone(cell: Setup) -> Any:
         """What the algorithm depends on: its cell without the other algorithms."""
         settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
+        settings += (cell.non_finite,)
         return _world(cell), settings, cell.algorithms[position]
 
     same = _by(cells, range(len(cells)), alone)
     firsts = [places[0] for places in same]
     jobs: list[list[int]] = []
     plans = {}
-    for places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution)):
+    for places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution, cell.non_finite)):
         for place in places:
             plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
@@ -249,26 +254,36 @@ def _algorithm(
 
         tell("train", label, job * rounds, len(jobs) * rounds, "")
         cell = cells[members[0]]
-        results = sweep(
-            [plans[place] for place in members],
-            cell.federation,
-            rounds=rounds,
-            seeds=cell.seeds,
-            references=[with_required_loss(plans[place], references[place]) for place in members],
-            evaluate_every=cell.evaluate_every,
-            callbacks=(progress,),
-            execution=cell.execution,
-            on_memory=held,
-            checkpoint=files.checkpoint(label, f"program_{job}"),
-        )
+        try:
+            results = sweep(
+                [plans[place] for place in members],
+                cell.federation,
+                rounds=rounds,
+                seeds=cell.seeds,
+                references=[with_required_loss(plans[place], references[place]) for place in members],
+                evaluate_every=cell.evaluate_every,
+                callbacks=(progress,),
+                execution=cell.execution,
+                on_memory=held,
+                non_finite=cell.non_finite,
+                checkpoint=files.checkpoint(label, f"program_{job}"),
+            )
+        except NotFinite as stop:
+            files.finished(label)  # so that resuming runs it again
+            raise stop.of(label, _values_of(axes, members[stop.plan])) from None
         for place, each in zip(members, results, strict=True):
             found[place] = (each.metrics, each.records)
-            for seed, round in each.diverged:
-                words = f"cell {place} diverged in round {round} of seed {seed}; frozen there"
-                tell("note", label, round, len(jobs) * rounds, words)
+            for diverged in each.divergences:
+                tell("note", label, diverged.round, len(jobs) * rounds, f"cell {place} {diverged}; frozen there")
             for loss in each.infinite:
                 tell("note", label, loss.round or 0, len(jobs) * rounds, f"cell {place}: {loss}")
     return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
+
+
+def _values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
+    """The values of a cell by axis, from its place among the cells (last axis fastest)."""
+    places = np.unravel_index(place, [len(axis.values) for axis in axes])
+    return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:

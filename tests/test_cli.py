@@ -13,6 +13,7 @@ import xarray as xr
 
 from fljax import algorithms, cli, experiment, folders, metric_names, report, scenarios, sweep
 from fljax import config as configuration
+from fljax.anomalies import Divergence, NotFinite
 from fljax.cli import show
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
@@ -145,7 +146,41 @@ def test_diverged(fake, capsys, monkeypatch):
     monkeypatch.setattr(experiment, "run", run)
     code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--json", "--quiet")
     assert (code, err) == (1, "fljax: fedavg diverged with seed 0 in round 3; all is saved in x\n")
-    assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 0, "round": 3}]
+    assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 0, "round": 3, "clients": []}]
+
+
+def test_who_made_a_run_diverge_is_in_the_table_and_in_the_sentence(fake, capsys, monkeypatch):
+    def run(config, **_):
+        found = outcome(config, [("fedavg", 1, 3)])
+        senders = np.zeros((1, 2, 4), np.int8)
+        senders[0, 1, [0, 2]] = 1
+        dropped = (("algorithm", "seed", "evaluated_round"), np.full((1, 2, 1), 7))
+        added = {"diverged": (("algorithm", "seed"), [[-1, 3]]), "dropped_messages": dropped}
+        added["diverged_by"] = (("algorithm", "seed", "client"), senders)
+        return found._replace(metrics=found.metrics.assign(added).assign_coords(client=np.arange(4)))
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--seeds", "2")
+    assert code == 1
+    who = "in which clients 0, 2 sent values that are not finite"
+    assert err.strip() == f"fljax: fedavg diverged with seed 1 in round 3, {who}; all is saved in x"
+    assert "1 of 2 seeds, round 3" in out
+    assert "7.0 ± 0.0" in out
+    out = call(capsys, "run", "tiny.toml", "--out", "x", "--seeds", "2", "--json")[1]
+    assert json.loads(out)["diverged"] == [{"algorithm": "fedavg", "seed": 1, "round": 3, "clients": [0, 2]}]
+
+
+@pytest.mark.parametrize("error", [NotFinite(Divergence(1, 3, (2,))).of("fedavg"), ZeroDivisionError("by 0")])
+def test_a_run_that_stops_itself(fake, capsys, monkeypatch, error):
+    def run(config, **_):
+        raise error
+
+    monkeypatch.setattr(experiment, "run", run)
+    code, out, err = call(capsys, "run", "tiny.toml", "--out", "x", "--quiet")
+    assert (code, out) == (1, "")
+    words = "fedavg was stopped, since client 2 sent values that are not finite in round 3 of seed 1"
+    stopped = err == f"fljax: {words}; what was computed before is saved in x\n"
+    assert stopped == isinstance(error, NotFinite)
 
 
 def test_fault_is_one_sentence(fake, capsys, monkeypatch):
@@ -276,7 +311,9 @@ def test_sweep_json_and_divergence(fake_sweep, capsys):
     assert "fedavg diverged at learning_rate = 1 with seed 0 in round 3; all is saved in x" in err
     found = json.loads(out)
     assert found["best"][0]["cell"] == {"learning_rate": 0.1}
-    assert found["diverged"] == [{"algorithm": "fedavg", "cell": {"learning_rate": 1}, "seed": 0, "round": 3}]
+    assert found["diverged"] == [
+        {"algorithm": "fedavg", "cell": {"learning_rate": 1}, "seed": 0, "round": 3} | {"clients": []}
+    ]
 
 
 @pytest.mark.parametrize("kind", LISTS)

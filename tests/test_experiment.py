@@ -11,8 +11,10 @@ import pytest
 
 from fljax import config as configuration
 from fljax import experiment, folders, trees
+from fljax.anomalies import NotFinite, diverged_seeds
 from fljax.engine import Plan, groups, jit
 from fljax.setup import build_federation
+from tests.toys.not_finite import sends_nan
 
 BASE = {
     "seeds": 2,
@@ -135,6 +137,50 @@ def test_divergence_freezes_only_its_algorithm(tmp_path):
     assert np.isfinite(outcome.metrics["test_loss"].sel(algorithm="fedavg")).all()
     assert any("diverged" in event.message for event in events)
     assert (tmp_path / "results.nc").is_file()
+
+
+def sends_nan_in_round_2(algorithm):
+    """A scenario: what client 1 sends in round 2 is NaN."""
+    return sends_nan(algorithm, np.arange(6) == 1, np.arange(6) == 2)
+
+
+EVERYBODY = {"participation": {"clients_per_round": 6}}
+SPOILT = [
+    {"name": "fedavg"},
+    {"name": "fedavg", "label": "spoilt", "scenarios": [{"name": f"{__name__}:sends_nan_in_round_2"}]},
+    {"name": "incfl"},
+]
+
+
+def test_a_config_says_that_messages_are_dropped(tmp_path):
+    config = build(**EVERYBODY, algorithms=SPOILT[:2], non_finite="drop")
+    outcome = experiment.run(config, directory=tmp_path)
+    assert outcome.diverged == ()
+    metrics, records = folders.load(tmp_path)
+    assert metrics["dropped_messages"].transpose("algorithm", "seed", "evaluated_round").values.tolist() == [
+        [[0, 0, 0]] * 2,
+        [[0, 0, 1]] * 2,
+    ]
+    assert np.argwhere(records["dropped_by_client"].sel(algorithm="spoilt", seed=0).values > 0).tolist() == [[2, 1]]
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert {"diverged", "dropped_messages"} <= set(table[0].split(","))
+    assert all(len(line.split(",")) == len(table[0].split(",")) for line in table)
+
+
+def test_a_config_says_that_a_run_stops(tmp_path):
+    """What was computed until then is saved; resuming repeats the algorithm that was stopped, and no other."""
+    config = build(**EVERYBODY, algorithms=SPOILT, non_finite="stop")
+    for resume in (False, True):
+        events: list[folders.Event] = []
+        with pytest.raises(NotFinite) as found:
+            experiment.run(config, directory=tmp_path, resume=resume, on_event=events.append)
+        assert (found.value.label, found.value.seed, found.value.round, found.value.clients) == ("spoilt", 0, 2, (1,))
+        repeated = {event.label for event in events if event.stage == "train"}
+        assert repeated == ({"spoilt"} if resume else {"fedavg", "spoilt"})
+    metrics, _ = folders.load(tmp_path)
+    assert metrics["algorithm"].values.tolist() == ["fedavg", "spoilt"]
+    assert metrics["diverged"].sel(algorithm="spoilt").values.tolist() == [2, 2]
+    assert diverged_seeds(metrics) == {"spoilt": "2 of 2 seeds, round 2"}
 
 
 @pytest.mark.thorough

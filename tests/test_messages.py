@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from fljax import messages
@@ -52,3 +53,22 @@ def test_an_update_is_found_in_messages_inside_messages():
     found = changed_update(message, lambda update: "changed")
     assert found == _Outer(Report(loss=1.0), {"own": Sent("changed"), "rest": 3.0}, "changed")
     assert changed_update((), lambda update: "changed") == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ((), False),
+        (Sent({"w": jnp.ones(2)}, Report(loss=jnp.inf, size=jnp.int32(3))), False),
+        (Sent({"w": jnp.ones(2)}, Report(loss=jnp.nan)), True),
+        (Sent({"w": jnp.asarray([1.0, jnp.inf])}), True),
+        (Sent({"w": jnp.asarray([1, 2])}), False),
+        (Sent({"w": jnp.asarray([1.0, jnp.nan], jnp.bfloat16)}), True),
+        ({"own": Sent((), Report(threshold=-jnp.inf)), "rest": jnp.float32(-jnp.inf)}, True),
+        ({"own": Sent((), Report(threshold=-jnp.inf)), "key": jax.random.key(0), "on": jnp.asarray(True)}, False),
+        (Report(bid=jnp.asarray([0.0, jnp.nan])), True),
+    ],
+)
+def test_a_message_is_not_finite(message: Any, found: bool):
+    """A Report may tell of an infinite loss; nothing tells of NaN on purpose."""
+    assert bool(messages.is_not_finite(message)) is found

@@ -114,7 +114,8 @@ def test_every_name_in_results_is_described(metrics):
     # And what is described is there, but for servers' and clusters' models.
     absent = set(metric_names.METRICS) - found
     server = {"server_test_loss", "server_test_accuracy", "cluster_loss", "cluster_accuracy"}
-    assert absent == server | {"decision_test_accuracy", "decision_valid_accuracy"}  # only where scenarios decide
+    # Only where scenarios decide, and where messages are dropped.
+    assert absent == server | {"decision_test_accuracy", "decision_valid_accuracy", "dropped_messages"}
 
 
 @pytest.mark.parametrize("label", ["fedavg_finetune", "given", "iafl"])

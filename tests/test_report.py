@@ -139,8 +139,10 @@ def test_drawing_leaves_pyplot_alone():
 def test_write(tmp_path):
     metrics, records = results(seeds=2, rounds=10)
     metrics["diverged"][1, 1] = 7
+    metrics["diverged_by"] = (("algorithm", "seed", "client"), np.zeros((2, 2, metrics.sizes["client"]), np.int8))
+    metrics["diverged_by"][1, 1, 0] = 1
     metrics, records = (
-        metrics[["average_accuracy", "diverged"]],
+        metrics[["average_accuracy", "diverged", "diverged_by"]],
         records[["weight"]],
     )  # few pictures: it is quicker
     save(tmp_path, metrics, records)
@@ -148,7 +150,9 @@ def test_write(tmp_path):
     image, page = report.write(tmp_path)
     assert image.read_bytes().startswith(b"\x89PNG")
     text = page.read_text(encoding="utf-8")
-    assert "incfl, seed 1: diverged in round 7" in text
+    assert "incfl, seed 1: diverged in round 7, in which client 0 sent values that are not finite." in text
+    assert "<th>Diverged</th>" in text
+    assert "<td>1 of 2 seeds, round 7</td>" in text
     assert "&lt;b&gt;" in text
     assert not re.search(r'(src|href)="(?!data:)', text)
 

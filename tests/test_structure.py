@@ -38,6 +38,7 @@ FLOORS = {
     "scalar_metrics": (1, 1),
     "metric_names": (1, 2),
     "infinite_losses": (1, 0),
+    "anomalies": (1, 0),
     "matching": (1, 0),
     "results": (1, 2),
     "theory": (1, 1),
@@ -187,7 +188,10 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        ("xarray", "results infinite_losses folders run_folders experiment sweep report reproduce config cli engine"),
+        (
+            "xarray",
+            "results infinite_losses anomalies folders run_folders experiment sweep report reproduce config cli engine",
+        ),
     ],
 )
 def test_libraries_have_a_home(library, home):

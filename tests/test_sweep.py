@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from fljax import experiment, folders, report, sweep
+from fljax.anomalies import NotFinite
 from fljax.config import ConfigError, dumps, load_grid, parse_grid
 from fljax.config.sweeping import Axis
 from tests.test_experiment import BASE
@@ -195,6 +196,20 @@ def test_what_shapes_a_program_and_who_diverges(tmp_path: Any) -> None:
     assert np.isfinite(outcome.metrics["test_loss"].sel(server_lr=1.0)).all()
     assert outcome.best[0].cell["server_lr"] == 1.0
     assert [event.round for event in events if event.stage == "train"] == [0, 2, 2, 4]
+
+
+def test_messages_that_are_not_finite_in_a_sweep() -> None:
+    """A cell that stops the sweep is named by its values; cells may also differ in what they do."""
+    wild = {"name": "fedavg", "label": "wild", "server_lr": 1.0}
+    tiny = BASE | {"algorithms": [wild], "seeds": 1, "rounds": 2, "evaluate_every": 2}
+    with quick_programs():
+        with pytest.raises(NotFinite) as found:
+            sweep.run(parse_grid(tiny | {"non_finite": "stop"}, ["algorithms.wild.server_lr=1.0,3e38"]))
+        assert (found.value.label, found.value.cell) == ("wild", {"server_lr": 3e38})
+        outcome = sweep.run(parse_grid(tiny, ["non_finite=freeze,drop"]))
+    assert outcome.metrics["dropped_messages"].sel(non_finite="drop").values.ravel().tolist() == [0, 0]
+    assert np.isnan(outcome.metrics["dropped_messages"].sel(non_finite="freeze").values).all()
+    assert "dropped" in outcome.records
 
 
 # --- Results ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
 from fljax.cli.running import Invocation
-from fljax.cli.stopping import Interrupted, interruptible
+from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
 from fljax.failures import is_own, is_sentence
 
@@ -59,6 +59,8 @@ def _main(arguments: Sequence[str]) -> int:
             return app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
     except Interrupted as stop:
         return fail(str(stop), stop.code)
+    except Ended as end:
+        return fail(str(end), 1)
     except (KeyboardInterrupt, typer.Abort):
         return fail("interrupted", 128 + signal.SIGINT)
     except Exception as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -43,6 +43,8 @@ COLUMNS = {
 }
 # Additional columns for a task without accuracy.
 LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
+# An additional column where messages that are not finite are dropped.
+DROPPED = {"dropped_messages": "dropped"}
 
 
 def run(
@@ -80,18 +82,22 @@ def run(
             listen = listener(progress)
             outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
         from fljax import report
+        from fljax.anomalies import diverged_seeds, in_which, senders_of
 
         rows = report.summary(outcome.metrics)
         pictures = () if no_report else report.write(folder)
+    names = ("algorithm", "seed", "round")
+    diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
+    for each in diverged:
+        each["clients"] = senders_of(outcome.metrics, {name: each[name] for name in ("algorithm", "seed")})
     if as_json:
-        diverged = [dict(zip(("algorithm", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]
         summary = [row._asdict() for row in rows]
         infinite = [each._asdict() for each in outcome.infinite]
         found = {"directory": str(folder), "summary": summary, "diverged": diverged, "infinite": infinite}
         print_json(found | {"report": written})
     elif not quiet:
-        console(110).print(_table(rows, len(chosen.seeds)))
+        console(110).print(_table(rows, len(chosen.seeds), diverged_seeds(outcome.metrics)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)
         print(f"Results: {folder}")
@@ -108,7 +114,8 @@ def run(
         label, seed, round_ = outcome.diverged[0]
         others = len(outcome.diverged) - 1
         more = f", and {others} more" if others else ""
-        return fail(f"{label} diverged with seed {seed} in round {round_}{more}; all is saved in {folder}", 1)
+        who = in_which(diverged[0]["clients"] or None)
+        return fail(f"{label} diverged with seed {seed} in round {round_}{who}{more}; all is saved in {folder}", 1)
     if outcome.infinite:
         others = len(outcome.infinite) - 1
         more = f", and so in {others} more" if others else ""
@@ -116,12 +123,12 @@ def run(
     return 0
 
 
-def _table(rows: Sequence[Row], seeds: int) -> Table:
+def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str]) -> Table:
     from fljax.report import pivot
     from fljax.report.tables import cell
 
     accuracies = any(row.metric == "average_accuracy" for row in rows)
-    columns = COLUMNS if accuracies else COLUMNS | LOSSES
+    columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
     lines = pivot(rows, list(columns))
     shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
@@ -133,6 +140,8 @@ def _table(rows: Sequence[Row], seeds: int) -> Table:
     table.add_column("algorithm")
     for place in shown:
         table.add_column(list(columns.values())[place], justify="right")
+    if diverged:
+        table.add_column("diverged")
     for label, line in lines.items():
-        table.add_row(label, *[cell(line[place]) for place in shown])
+        table.add_row(label, *[cell(line[place]) for place in shown], *[diverged.get(label, "")] * bool(diverged))
     return table

@@ -17,8 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fljax.checkpoints.settings import Checkpoint, Stopped
-from fljax.cli.stopping import Interrupted, Signals
+from fljax.cli.stopping import Ended, Interrupted, Signals
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -144,6 +143,7 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
     Raises:
       ValueError: if a number is out of range.
     """
+    from fljax.checkpoints import Checkpoint
     from fljax.progress_files import Saving
 
     Checkpoint(".", every, keep).check()
@@ -152,7 +152,9 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
 
 @contextlib.contextmanager
 def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
-    """Says how to resume when a command is interrupted."""
+    """Says how to resume a command that is interrupted, and where the results of a run are that stopped itself."""
+    from fljax.checkpoints import Stopped
+
     called: Invocation = context.obj
     try:
         yield
@@ -164,6 +166,12 @@ def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
         words = f"interrupted; what was saved before is kept; to go on: {called.command(folder)}"
         raise Interrupted(number, words) from None
+    except ArithmeticError as error:
+        from fljax.anomalies import NotFinite
+
+        if not isinstance(error, NotFinite):
+            raise
+        raise Ended(f"{error}; what was computed before is saved in {folder}") from None
 
 
 def progress_bars(quiet: bool) -> Progress:

@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fljax.checkpoints.settings import StopRequest
+if TYPE_CHECKING:
+    from fljax.checkpoints import StopRequest
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -28,6 +29,10 @@ class Interrupted(BaseException):
         return 128 + self.number
 
 
+class Ended(Exception):
+    """A run has stopped itself. The message says why, and where its results are; the exit code is 1."""
+
+
 class Signals:
     """Signals to stop that have come, and the run that may still save what it has computed.
 
@@ -36,10 +41,22 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.stop = StopRequest()
+        self._stop: StopRequest | None = None
         self.seen: list[int] = []
         self._arrived = 0
         self._sent_again = 0
+
+    @property
+    def stop(self) -> StopRequest:
+        if self._stop is None:
+            from fljax.checkpoints import StopRequest
+
+            self._stop = StopRequest()
+        return self._stop
+
+    @property
+    def _heard(self) -> bool:
+        return self._stop is not None and self._stop.heard
 
     def arrive(self, number: int) -> None:
         """Called from another thread at every signal, also while compiled code runs: the second one ends the process.
@@ -49,7 +66,7 @@ class Signals:
         self._arrived += 1
         if self._arrived - self._sent_again > 1:
             os._exit(128 + number)
-        if self.stop.heard:
+        if self._heard:
             print("stopping after these rounds, and saving; again: stopping at once", file=sys.stderr, flush=True)
 
     def handle(self, number: int, frame: Any) -> None:
@@ -64,7 +81,7 @@ class Signals:
             again.start()
             return
         self.seen.append(number)
-        if self.stop.heard:
+        if self._heard:
             self.stop.make()
             return
         raise Interrupted(number)

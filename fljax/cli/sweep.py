@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -73,17 +73,23 @@ def sweep(
             listen = listener(progress)
             outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
         from fljax import report
+        from fljax.anomalies import diverged_seeds, in_which, senders_of
 
         pictures = () if no_report else report.write(folder)
+    names = ("algorithm", "cell", "seed", "round")
+    diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
+    for each in diverged:
+        own = {"algorithm": each["algorithm"], "seed": each["seed"], **each["cell"]}
+        each["clients"] = senders_of(outcome.metrics, own)
     if as_json:
-        diverged = [dict(zip(("algorithm", "cell", "seed", "round"), each, strict=True)) for each in outcome.diverged]
         written = [str(path) for path in pictures]
         best = [each._asdict() for each in outcome.best]
         infinite = [each._asdict() for each in outcome.infinite]
         found = {"directory": str(folder), "best": best, "diverged": diverged, "infinite": infinite}
         print_json(found | {"report": written})
     elif not quiet:
-        console(110).print(_table(outcome.best, str(outcome.metrics.attrs["metric"]), len(chosen.config.seeds)))
+        metric, marks = str(outcome.metrics.attrs["metric"]), diverged_seeds(outcome.metrics)
+        console(110).print(_table(outcome.best, metric, len(chosen.config.seeds), marks))
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
@@ -92,8 +98,10 @@ def sweep(
         where = ", ".join(f"{name} = {value}" for name, value in cell.items())
         others = len(outcome.diverged) - 1
         more = f", and {others} more" if others else ""
+        who = in_which(diverged[0]["clients"] or None)
         return fail(
-            f"{label} diverged at {where} with seed {seed} in round {round_}{more}; all is saved in {folder}", 1
+            f"{label} diverged at {where} with seed {seed} in round {round_}{who}{more}; all is saved in {folder}",
+            1,
         )
     if outcome.infinite:
         others = len(outcome.infinite) - 1
@@ -102,10 +110,10 @@ def sweep(
     return 0
 
 
-def _table(best: Sequence[Best], metric: str, seeds: int) -> Table:
+def _table(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str]) -> Table:
     from fljax.report import best_rows
 
-    head, *rows = best_rows(best, metric)
+    head, *rows = best_rows(best, metric, diverged)
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     table = Table(title=f"Best cells at the last evaluation, {spread}", caption="*: at the edge of the grid")
     for place, name in enumerate(head):

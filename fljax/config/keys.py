@@ -343,6 +343,7 @@ class Config(Table):
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
     ``save_models`` selects the trained models that ``fljax run`` saves: of the "last" round, the "best" evaluation by
     validation rows, or of "all" evaluations.
+    ``non_finite`` says what happens to clients whose messages or states have a NaN or infinity (``fljax.simulate``).
     """
 
     name: Name
@@ -350,6 +351,7 @@ class Config(Table):
     rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
     evaluate_every: Count
     save_models: Literal["none", "last", "best", "all"] = "none"
+    non_finite: Literal["freeze", "drop", "stop"] = "freeze"
     data: Data
     model: Model
     local: Local

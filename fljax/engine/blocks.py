@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fljax.engine import program
+from fljax.engine import offenders, program
 from fljax.engine.checkpointing import Keeper, Position
 from fljax.engine.compilation import compile_all
 from fljax.engine.estimation import Memory, memory_of
@@ -159,6 +159,8 @@ def run_blocks(
                 answers = [callback(report) for callback in callbacks]  # all are called, even if one stops the run
                 clock.skip()
                 at = at._replace(ended=any(answers))
+            if offenders.is_stopped(run.spec.non_finite, state):
+                at = at._replace(ended=True)
             if keeper.is_due or at.ended or at.done == end:
                 save()
                 if keeper.must_stop and at.done < end and not at.ended:

@@ -239,7 +239,7 @@ def identity_of(
     from fljax import __version__
 
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
-    found["algorithm"] = _named(spec)
+    found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
     found |= _options(spec)
     found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))

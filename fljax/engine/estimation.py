@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax import trees
+from fljax.anomalies import NonFinite, check_mode
 from fljax.engine import eager, program
 from fljax.engine.compilation import begin, compile_all
 from fljax.engine.execution import Execution, resolve
@@ -56,6 +57,7 @@ def estimate(
     seeds: Seeds = (0,),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> Memory:
     """The memory of ``simulate`` with these arguments.
 
@@ -68,12 +70,13 @@ def estimate(
       seeds: as for ``simulate``.
       evaluate_every: as for ``simulate``.
       execution: as for ``simulate``; "trial" is estimated as "auto".
+      non_finite: as for ``simulate``.
 
     Raises:
       ValueError: as for ``simulate``.
     """
     with jax.disable_jit(False):
-        found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
+        found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution, non_finite)
         programs = compile_all(found.spec, found.layout, found.capacity, found.inputs, found.seeds, quick=True)
     return memory_of(programs, found.inputs, found.shapes, found.layout)
 
@@ -87,6 +90,7 @@ def compile_ahead(
     seeds: Seeds = (0,),
     evaluate_every: int | None = None,
     execution: Execution | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> None:
     """Traces a run's programs now and compiles them on the threads of ``pool``, while something else is computed.
 
@@ -102,6 +106,7 @@ def compile_ahead(
       seeds: as for ``simulate``.
       evaluate_every: as for ``simulate``.
       execution: as for ``simulate``.
+      non_finite: as for ``simulate``.
 
     Raises:
       ValueError: as for ``simulate``.
@@ -111,7 +116,7 @@ def compile_ahead(
     if execution is not None and execution.clients == "trial":
         rehearse(algorithm_or_plan, federation)
         return
-    found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution)
+    found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution, non_finite)
     inputs = replicate(found.inputs, found.layout.devices)
     begin(pool, found.spec, found.layout, found.capacity, inputs, found.seeds)
 
@@ -134,11 +139,14 @@ def _prepared(
     seeds: Seeds,
     evaluate_every: int | None,
     execution: Execution | None,
+    non_finite: NonFinite,
 ) -> _Prepared:
     seeds = seeds_of(seeds)
+    check_mode(non_finite)
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(algorithm_or_plan, by_id(federation))
+    spec = spec._replace(non_finite=non_finite)
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
     layout = resolve(execution or Execution(), shapes.sizes)

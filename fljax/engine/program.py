@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import trees
+from fljax.anomalies import NonFinite
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
@@ -45,6 +46,7 @@ class Spec(NamedTuple):
     valid: bool = False  # whether some client has validation rows, so that models are judged on them
     common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
     everybody: bool = False  # whether all clients have training rows
+    non_finite: NonFinite = "freeze"  # see ``one_round``
 
     def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
         """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
@@ -252,7 +254,11 @@ def run_rounds(
     def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
             # Under jit, so that one trace serves for the shapes and for the loop.
-            step = jax.jit(lambda state, round: one_round(algorithm, data, layout, state, round, None, spec.everybody))
+            step = jax.jit(
+                lambda state, round: one_round(
+                    algorithm, data, layout, state, round, None, spec.everybody, non_finite=spec.non_finite
+                )
+            )
             if eager.is_on():
                 return eager.rounds(step, state, first, count, capacity)
             shapes = jax.eval_shape(step, state, first)[1]
@@ -312,6 +318,14 @@ def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: 
     yield evaluate.trace(spec, layout, inputs, state, zero)
 
 
+def algorithm_of(spec: Spec, inputs: Inputs, place: Array, seed: Array | None = None) -> tuple[Algorithm, Federation]:
+    """The algorithm and the federation of one seed of a single plan; ``place`` is that of ``seed`` among the seeds."""
+    mine = inputs.federation
+    if is_stacked(mine):
+        mine = trees.take(mine._replace(examples=None), place)._replace(examples=mine.examples)
+    return spec.algorithm(inputs.traced, trees.take(inputs.by_seed, place), seed), mine
+
+
 @jit.program(static_argnames=("spec", "layout", "known"))
 def deployed(
     spec: Spec,
@@ -324,11 +338,7 @@ def deployed(
     x: Array | None = None,
 ) -> PyTree:
     """The model that one client of one seed would use, or its logits if raw examples ``x [b, ...]`` are given."""
-    mine = inputs.federation
-    if is_stacked(mine):
-        tables = trees.take(mine._replace(examples=None), seed)
-        mine = tables._replace(examples=inputs.federation.examples)
-    algorithm = spec.algorithm(inputs.traced, trees.take(inputs.by_seed, seed), state.seed[seed])
+    algorithm, mine = algorithm_of(spec, inputs, seed, state.seed[seed])
     model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
     if x is None:
         return model

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
 
-from fljax import trees
+from fljax import messages, trees
+from fljax.anomalies import NonFinite
 from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, fold_lanes, map_lanes
@@ -152,6 +153,7 @@ def one_round(
     everybody: bool = False,
     skip: bool | None = None,
     rematerialise: bool = False,
+    non_finite: NonFinite = "freeze",
 ) -> tuple[State, Info]:
     """Poll, select, train, aggregate.
 
@@ -167,12 +169,16 @@ def one_round(
       skip: whether chunks of clients without work are skipped; reverse mode cannot differentiate this. None: True if
         seeds are not batched.
       rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
+      non_finite: what happens to clients whose message or new state is not finite (see ``is_not_finite`` below).
+        "freeze": nothing else. "drop": they are absent for the aggregation and keep their state; Info has ``dropped``
+        [S] and their number ``dropped_messages``. "stop": the state before the round is kept; Info has
+        ``not_finite`` [S].
 
     Returns:
       The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
-      ``cohort_present`` [S] and ``polled``, the number of polled clients. If a NaN or infinity appears in the server or
-      in a client's state, the state before the round is kept and ``diverged`` holds the round; later records are
-      meaningless.
+      ``cohort_present`` [S] and ``polled``, the number of polled clients. A dropped client is present in the cohort: it
+      has trained and sent its message. If a NaN or infinity appears in the server or in a client's state, the state
+      before the round is kept and ``diverged`` holds the round; later records are meaningless.
     """
     round = state.round if round is None else round
     population = federation.clients.id.shape[0]
@@ -201,15 +207,17 @@ def one_round(
     kept = trees.take(state.clients, trains)
     aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
     skip = layout.seeds == 1 if skip is None else skip
-    total, rows, trained = train(
-        algorithm, federation, layout, state.seed, round, server, cohort, kept, trains, skip, rematerialise
+    total, rows, trained, bad = train(
+        algorithm, federation, layout, state.seed, round, server, cohort, kept, trains, skip, rematerialise, non_finite
     )
+    counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(aggregate_key, round, server, total, rows, cohort, held_data(federation))
+    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation))
 
     broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
+    broken = broken | jnp.any(bad) if non_finite == "stop" else broken
     sound = (state.diverged < 0) & ~broken
-    clients = trees.set_rows(state.clients, row, cohort.present & sound, trained)
+    clients = trees.set_rows(state.clients, row, counted.present & sound, trained)
     after = State(
         state.seed,
         state.round + 1,
@@ -219,7 +227,13 @@ def one_round(
         jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
     rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
-    return after, {**selected, **aggregated, **rows, "polled": polled}
+    info = {**selected, **aggregated, **rows, "polled": polled}
+    if non_finite != "freeze":
+        bad = bad & (state.diverged < 0)  # later rounds of a frozen seed are none of its run
+        info |= along("row", **{"dropped" if non_finite == "drop" else "not_finite": bad})
+    if non_finite == "drop":
+        info |= {"dropped_messages": jnp.sum(bad, dtype=jnp.int32)}
+    return after, info
 
 
 def train(
@@ -234,21 +248,26 @@ def train(
     trains: Int[Array, " S"],
     skip: bool,
     rematerialise: bool,
-) -> tuple[Total, PyTree, PyTree]:
-    """Trains the clients ``trains`` of the cohort's rows: the total, and each row's record and new Client.
+    non_finite: NonFinite,
+) -> tuple[Total, PyTree, PyTree, Any]:
+    """Trains the clients ``trains`` of the cohort's rows: the total, each row's record and new Client, and who is not
+    finite ``[S]`` (``()`` with "freeze", which does not look).
 
-    An empty row adds nothing, its record is zeros, and its Client must be discarded.
+    An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
+    one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
 
-    def one(row: tuple[Array, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree]]:
+    def one(row: tuple[Array, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
         place, slot, present, own = row
         client = trees.take(federation.clients, place)
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
+        bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, own)
+        present = present & ~bad if non_finite == "drop" else present
         seat = Seat(round, client.id, slot)
         part, record = aggregate.contribute(seen_from(server, seat), seat, up)
         kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
-        return (part, present), kept
+        return (part, present), (*kept, bad)
 
     def sums(summands: tuple[Part, Array], real: Array) -> Total:
         parts, present = summands
@@ -257,10 +276,15 @@ def train(
     # The cost of a client is its number of samples; an empty row costs 0.
     cost = jnp.where(cohort.present, jnp.maximum(federation.clients.train.size[trains], 1), 0)
     xs = (trains, cohort.slot, cohort.present, kept)
-    total, (rows, trained) = fold_lanes(
+    total, (rows, trained, bad) = fold_lanes(
         one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
     )
-    return total, rows, trained
+    return total, rows, trained, bad
+
+
+def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:
+    """Whether a client's message is not finite (``messages.is_not_finite``), or its state has become so."""
+    return messages.is_not_finite(up) | trees.any_new_nonfinite(new, own)
 
 
 def train_one(

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import results
+from fljax import anomalies, results
+from fljax.anomalies import NonFinite
 from fljax.checkpoints import Checkpoint
-from fljax.engine import debugging, program
+from fljax.engine import debugging, offenders, program
 from fljax.engine.blocks import (
     Callback,
     Clock,
@@ -60,6 +61,7 @@ def simulate(
     keep_best: bool | Collection[int] = False,
     on_evaluated: OnEvaluated | None = None,
     initial_model: PyTree | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> Result:
     """Runs a federated algorithm; rounds between two evaluations are one compiled program for all seeds.
 
@@ -96,19 +98,25 @@ def simulate(
       initial_model: parameters from which clients and server start in place of ``task.init(key)``, like those. It needs
         a Plan with the argument ``task``; other values do not recompile. Standalone models of the same start are those
         of ``standalone(fljax.models.start_from(task, params), ...)``.
+      non_finite: what happens to a client whose message (Up) or new state has a NaN or infinity; infinities in a
+        Report do not count. "freeze": nothing, unless it spreads as below. "drop": its message is left out, as if the
+        client were absent, and its state is kept; records count such messages. "stop": the run stops after the block of
+        rounds in which it happens.
 
     Returns:
-      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears is frozen at its
-      last finite state and reported in ``diverged``; the other seeds continue.
+      ``Result``: metrics, records, state, trained models. A seed in which a NaN or infinity appears in the server or in
+      a client's state is frozen at its last finite state and reported in ``diverged``; the other seeds continue.
 
     Raises:
       ValueError: if counts are out of range, if the task has no class for a label, if a scenario's table covers fewer
         rounds, if the federation, ``by_seed`` or ``reference`` has another number of seeds, or if ``initial`` does not
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
         ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
-        is an ``initial`` state, too, or if an ``Algorithm`` is given.
+        is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
+      fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
+        the clients and the Result until then.
     """
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")
@@ -126,6 +134,7 @@ def simulate(
         on_memory=on_memory,
         checkpoint=checkpoint,
         kept=Kept(keep_best, on_evaluated),
+        non_finite=non_finite,
     )
     return result
 
@@ -146,9 +155,11 @@ def run_plans(
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
     kept: Kept | None = None,
+    non_finite: NonFinite = "freeze",
 ) -> list[Result]:
     """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
     seeds = seeds_of(seeds)
+    anomalies.check_mode(non_finite)
     # A user may give anything.
     if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
@@ -162,6 +173,7 @@ def run_plans(
     spec, inputs = program.stack_plans(parts, len(seeds))
     kept = kept or Kept()
     kept.check(spec)
+    spec = spec._replace(non_finite=non_finite)
     execution = execution or Execution()
     clock = Clock()
     runs = seeds * len(plans)
@@ -231,6 +243,7 @@ def run_plans(
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = course if len(plans) == 1 else course.of(own)
         found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine))
+    offenders.check_stopped(non_finite, found)
     return found
 
 
@@ -330,6 +343,8 @@ def _result(run: _Run, course: _Course) -> Result:
     population = run.inputs.federation.clients.id.shape[-1]
     table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
     metrics = results.with_contribution_correlation(metrics, table)
+    found = offenders.divergences(run.spec, run.inputs, run.layout, state, seeds, table)
+    metrics = anomalies.with_anomalies(metrics, table, found, population)
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)
@@ -337,4 +352,5 @@ def _result(run: _Run, course: _Course) -> Result:
     if course.best is not None:
         own = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
         best = BestModels(*course.best, own, Predictions(own))
-    return Result(metrics, table, state, deployed, Predictions(deployed), diverged(seeds, state), infinite, best)
+    frozen = diverged(seeds, state)
+    return Result(metrics, table, state, deployed, Predictions(deployed), frozen, infinite, best, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
+from fljax.anomalies import NonFinite
 from fljax.checkpoints import Checkpoint
 from fljax.engine.blocks import Callback, OnMemory
 from fljax.engine.execution import Execution
@@ -29,6 +30,7 @@ def sweep(
     on_memory: OnMemory | None = None,
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
     keep_best: bool = False,
+    non_finite: NonFinite = "freeze",
 ) -> list[Result]:
     """Runs every plan with every seed in one compiled program; the plans differ only in floats and arrays.
 
@@ -47,6 +49,7 @@ def sweep(
       on_memory: as for ``simulate``, for all runs together.
       checkpoint: as for ``simulate``, for all runs together.
       keep_best: as for ``simulate``, for every run.
+      non_finite: as for ``simulate``; "stop" stops all runs.
 
     Returns:
       One ``Result`` per plan, equal to that of ``simulate`` up to rounding. Seconds in ``metrics`` are the sweep's
@@ -55,6 +58,7 @@ def sweep(
     Raises:
       ValueError: if there is no plan, if plans differ in more than the values of floats and arrays, if there is
         another number of references, or as for ``simulate``.
+      fljax.anomalies.NotFinite: as for ``simulate``.
     """
     plans = list(plans)
     if not plans:
@@ -75,4 +79,5 @@ def sweep(
         on_memory=on_memory,
         checkpoint=checkpoint,
         kept=Kept(keep_best),
+        non_finite=non_finite,
     )

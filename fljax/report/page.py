@@ -6,10 +6,12 @@ import base64
 import html
 import io
 import pathlib
+from collections.abc import Mapping
 
 import xarray as xr
 from matplotlib.figure import Figure
 
+from fljax.anomalies import diverged_seeds, in_which, senders_of
 from fljax.folders import load
 from fljax.report.drawing import figures, picture
 from fljax.report.sweeps import best_rows, sweep_picture
@@ -55,14 +57,15 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list[pathlib.Path]) -> str:
     rows = summary(metrics)
     drawn = [_image(name, figure) for name, figure in figures(metrics, records).items()]
-    tables = [_table("Seen clients", rows, unseen=False), _table("Unseen clients", rows, unseen=True)]
+    marks = diverged_seeds(metrics)
+    tables = [_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
     pictures = f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""
     return _whole(heading, [f'<p class="note">{_when(rows)}</p>', *_diverged(metrics), *tables, pictures], attached)
 
 
 def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list[pathlib.Path]) -> str:
     metric = str(metrics.attrs["metric"])
-    head, *rows = best_rows(best(metrics, metric), metric)
+    head, *rows = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
     lines = ["".join(f"<td>{html.escape(each)}</td>" for each in row) for row in rows]
     titles = "".join(f"<th>{html.escape(each)}</th>" for each in head)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
@@ -101,25 +104,29 @@ def _when(rows: list[Row]) -> str:
 def _diverged(metrics: xr.Dataset) -> list[str]:
     if "diverged" not in metrics:
         return []
+    who = lambda algorithm, seed: in_which(senders_of(metrics, {"algorithm": algorithm, "seed": seed}) or None)  # noqa: E731
     return [
-        f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}.</p>'
+        f'<p class="warning">{html.escape(str(algorithm))}, seed {seed}: diverged in round {int(round_)}'
+        f"{who(algorithm, seed)}.</p>"
         for algorithm in metrics["algorithm"].values
         for seed in metrics["seed"].values
         if (round_ := metrics["diverged"].sel(algorithm=algorithm, seed=seed).item()) >= 0
     ]
 
 
-def _table(heading: str, rows: list[Row], *, unseen: bool) -> str:
+def _table(heading: str, rows: list[Row], diverged: Mapping[str, str], *, unseen: bool) -> str:
     chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
     names = list(dict.fromkeys(row.metric for row in chosen))
     if not names:
         return ""
+    shown = lambda algorithm: [f"<td>{diverged.get(algorithm, '')}</td>"] * bool(diverged)  # noqa: E731
     head = "".join(f"<th>{html.escape(title(name).removesuffix(' (unseen)'))}</th>" for name in names)
     body = "".join(
-        f"<tr><td>{html.escape(algorithm)}</td>{''.join(f'<td>{cell(row)}</td>' for row in line)}</tr>"
+        f"<tr><td>{html.escape(algorithm)}</td>"
+        f"{''.join([*(f'<td>{cell(row)}</td>' for row in line), *shown(algorithm)])}</tr>"
         for algorithm, line in pivot(rows, names).items()
     )
-    head = f"<thead><tr><th>Algorithm</th>{head}</tr></thead>"
+    head = f"<thead><tr><th>Algorithm</th>{head}{'<th>Diverged</th>' * bool(diverged)}</tr></thead>"
     return f'<h2>{heading}</h2><div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
 
 

@@ -20,18 +20,23 @@ from fljax.sweep import Best, axes_of, best, mean_over_seeds
 _NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "contribution_correlation"})
 
 
-def best_rows(found: Sequence[Best], metric: str) -> list[list[str]]:
-    """The best cells as text: a row of headings, then one row for each algorithm and criterion."""
+def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
+    """The best cells as text: a row of headings, then one row for each algorithm and criterion.
+
+    ``diverged`` has words about diverged runs by the label of their algorithm; a column shows them if there are any.
+    """
+    diverged = diverged or {}
     axes = list(found[0].cell) if found else []
     several = len({each.criterion for each in found}) > 1
     chosen = ["value chosen by"] if several else []
-    rows = [["algorithm", "chosen by", *axes, *chosen, title(metric)]]
+    rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
     for each in found:
         cell = [number(each.cell[name]) + ("*" if name in each.edges else "") for name in axes]
         spread = "" if math.isnan(each.std) else f" ± {each.std:.3f}"
         by = "test rows" if each.criterion == metric else "validation rows"
         own = [f"{each.chosen_by:.3f}"] if several else []
-        rows.append([each.algorithm, by, *cell, *own, f"{each.mean:.3f}{spread}"])
+        marks = [diverged.get(each.algorithm, "")] * bool(diverged)
+        rows.append([each.algorithm, by, *cell, *own, f"{each.mean:.3f}{spread}", *marks])
     return rows
 
 

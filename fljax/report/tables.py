@@ -31,10 +31,11 @@ TITLES = {
     "contribution_correlation": "Correlation of accuracy with contribution",
     "ipr_loss": "Clients not worse off by loss",
     "ipr_accuracy": "Clients not worse off by accuracy",
+    "dropped_messages": "Messages dropped, not finite",
 }
 
-# Metrics that count clients.
-COUNTS = frozenset({"opt_outs"})
+# Metrics that count clients or messages.
+COUNTS = frozenset({"opt_outs", "dropped_messages"})
 
 
 class Row(NamedTuple):
@@ -84,7 +85,7 @@ def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | Non
 
 
 def cell(row: Row | None) -> str:
-    """``mean ± std`` with three decimals (counts of clients with one); a dash if no seed has a number.
+    """``mean ± std`` with three decimals (counts with one); a dash if no seed has a number.
 
     If only some seeds have a number, the text ends with ``(seeds of all seeds)``.
     """

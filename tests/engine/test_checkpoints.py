@@ -13,6 +13,7 @@ import xarray as xr
 
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
+from fljax.anomalies import NotFinite
 from fljax.checkpoints import Checkpoint, Stopped, StopRequest
 from fljax.training import Local
 from fljax.types import Federation
@@ -251,3 +252,26 @@ def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathli
     with pytest.raises(_Killed):
         _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(2)], **debug)
     _assert_equal(_simulate(federation, checkpoint=tmp_path, **debug), expected)
+
+
+def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_path: pathlib.Path) -> None:
+    """The same sentence again, without computing anything again."""
+
+    def build(task: Any, local: Any) -> Any:
+        inner = fedavg(task, local, clients_per_round=3)
+
+        def train(key: Any, seat: Any, *rest: Any) -> Any:
+            up, client = inner.train(key, seat, *rest)
+            return jax.tree.map(lambda leaf: jnp.where(seat.round == 3, leaf * jnp.nan, leaf), up), client
+
+        return inner._replace(train=train)
+
+    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    said = set()
+    for _ in range(2):
+        with pytest.raises(NotFinite) as stopped:
+            _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), non_finite="stop")
+        said.add(str(stopped.value))
+    assert len(said) == 1
+    with pytest.raises(ValueError, match="non_finite is stop there and drop here"):
+        _simulate(federation, plan, checkpoint=tmp_path, non_finite="drop")

@@ -1,0 +1,162 @@
+"""Values that are not finite in a run: what the run does about them, who sent them, and where results say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import numpy as np
+import xarray as xr
+
+NonFinite = Literal["freeze", "drop", "stop"]
+_Returned = TypeVar("_Returned")
+
+
+class Divergence(NamedTuple):
+    """A seed that was frozen because of values that are not finite.
+
+    Attributes:
+      seed: of the run.
+      round: the round in which they appeared.
+      clients: ids of the clients whose messages or new states were not finite in that round. Empty if there are none:
+        the server's own step gave such values. None if it is not known.
+    """
+
+    seed: int
+    round: int
+    clients: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"diverged in round {self.round} of seed {self.seed}{in_which(self.clients)}"
+
+
+class NotFinite(ArithmeticError):
+    """A run with ``non_finite="stop"`` in which a message, a client's state or the server was not finite.
+
+    Attributes:
+      seed: the first seed in which this happened.
+      round: the round in which it happened.
+      clients: ids of the clients whose messages or new states were not finite; empty if the server's own step gave such
+        values; None if it is not known.
+      results: the ``Result`` of each plan up to the end of the block in which it happened; ``simulate`` has one.
+      plan: position of the plan; 0 in ``simulate``.
+      label: of the algorithm in a config, or "".
+      cell: values by axis, in a sweep of a config.
+    """
+
+    def __init__(
+        self,
+        first: Divergence,
+        results: Sequence[Any] = (),
+        plan: int = 0,
+        label: str = "",
+        cell: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(first, results, plan, label, cell)  # all arguments, so that it can be pickled
+        self.seed, self.round, self.clients = first
+        self.results, self.plan, self.label, self.cell = tuple(results), plan, label, dict(cell or {})
+
+    def of(self, label: str, cell: Mapping[str, Any] | None = None) -> NotFinite:
+        """The same for an algorithm of a config, and a cell of a sweep."""
+        return NotFinite(Divergence(self.seed, self.round, self.clients), self.results, self.plan, label, cell)
+
+    def __str__(self) -> str:
+        where = "".join(f", {name} = {value}" for name, value in self.cell.items())
+        why = in_which(self.clients).removeprefix(", in which ") or "values that are not finite appeared"
+        return f"{self.label or 'the run'} was stopped, since {why} in round {self.round} of seed {self.seed}{where}"
+
+
+def check_mode(non_finite: Any) -> None:
+    """Raises a ValueError unless ``non_finite`` is a valid name."""
+    if non_finite not in get_args(NonFinite):
+        names = ", ".join(get_args(NonFinite))
+        raise ValueError(f"expected a known non_finite, got {non_finite!r}; valid names are {names}")
+
+
+def in_which(clients: Sequence[int] | None) -> str:
+    """Who sent values that are not finite, as the end of a sentence; "" if it is not known."""
+    if clients is None:
+        return ""
+    if not clients:
+        return ", in which the server's step gave values that are not finite, from messages that are"
+    shown = ", ".join(map(str, clients[:5])) + ("" if len(clients) <= 5 else f" and {len(clients) - 5} more")
+    return f", in which client{'s' if len(clients) > 1 else ''} {shown} sent values that are not finite"
+
+
+def with_anomalies(metrics: xr.Dataset, records: xr.Dataset, found: Sequence[Divergence], clients: int) -> xr.Dataset:
+    """Adds who was not finite to the metrics of one run.
+
+    Args:
+      metrics: over ``seed, evaluated_round``.
+      records: of the same run, over ``seed, round``.
+      found: the frozen seeds.
+      clients: number of seen clients.
+
+    Returns:
+      The Dataset with ``diverged_by`` over ``seed, client``: whether the client's message or new state was not finite
+      in the round in which the seed diverged; and, if messages are dropped, ``dropped_messages`` over
+      ``seed, evaluated_round``: the number of messages that were dropped until then.
+    """
+    seeds = metrics["seed"].values.tolist()
+    senders = np.zeros((len(seeds), clients), bool)
+    for each in found:
+        senders[seeds.index(each.seed), list(each.clients or ())] = True
+    metrics = metrics.assign(diverged_by=(("seed", "client"), senders))
+    if "dropped_messages" not in records:
+        return metrics
+    each = records["dropped_messages"].transpose("seed", "round").values
+    total = np.concatenate([np.zeros((len(seeds), 1), np.int64), np.cumsum(each, axis=1, dtype=np.int64)], axis=1)
+    done = metrics["evaluated_round"].values
+    return metrics.assign(dropped_messages=(("seed", "evaluated_round"), total[:, done - int(records["round"][0])]))
+
+
+def senders_of(metrics: xr.Dataset, run: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids of the clients that were not finite in the round in which a run diverged; empty if it is not known.
+
+    Args:
+      metrics: of several runs.
+      run: coordinates of one run: algorithm, seed, axes of a sweep.
+    """
+    if "diverged_by" not in metrics:
+        return ()
+    marks = metrics["diverged_by"].sel(dict(run))
+    return tuple(marks["client"].values[marks.values > 0].tolist())
+
+
+def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
+    """Which seeds diverged, in a few words for tables, by the label of the algorithm; without algorithms that did not.
+
+    ``2 of 3 seeds, round 14``: the first of their rounds. In a sweep the numbers are of runs, i.e. cells and seeds.
+    """
+    if "diverged" not in metrics:
+        return {}
+    found = {}
+    kind = "seed" if set(metrics["diverged"].dims) == {"algorithm", "seed"} else "run"
+    for label in metrics["algorithm"].values:
+        rounds = metrics["diverged"].sel(algorithm=label).values.ravel()
+        bad = rounds[rounds >= 0]
+        if bad.size:
+            first = f"{'from ' if len(set(bad.tolist())) > 1 else ''}round {int(bad.min())}"
+            found[str(label)] = f"{bad.size} of {rounds.size} {kind}{'s' * (rounds.size > 1)}, {first}"
+    return found
+
+
+def unstopped(
+    finished: Mapping[str, tuple[xr.Dataset, xr.Dataset]], non_finite: NonFinite
+) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    """Metrics and records of the algorithms that ran to their end; without those that were stopped."""
+    return {
+        label: part
+        for label, part in finished.items()
+        if non_finite != "stop" or not np.any(part[0]["diverged"].values >= 0)
+    }
+
+
+def until_stopped(
+    simulate: Callable[..., _Returned], *arguments: Any, **named: Any
+) -> tuple[_Returned, NotFinite | None]:
+    """The Result of ``simulate(*arguments, **named)``, up to the end or until it was stopped, and what stopped it."""
+    try:
+        return simulate(*arguments, **named), None
+    except NotFinite as stop:
+        return stop.results[0], stop
