@@ -34,6 +34,7 @@ from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference, Result
 from fljax.setup import Setup, Tell, resolve_setup
+from fljax.watching.following import Watch
 
 
 class Outcome(NamedTuple):
@@ -88,7 +89,7 @@ def run(
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
-        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result)
+        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, Watch(directory, tell))
 
 
 def _run(
@@ -97,10 +98,11 @@ def _run(
     tell: Tell,
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
+    watch: Watch,
 ) -> Outcome:
     plans = check(setup, rehearsed=False)
     with _Ahead(setup, plans, claimed.finished) as ahead:
-        return _run_all(setup, ahead, claimed, tell, keep, on_result)
+        return _run_all(setup, ahead, claimed, tell, keep, on_result, watch)
 
 
 def _run_all(
@@ -110,6 +112,7 @@ def _run_all(
     tell: Tell,
     keep: Callable[..., None] | None,
     on_result: Callable[[str, Plan, Result], Any] | None,
+    watch: Watch,
 ) -> Outcome:
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
     tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
@@ -151,7 +154,7 @@ def _run_all(
                 reference=with_required_loss(plan, reference),
                 evaluate_every=setup.evaluate_every,
                 evaluate_at=evaluate_at,
-                callbacks=(progress,),
+                callbacks=(progress, watch.callback(label, parts)),
                 execution=setup.execution,
                 on_memory=held,
             )

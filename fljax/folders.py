@@ -6,12 +6,13 @@ A run folder contains
 - ``config.toml``: the config, with every default;
 - ``environment.json``: versions and devices;
 - ``log.jsonl``: one event a line;
+- ``metrics.jsonl``: one evaluation a line, as it happens (``fljax.watching``);
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table;
 - ``models``: trained models, if requested (``fljax.saved_models``).
 
-Results in one folder are of one config and one version of fljax. Every file except the log is written under a temporary
-name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
+Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
+temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fljax.config.comparing import difference
 from fljax.environment import environment
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
-ENVIRONMENT, MODELS = "environment.json", "models"
+ENVIRONMENT, MODELS, EVALUATIONS = "environment.json", "models", "metrics.jsonl"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -91,7 +92,7 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
         event = Event(stage, label, round, rounds, _rounded(time.perf_counter() - began), message)
         if directory is not None and not failed:
             try:
-                _append(directory / LOG, json.dumps(event._asdict()))
+                append_line(directory / LOG, json.dumps(event._asdict()))
             except OSError as error:
                 failed.append(f"{directory / LOG} cannot be written ({error.strerror}); the run goes on without a log")
                 if on_event is not None:
@@ -102,7 +103,7 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
     return tell
 
 
-def _append(path: pathlib.Path, line: str) -> None:
+def append_line(path: pathlib.Path, line: str) -> None:
     """Appends a line. An incomplete last line (of a process that died) is ended first."""
     with open(path, "ab+") as file:
         if file.tell():
@@ -165,7 +166,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Raises a ValueError if a new run would overwrite results; removes the log of a run that died without results."""
+    """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
     for name in (RESULTS, TABLE, MODELS):
         if (directory / name).exists():
             raise ValueError(
@@ -173,7 +174,8 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
             )
     if (directory / CONFIG).exists() and not used:
         raise ValueError(f"expected a folder without a {CONFIG} that no run wrote, got {str(directory)!r}")
-    (directory / LOG).unlink(missing_ok=True)
+    for name in (LOG, EVALUATIONS):
+        (directory / name).unlink(missing_ok=True)
     return {}
 
 

@@ -22,6 +22,7 @@ from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
 from fljax.setup import Setup, resolve_cells
+from fljax.watching.following import Watch
 
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
 VALIDATION = "average_valid_accuracy"
@@ -105,6 +106,7 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
     rounds = grid.config.rounds
     tell = teller(directory, on_event)
+    watch = Watch(directory, tell)
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
@@ -118,7 +120,7 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
             tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
-            found = _algorithm(cells, position, references, tell)
+            found = _algorithm(cells, position, references, tell, watch)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
@@ -193,7 +195,11 @@ def _by(cells: Sequence[Setup], places: Sequence[int], key: Callable[[Setup], An
 
 
 def _algorithm(
-    cells: Sequence[Setup], position: int, references: Sequence[Reference], tell: Callable[..., None]
+    cells: Sequence[Setup],
+    position: int,
+    references: Sequence[Reference],
+    tell: Callable[..., None],
+    watch: Watch,
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
@@ -232,7 +238,7 @@ def _algorithm(
             seeds=cell.seeds,
             references=[with_required_loss(plans[place], references[place]) for place in members],
             evaluate_every=cell.evaluate_every,
-            callbacks=(progress,),
+            callbacks=(progress, watch.callback(label, cells=members)),
             execution=cell.execution,
             on_memory=held,
         )

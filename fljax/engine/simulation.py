@@ -34,7 +34,7 @@ class Block(NamedTuple):
     Attributes:
       round: number of rounds done.
       rounds: number of rounds at the end of the run.
-      ran: number of rounds in this block.
+      ran: number of rounds in this block; 0 for the evaluation before the first round.
       metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
         metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
         standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
@@ -55,6 +55,11 @@ class Block(NamedTuple):
 
 Callback = Callable[[Block], Any]
 OnMemory = Callable[[Memory], Any]
+
+
+def is_called_at_start(callback: Callback) -> bool:
+    """Whether a callback is also called with the evaluation before the first round."""
+    return bool(getattr(callback, "at_start", False))
 
 
 def simulate(
@@ -88,7 +93,8 @@ def simulate(
       evaluate_at: further numbers of rounds done after which all clients are evaluated; numbers outside the run are
         ignored.
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
-        the run.
+        the run. A callback with an attribute ``at_start`` that is True is also called with the first evaluation, as a
+        block of no rounds.
       execution: how clients and seeds map to devices.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
         is computed.
@@ -168,6 +174,11 @@ def run_plans(
     clock.lap("compile")
     evaluations = [(first, _evaluate(spec, layout, inputs, state, first))]
     clock.lap("evaluate")
+    if opening := [callback for callback in callbacks if is_called_at_start(callback)]:
+        judged = results.metrics_of_runs(seeds, evaluations[0][1], references)
+        for callback in opening:
+            callback(Block(first, first + rounds, 0, judged, state, 0.0, _diverged(runs, state)))
+        clock.skip()
 
     records: list[Info] = []
     done, end = first, first + rounds

@@ -1,0 +1,114 @@
+"""The callbacks of an experiment's algorithms: what follows a run, evaluation by evaluation."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fljax.engine import Block
+from fljax.engine.simulation import Callback, is_called_at_start
+from fljax.folders import Parts
+from fljax.scalar_metrics import over_clients
+from fljax.tracking import scalars_of
+from fljax.watching.lines import Line, append
+
+
+class Watch:
+    """Makes the callback of each algorithm of an experiment.
+
+    Args:
+      directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
+      tell: ``(stage, label, round, rounds, message)``, for notes.
+    """
+
+    def __init__(self, directory: pathlib.Path | None, tell: Callable[[str, str, int, int, str], None]) -> None:
+        self._directory, self._tell = directory, tell
+        self._began = time.perf_counter()
+        self._failed = False
+
+    def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Following:
+        """The callback of one algorithm.
+
+        Args:
+          label: of the algorithm.
+          parts: results of the algorithms that are finished. The first one is the baseline of the metrics that compare
+            with another algorithm; None: there are no such metrics.
+          cells: numbers of the cells of a sweep that run together.
+        """
+
+        def record(block: Block) -> None:
+            scalars = scalars_of(block)
+            each = tuple(cell for cell in cells for _ in range(len(scalars.seeds) // len(cells)))
+            seconds = round(time.perf_counter() - self._began, 3)
+            line = (label, block.round, block.rounds, seconds, scalars.seeds, each, block.diverged, scalars.values)
+            self._append(Line(*line))
+
+        record.at_start = True
+        return Following([record], None if parts is None else _baseline(parts))
+
+    def _append(self, line: Line) -> None:
+        """Appends a line. If that fails, the run goes on without, and this is reported once."""
+        if self._directory is None or self._failed:
+            return
+        try:
+            append(self._directory, line)
+        except OSError as error:
+            self._failed = True
+            words = f"metrics.jsonl cannot be written ({error.strerror}); the run goes on without it"
+            self._tell("note", line.label, line.round, line.rounds, words)
+
+
+class Following:
+    """Several callbacks as one; their blocks also have the metrics that compare with the baseline.
+
+    It is called at the start for those of its callbacks that are.
+    """
+
+    at_start = True
+
+    def __init__(self, callbacks: Sequence[Callback], baseline: Mapping[str, Any] | None) -> None:
+        self._callbacks, self._baseline = list(callbacks), baseline
+
+    def __call__(self, block: Block) -> bool:
+        block = self._compared(block)
+        due = [each for each in self._callbacks if block.ran or is_called_at_start(each)]
+        answers = [each(block) for each in due]  # all are called, even if one stops the run
+        return any(answers)
+
+    def _compared(self, block: Block) -> Block:
+        """The block with gains over the baseline's model after as many rounds, or after its last one."""
+        if self._baseline is None:
+            return block
+        found = dict(block.metrics)
+        for prefix in ("", "unseen_"):
+            name = f"{prefix}test_accuracy"
+            if name not in found:
+                continue
+            other = self._baseline.get(name, {block.round: found[name]})
+            at = max((round for round in other if round <= block.round), default=None)
+            if at is None:
+                continue
+            gain = np.asarray(found[name]) - np.asarray(other[at])
+            gains = over_clients({"personalised_model_accuracy_gain": gain})
+            found |= {prefix + scalar: np.asarray(values) for scalar, values in gains.items()}
+        return block._replace(metrics=found)
+
+
+def _baseline(parts: Parts) -> dict[str, dict[int, np.ndarray]]:
+    """The accuracies ``[seeds, clients]`` of the first finished algorithm by metric and round; empty before it is."""
+    if not parts:
+        return {}
+    metrics = next(iter(parts.values()))[0]
+    found: dict[str, dict[int, np.ndarray]] = {}
+    for name, axis in (("test_accuracy", "client"), ("unseen_test_accuracy", "unseen")):
+        if name in metrics:
+            values = metrics[name].transpose("evaluated_round", "seed", axis).values
+            rounds = metrics["evaluated_round"].values.tolist()
+            # After the algorithm has ended, joined results have NaN.
+            known = [(at, each) for at, each in zip(rounds, values, strict=True) if np.isfinite(each).any()]
+            found[name] = dict(known)
+    return found
