@@ -3,7 +3,8 @@
 Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
 ``standalone`` trains every client alone; ``use_cores`` makes the cores of a CPU devices. Values: ``Algorithm``,
 ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Result``, ``Reference``. Packages: ``algorithms``,
-``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``.
+``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``,
+``tracking``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fljax import saved_models as saved_models
     from fljax import scenarios as scenarios
     from fljax import theory as theory
+    from fljax import tracking as tracking
     from fljax import training as training
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
@@ -70,6 +72,7 @@ _MODULES = (
     "saved_models",
     "scenarios",
     "theory",
+    "tracking",
     "training",
     "trees",
     "types",

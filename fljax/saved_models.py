@@ -11,10 +11,8 @@ has no code and no pickle. Loading reads the data again, and names in the config
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pathlib
-import urllib.parse
 import zipfile
 
 import jax
@@ -24,7 +22,7 @@ import numpy as np
 from fljax import config as configuration
 from fljax import experiment, folders
 from fljax.engine import Models, Plan, arrays_of, restore
-from fljax.naming import unknown
+from fljax.naming import file_name, unknown
 from fljax.results import Result
 from fljax.setup import resolve_setup
 
@@ -32,14 +30,8 @@ _STATE, _GIVEN = "state", "by_seed"
 
 
 def path_of(directory: str | pathlib.Path, label: str) -> pathlib.Path:
-    """The file of an algorithm's models: ``models/LABEL.npz``, with special characters as %-codes.
-
-    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
-    """
-    name = urllib.parse.quote(label, safe=" ")
-    if len(name) > 200 or label != label.lower():
-        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
-    return pathlib.Path(directory) / folders.MODELS / f"{name}.npz"
+    """The file of an algorithm's models: ``models/LABEL.npz``, with the label as ``naming.file_name`` writes it."""
+    return pathlib.Path(directory) / folders.MODELS / f"{file_name(label)}.npz"
 
 
 def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:

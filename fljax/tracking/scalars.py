@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,12 +32,15 @@ class Scalars(NamedTuple):
         count = len(set(self.seeds))
         return [self.values[name][cell * count : (cell + 1) * count] for cell in range(self.cells)]
 
-    def named(self, label: str = "", cells: tuple[int, ...] = ()) -> Iterator[tuple[str, str, float]]:
+    def named(
+        self, label: str = "", cells: Sequence[int] = (), by_seed: bool = True
+    ) -> Iterator[tuple[str, str, float]]:
         """``(whose, metric, value)`` of every finite mean over seeds and of every finite value.
 
         Args:
           label: of the algorithm.
           cells: numbers of the cells of a sweep; empty in a run.
+          by_seed: whether to give the values of single seeds too.
 
         Yields:
           ``whose`` is ``incfl/mean`` or ``incfl/seed_0``, and ``incfl/cell_3/mean`` in a sweep; without a label it
@@ -51,7 +54,7 @@ class Scalars(NamedTuple):
                 if value is not None:
                     yield "/".join([*start, "mean"]), name, value
                 for seed, each in zip(self.seeds[:count], row, strict=True):
-                    if each is not None:
+                    if by_seed and each is not None:
                         yield "/".join([*start, f"seed_{seed}"]), name, each
 
 
