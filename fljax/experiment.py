@@ -89,7 +89,8 @@ def run(
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
-        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, Watch(directory, tell))
+        setup = resolve_setup(config, tell)
+        return _run(setup, claimed, tell, keep, on_result, Watch(directory, tell, setup.stop))
 
 
 def _run(

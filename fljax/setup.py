@@ -6,6 +6,7 @@ name, rounds, labels and sweep.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
-from fljax.engine import Execution
+from fljax.engine import Execution, StopEarly, stop_early
+from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
@@ -60,6 +62,7 @@ class Setup(NamedTuple):
       seeds: of the runs.
       evaluate_every: rounds between two evaluations.
       execution: how clients and seeds are mapped to devices.
+      stop: makes the callback that may stop an algorithm early; None: all run to the end.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Setup(NamedTuple):
     seeds: tuple[int, ...]
     evaluate_every: int
     execution: Execution
+    stop: Callable[[], StopEarly] | None = None
 
     @property
     def clients(self) -> int:
@@ -134,7 +138,20 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         seeds=config.seeds,
         evaluate_every=config.evaluate_every,
         execution=Execution(**config.execution.model_dump()),
+        stop=_stop(config, task),
     )
+
+
+def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:
+    """Makes callbacks for early stopping; raises a ValueError if the task has no such metric."""
+    if config.stop is None:
+        return None
+    if task.score is None and config.stop.metric not in OF_LOSSES:
+        raise ValueError(
+            f"stop.metric: expected a metric of losses for a task without a score, got {config.stop.metric!r}; valid "
+            f"names are {', '.join(name for name in OF_ONE_EVALUATION if name in OF_LOSSES)}"
+        )
+    return functools.partial(stop_early, **config.stop.model_dump())
 
 
 def local_training(config: Config) -> Local:

@@ -12,12 +12,14 @@ import xarray as xr
 
 from fljax import experiment
 from fljax.config import ConfigError, dumps
+from fljax.config.options import check_metric
 from fljax.config.sweeping import Axis, Grid
+from fljax.endings import at_end
 from fljax.engine import Block, Memory, groups, sentences, standalone_sweep, sweep
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.metric_names import SCALARS
-from fljax.naming import about_algorithm, unknown
+from fljax.metric_names import OF_LOSSES, SCALARS
+from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
@@ -27,8 +29,6 @@ from fljax.watching.following import Watch
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
 VALIDATION = "average_valid_accuracy"
 METRICS = tuple(SCALARS)
-# Metrics that exist also for tasks without accuracies.
-_OF_LOSSES = tuple(name for name, each in OVER_CLIENTS.items() if not any("accuracy" in of for of in each.variables))
 
 
 class Outcome(NamedTuple):
@@ -106,20 +106,21 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
     rounds = grid.config.rounds
     tell = teller(directory, on_event)
-    watch = Watch(directory, tell)
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
-    cells, references = [], []
+    cells, references, watch = [], [], None
     if not set(labels) <= parts.keys():
         cells = resolve_cells(grid.cells, tell)
         _check_cells(cells, metric)
+        watch = Watch(directory, tell, cells[0].stop)
         references = _references(cells, tell)
     for position, label in enumerate(labels):
         if label in parts:
             tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
+            assert watch is not None
             found = _algorithm(cells, position, references, tell, watch)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
@@ -140,13 +141,7 @@ def check(grid: Grid) -> str:
     """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
-    if metric not in METRICS:
-        raise ConfigError(f"sweep.metric: {unknown('metric', metric, METRICS)}")
-    data = grid.config.data
-    if metric.startswith("unseen_") and not data.unseen:
-        raise ConfigError(f"sweep.metric: expected data.unseen to be positive for {metric}, got 0")
-    if metric == VALIDATION and not data.valid_fraction:
-        raise ConfigError(f"sweep.metric: expected data.valid_fraction to be positive for {metric}, got 0")
+    check_metric("sweep.metric", metric, METRICS, grid.config.data)
     return metric
 
 
@@ -163,10 +158,10 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
     """Builds every algorithm of every cell; of cells with the same data and model, the first one is traced."""
     seen = set()
     for cell in cells:
-        if cell.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
+        if cell.task.score is None and metric not in OF_LOSSES:
             raise ConfigError(
                 f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
-                f"are {', '.join(_OF_LOSSES)}"
+                f"are {', '.join(name for name in METRICS if name in OF_LOSSES)}"
             )
         experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
         seen.add(_world(cell))
@@ -295,7 +290,7 @@ def axes_of(metrics: xr.Dataset) -> list[str]:
 
 
 def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
-    """The best cell of every algorithm by the mean over seeds at the last evaluation.
+    """The best cell of every algorithm by the mean over seeds at the last evaluation of each cell.
 
     Args:
       metrics: of a sweep.
@@ -311,7 +306,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
     names = axes_of(metrics)
     found = []
     for algorithm in metrics["algorithm"].values:
-        own = metrics.sel(algorithm=algorithm).isel(evaluated_round=-1)
+        own = at_end(metrics).sel(algorithm=algorithm)
         judged = own[metric].transpose(*names, "seed")
         for criterion in dict.fromkeys([metric, VALIDATION]):
             if criterion not in metrics:

@@ -36,6 +36,7 @@ FLOORS = {
     "metric_names": (1, 2),
     "infinite_losses": (1, 0),
     "matching": (1, 0),
+    "endings": (1, 0),
     "results": (1, 2),
     "theory": (1, 1),
     "training": (2, 0),
@@ -182,7 +183,7 @@ def test_no_branch_on_an_algorithm_name():
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        ("xarray", "results infinite_losses folders experiment sweep report reproduce config cli engine"),
+        ("xarray", "results endings infinite_losses folders experiment sweep report reproduce config cli engine"),
     ],
 )
 def test_libraries_have_a_home(library, home):

@@ -111,14 +111,14 @@ def run(
 
 def _table(rows: Sequence[Row], seeds: int) -> Table:
     from fljax.report import pivot
-    from fljax.report.tables import cell
+    from fljax.report.tables import cell, when
 
     accuracies = any(row.metric == "average_accuracy" for row in rows)
     columns = COLUMNS if accuracies else COLUMNS | LOSSES
     lines = pivot(rows, list(columns))
     shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    last = f"after round {rows[0].round}, " if rows else ""
+    last = f"{when(rows)}, " if rows else ""
     about = "IPR: share of clients that prefer the deployed model" + (
         "; accuracies are shares of 1" if accuracies else ""
     )

@@ -1,8 +1,9 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
-from fljax.engine.callbacks import log_to, print_progress, progress_of, stop_when
+from fljax.engine.callbacks import log_to, print_progress, progress_of, replay, stop_when
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
+from fljax.engine.early_stopping import StopEarly, stop_early
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked
@@ -20,6 +21,7 @@ __all__ = [
     "Models",
     "Plan",
     "State",
+    "StopEarly",
     "arrays_of",
     "as_declared",
     "compile_ahead",
@@ -33,6 +35,7 @@ __all__ = [
     "print_progress",
     "progress_of",
     "rehearse",
+    "replay",
     "restore",
     "rollout",
     "sentences",
@@ -41,6 +44,7 @@ __all__ = [
     "size",
     "standalone",
     "standalone_sweep",
+    "stop_early",
     "stop_when",
     "sweep",
     "use_cores",

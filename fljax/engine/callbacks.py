@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -60,6 +60,23 @@ def stop_when(reached: Callable[[Block], bool]) -> Callback:
     ``stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() > 0.5)`` needs ``reference=``.
     """
     return lambda block: bool(reached(block))
+
+
+def replay(callbacks: Iterable[Callback], blocks: Sequence[Block]) -> bool:
+    """Gives the evaluations of a run that goes on to those callbacks that have a method ``replay``.
+
+    A callback whose answers depend on earlier blocks, such as ``stop_early``, has a method ``replay(blocks)`` that sets
+    this history and returns whether the run had stopped after it.
+
+    Args:
+      callbacks: of the run.
+      blocks: of all evaluations so far, in order.
+
+    Returns:
+      Whether one of them would have stopped the run.
+    """
+    found = [each.replay(blocks) for each in callbacks if hasattr(each, "replay")]  # type: ignore[attr-defined]
+    return any(found)
 
 
 def _mean(values: NumpyArray) -> float | None:

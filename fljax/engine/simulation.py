@@ -315,6 +315,7 @@ def _result(run: _Run, course: _Course) -> Result:
     seeds, state = run.seeds, course.state
     metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
+    metrics["rounds_done"] = ((), course.evaluations[-1][0])
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
     numbers = run.layout._asdict()

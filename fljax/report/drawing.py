@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fljax.endings import end_of
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
     INK,
@@ -26,6 +27,7 @@ from fljax.report.style import (
     has,
     legend_columns,
     printable,
+    recorded,
     steps,
     styles,
     values_of,
@@ -152,7 +154,14 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     dimension = "unseen" if prefix else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        steps(
+            axes,
+            values[:, end_of(metrics, algorithm)],
+            color=look.colour,
+            linestyle=look.dash,
+            lw=2,
+            label=printable(algorithm),
+        )
     if has(metrics, f"{prefix}standalone_test_accuracy"):
         alone = np.asarray(metrics[f"{prefix}standalone_test_accuracy"].values, float)
         steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
@@ -173,8 +182,9 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
     low, high = np.quantile(pooled, [0.005, 0.995])
     edges = np.linspace(min(low, 0.0), max(high, 0.0) + 1e-6, 26)
     for name, look in looks.items():
-        fifth = max(1, found[name].shape[1] // 5)
-        for part, filled in ((found[name][:, :fifth], False), (found[name][:, -fifth:], True)):
+        own = recorded(found[name])
+        fifth = max(1, own.shape[1] // 5)
+        for part, filled in ((own[:, :fifth], False), (own[:, -fifth:], True)):
             values = part[np.isfinite(part)]
             if not values.size:
                 continue

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fljax.folders import load
 from fljax.report.drawing import figures, picture
 from fljax.report.sweeps import best_rows, sweep_picture
-from fljax.report.tables import Row, cell, pivot, summary, title
+from fljax.report.tables import Row, cell, pivot, summary, title, when
 from fljax.sweep import axes_of, best
 
 STYLE = """
@@ -57,7 +57,9 @@ def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list
     drawn = [_image(name, figure) for name, figure in figures(metrics, records).items()]
     tables = [_table("Seen clients", rows, unseen=False), _table("Unseen clients", rows, unseen=True)]
     pictures = f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""
-    return _whole(heading, [f'<p class="note">{_when(rows)}</p>', *_diverged(metrics), *tables, pictures], attached)
+    return _whole(
+        heading, [f'<p class="note">{html.escape(_when(rows))}</p>', *_diverged(metrics), *tables, pictures], attached
+    )
 
 
 def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list[pathlib.Path]) -> str:
@@ -93,8 +95,9 @@ def _when(rows: list[Row]) -> str:
         return "No evaluation yet."
     seeds = rows[0].of
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    last = when(rows)
     return (
-        f"After round {rows[0].round}: {spread}. Rates and accuracies are shares of 1, numbers of clients are counts."
+        f"{last[0].upper()}{last[1:]}: {spread}. Rates and accuracies are shares of 1, numbers of clients are counts."
     )
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
+from fljax.endings import at_end
 from fljax.report.style import INK, Style, dress, printable, styles
 from fljax.report.tables import title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
@@ -72,7 +73,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
     """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
-    values = metrics[metric].sel(algorithm=label).isel(evaluated_round=-1)
+    values = at_end(metrics)[metric].sel(algorithm=label)
     for name in axes_of(metrics):
         if name not in drawn:
             value = chosen.cell[name]

@@ -7,6 +7,7 @@ import pathlib
 import socket
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -101,6 +102,7 @@ class _EventFile:
         now = time.time_ns()  # a run that goes on soon after another must not write over its file
         name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{os.getpid()}.{now % 10**9}"
         self._writer = found.writer(str(folder / name))
+        weakref.finalize(self, self._writer.close)  # with the callback, or when the process ends
         self._write(file_version="brain.Event:2")
         self._write(step=step, session_log=found.session(status=found.session.START))  # hides this step and later ones
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fljax.engine import Block
+from fljax.engine import Block, StopEarly, replay
 from fljax.engine.simulation import Callback, is_called_at_start
 from fljax.folders import Parts
 from fljax.scalar_metrics import over_clients
+from fljax.setup import Tell
 from fljax.tracking import scalars_of
 from fljax.watching.lines import Line, append
 
@@ -23,10 +24,11 @@ class Watch:
     Args:
       directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
       tell: ``(stage, label, round, rounds, message)``, for notes.
+      stop: makes the callback that may stop an algorithm early; None: all run to the end.
     """
 
-    def __init__(self, directory: pathlib.Path | None, tell: Callable[[str, str, int, int, str], None]) -> None:
-        self._directory, self._tell = directory, tell
+    def __init__(self, directory: pathlib.Path | None, tell: Tell, stop: Callable[[], StopEarly] | None = None) -> None:
+        self._directory, self._tell, self._stop = directory, tell, stop
         self._began = time.perf_counter()
         self._failed = False
 
@@ -48,7 +50,10 @@ class Watch:
             self._append(Line(*line))
 
         record.at_start = True
-        return Following([record], None if parts is None else _baseline(parts))
+        callbacks: list[Callback] = [record]
+        if self._stop is not None:
+            callbacks.append(_Stop(label, self._stop(), self._tell))
+        return Following(callbacks, None if parts is None else _baseline(parts))
 
     def _append(self, line: Line) -> None:
         """Appends a line. If that fails, the run goes on without, and this is reported once."""
@@ -65,7 +70,7 @@ class Watch:
 class Following:
     """Several callbacks as one; their blocks also have the metrics that compare with the baseline.
 
-    It is called at the start for those of its callbacks that are.
+    It is called at the start for those of its callbacks that are, and ``replay`` is for those that have it.
     """
 
     at_start = True
@@ -78,6 +83,10 @@ class Following:
         due = [each for each in self._callbacks if block.ran or is_called_at_start(each)]
         answers = [each(block) for each in due]  # all are called, even if one stops the run
         return any(answers)
+
+    def replay(self, blocks: Sequence[Block]) -> bool:
+        """Gives callbacks with a history that of a run that goes on; whether the run had stopped."""
+        return replay(self._callbacks, [self._compared(block) for block in blocks])
 
     def _compared(self, block: Block) -> Block:
         """The block with gains over the baseline's model after as many rounds, or after its last one."""
@@ -96,6 +105,30 @@ class Following:
             gains = over_clients({"personalised_model_accuracy_gain": gain})
             found |= {prefix + scalar: np.asarray(values) for scalar, values in gains.items()}
         return block._replace(metrics=found)
+
+
+class _Stop:
+    """Early stopping, which is told when it happens, and does nothing for an algorithm without the metric."""
+
+    def __init__(self, label: str, stop: StopEarly, tell: Tell) -> None:
+        self._label, self._stop, self._tell = label, stop, tell
+        self._absent = False
+
+    def __call__(self, block: Block) -> bool:
+        if self._stop.metric not in block.metrics:
+            if not self._absent:
+                self._absent = True
+                words = f"not stopped early: it has no {self._stop.metric}"
+                self._tell("note", self._label, block.round, block.rounds, words)
+            return False
+        if not self._stop(block) or block.round >= block.rounds:
+            return False
+        words = f"stopped after round {block.round} of {block.rounds}: {self._stop.reason}"
+        self._tell("note", self._label, block.round, block.rounds, words)
+        return True
+
+    def replay(self, blocks: Sequence[Block]) -> bool:
+        return self._stop.replay([block for block in blocks if self._stop.metric in block.metrics])
 
 
 def _baseline(parts: Parts) -> dict[str, dict[int, np.ndarray]]:
