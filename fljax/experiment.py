@@ -33,7 +33,7 @@ from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference, Result
-from fljax.setup import Setup, Tell, resolve_setup
+from fljax.setup import CallbackSetup, Setup, Tell, resolve_setup
 from fljax.watching.following import Watch
 
 
@@ -62,6 +62,7 @@ def run(
     resume: bool = False,
     on_event: OnEvent | None = None,
     on_result: Callable[[str, Plan, Result], Any] | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
 ) -> Outcome:
     """Runs every algorithm of a config and saves after each.
 
@@ -73,9 +74,12 @@ def run(
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved, for example
         ``functools.partial(fljax.saved_models.save, directory)``.
+      callbacks: builders of callbacks beside those of the config, for example
+        ``CallbackSetup(fljax.tracking.CALLBACKS["tensorboard"])``; they are not part of the config when a run resumes.
 
     Raises:
-      ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
+      ValueError: if the data cannot be partitioned as configured, if a callback is not ready, or if
+        ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
     """
     labels = [entry.label for entry in config.algorithms]
@@ -90,7 +94,7 @@ def run(
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
         setup = resolve_setup(config, tell)
-        return _run(setup, claimed, tell, keep, on_result, Watch(directory, tell, setup.stop))
+        return _run(setup, claimed, tell, keep, on_result, Watch.of(setup, directory, tell, callbacks))
 
 
 def _run(

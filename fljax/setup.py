@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import algorithms, data, models, scenarios
+from fljax import algorithms, data, models, scenarios, tracking
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
 from fljax.engine import Execution, StopEarly, stop_early
+from fljax.engine.simulation import Callback
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
@@ -48,6 +49,13 @@ class AlgorithmSetup(NamedTuple):
     clustering: ByF1 | None = None
 
 
+class CallbackSetup(NamedTuple):
+    """A callback of every algorithm, with its builder in place of its name, and the options that the config gives."""
+
+    build: Callable[..., Callback]
+    options: Mapping[str, Any] = {}
+
+
 class Setup(NamedTuple):
     """An experiment.
 
@@ -62,6 +70,7 @@ class Setup(NamedTuple):
       seeds: of the runs.
       evaluate_every: rounds between two evaluations.
       execution: how clients and seeds are mapped to devices.
+      callbacks: of every algorithm.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
     """
 
@@ -75,6 +84,7 @@ class Setup(NamedTuple):
     seeds: tuple[int, ...]
     evaluate_every: int
     execution: Execution
+    callbacks: tuple[CallbackSetup, ...] = ()
     stop: Callable[[], StopEarly] | None = None
 
     @property
@@ -138,8 +148,17 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         seeds=config.seeds,
         evaluate_every=config.evaluate_every,
         execution=Execution(**config.execution.model_dump()),
+        callbacks=_callbacks(config),
         stop=_stop(config, task),
     )
+
+
+def _callbacks(config: Config) -> tuple[CallbackSetup, ...]:
+    found = []
+    for entry in config.callbacks:
+        build = resolve(entry.name, tracking.CALLBACKS, "callback")
+        found.append(CallbackSetup(build, builder_arguments(build, entry.options)))
+    return tuple(found)
 
 
 def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:

@@ -23,7 +23,7 @@ from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
-from fljax.setup import Setup, resolve_cells
+from fljax.setup import CallbackSetup, Setup, resolve_cells
 from fljax.watching.following import Watch
 
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
@@ -79,6 +79,7 @@ def run(
     directory: pathlib.Path | None = None,
     resume: bool = False,
     on_event: OnEvent | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
 ) -> Outcome:
     """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiment.run`` does.
 
@@ -90,6 +91,7 @@ def run(
       directory: as for ``fljax.experiment.run``; None: nothing is saved.
       resume: skip algorithms whose results ``directory`` already has.
       on_event: called with an ``Event`` for each step of the run.
+      callbacks: as for ``fljax.experiment.run``.
 
     Raises:
       ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
@@ -99,10 +101,17 @@ def run(
     metric = check(grid)
     text = "" if directory is None else dumps(grid.config)
     with claim(directory, text, resume, _paths(grid)) as claimed:
-        return _run(grid, metric, directory, claimed, on_event)
+        return _run(grid, metric, directory, claimed, on_event, callbacks)
 
 
-def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, on_event: OnEvent | None) -> Outcome:
+def _run(
+    grid: Grid,
+    metric: str,
+    directory: pathlib.Path | None,
+    claimed: Claim,
+    on_event: OnEvent | None,
+    callbacks: Sequence[CallbackSetup],
+) -> Outcome:
     parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
     rounds = grid.config.rounds
     tell = teller(directory, on_event)
@@ -113,7 +122,7 @@ def _run(grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim
     if not set(labels) <= parts.keys():
         cells = resolve_cells(grid.cells, tell)
         _check_cells(cells, metric)
-        watch = Watch(directory, tell, cells[0].stop)
+        watch = Watch.of(cells[0], directory, tell, callbacks)
         references = _references(cells, tell)
     for position, label in enumerate(labels):
         if label in parts:

@@ -22,6 +22,8 @@ from fljax.cli.running import (
     Resume,
     SaveModels,
     Seeds,
+    TensorBoard,
+    extra_callbacks,
     folder_of,
     listener,
     progress_bars,
@@ -54,6 +56,7 @@ def run(
     no_report: NoReport = False,
     no_import: NoImport = False,
     save_models: SaveModels = False,
+    tensorboard: TensorBoard = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -70,7 +73,14 @@ def run(
     with resumable(folder):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, on_result=keep)
+            outcome = experiment.run(
+                chosen,
+                directory=folder,
+                resume=resume,
+                on_event=listen,
+                on_result=keep,
+                callbacks=extra_callbacks(tensorboard),
+            )
         from fljax import report
 
         rows = report.summary(outcome.metrics)

@@ -21,6 +21,7 @@ from fljax.cli.stopping import Interrupted
 if TYPE_CHECKING:
     from fljax.config import Config
     from fljax.folders import Event
+    from fljax.setup import CallbackSetup
 
 RUNS = pathlib.Path("runs")
 
@@ -40,6 +41,9 @@ NoImport = Annotated[
 ]
 SaveModels = Annotated[
     bool, typer.Option("--save-models", help="Save trained models; fljax.saved_models.load gives them back.")
+]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
 ]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
@@ -106,6 +110,14 @@ def resumable(folder: pathlib.Path) -> Iterator[None]:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
         words = f"interrupted; finished algorithms are saved, --resume --out {folder} goes on after them"
         raise Interrupted(number, words) from None
+
+
+def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:
+    """The callbacks that options ask for, beside those of the config."""
+    from fljax.setup import CallbackSetup
+    from fljax.tracking import CALLBACKS
+
+    return (CallbackSetup(CALLBACKS["tensorboard"]),) if tensorboard else ()
 
 
 def progress_bars(quiet: bool) -> Progress:

@@ -15,7 +15,17 @@ from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, console, print_json
 from fljax.environment import environment
 
-LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios", "contributions")
+LISTS = (
+    "algorithms",
+    "datasets",
+    "partitions",
+    "models",
+    "metrics",
+    "tables",
+    "scenarios",
+    "contributions",
+    "callbacks",
+)
 
 
 def list_(
@@ -54,6 +64,7 @@ def _offered(kind: str) -> Mapping[str, Any]:
         "algorithms": ("algorithms", "REGISTRY"),
         "scenarios": ("scenarios", "REGISTRY"),
         "contributions": ("contributions", "CONTRIBUTIONS"),
+        "callbacks": ("tracking", "CALLBACKS"),
         "datasets": ("data", "SOURCES"),
         "partitions": ("data", "PARTITIONERS"),
         "models": ("models", "MODELS"),

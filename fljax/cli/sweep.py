@@ -20,6 +20,8 @@ from fljax.cli.running import (
     Quiet,
     Resume,
     Seeds,
+    TensorBoard,
+    extra_callbacks,
     folder_of,
     listener,
     progress_bars,
@@ -49,6 +51,7 @@ def sweep(
     quiet: Quiet = False,
     no_report: NoReport = False,
     no_import: NoImport = False,
+    tensorboard: TensorBoard = False,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -62,7 +65,13 @@ def sweep(
     folder = folder_of(chosen.config, out, resume)
     with resumable(folder):
         with progress_bars(quiet) as progress:
-            outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listener(progress))
+            outcome = sweeping.run(
+                chosen,
+                directory=folder,
+                resume=resume,
+                on_event=listener(progress),
+                callbacks=extra_callbacks(tensorboard),
+            )
         from fljax import report
 
         pictures = () if no_report else report.write(folder)

@@ -229,6 +229,14 @@ class Published(Table):
     partition: str | None = None
 
 
+class Callback(Named):
+    """What is called after every evaluation of each algorithm; other keys are passed to its builder.
+
+    A builder of one's own gets the algorithm's ``label``, the run's ``folder``, ``seeds`` and ``rounds`` if it has
+    parameters of these names (``cells`` in a sweep), and returns a callback for ``fljax.simulate``.
+    """
+
+
 class Stop(Table):
     """Early stopping of every algorithm: after ``patience`` evaluations without improvement of ``metric``.
 
@@ -255,7 +263,7 @@ class Config(Table):
     """An experiment: the same data, model and seeds for every algorithm.
 
     ``scenarios`` wrap every algorithm, outside the algorithm's own scenarios; the last scenario is the outermost.
-    ``stop`` may end an algorithm before ``rounds``.
+    ``callbacks`` are called after every evaluation, and ``stop`` may end an algorithm before ``rounds``.
     """
 
     name: Name
@@ -270,6 +278,7 @@ class Config(Table):
     execution: Execution = Execution()
     published: Published | None = None
     scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    callbacks: Annotated[tuple[Callback, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
     stop: Stop | None = None
     sweep: Sweep | None = None
     algorithms: Annotated[

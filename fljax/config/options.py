@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
 from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.forms import Count
-from fljax.config.keys import AlgorithmEntry, Clustering, Config, Contribution, Data, Local, Scenario
+from fljax.config.keys import AlgorithmEntry, Callback, Clustering, Config, Contribution, Data, Local, Scenario
 from fljax.config.signatures import annotations_of, plain_type, record_of
 from fljax.metric_names import OF_ONE_EVALUATION
 from fljax.naming import resolve, unknown
@@ -29,12 +29,13 @@ class Registries(NamedTuple):
     models: Mapping[str, Any]
     contributions: Mapping[str, Any]
     imports: bool = True
+    callbacks: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def registries() -> Registries:
     """The registries of fljax."""
     # Imported here, since these modules import JAX and reading a config's keys does not need them.
-    from fljax import algorithms, contributions, data, models, scenarios
+    from fljax import algorithms, contributions, data, models, scenarios, tracking
 
     return Registries(
         algorithms.REGISTRY,
@@ -43,6 +44,7 @@ def registries() -> Registries:
         data.PARTITIONERS,
         models.MODELS,
         contributions.CONTRIBUTIONS,
+        callbacks=tracking.CALLBACKS,
     )
 
 
@@ -89,8 +91,15 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
             "local": config.local.model_copy(update={"options": _optimizer_options(config.local)}),
             "scenarios": _checked_scenarios("scenarios", config.scenarios, found),
             "algorithms": tuple(entries),
+            "callbacks": tuple(_checked_callback(each, found) for each in config.callbacks),
         }
     )
+
+
+def _checked_callback(entry: Callback, found: Registries) -> Callback:
+    where = f"callbacks.{entry.name}"
+    builder = _find(where, entry.name, found.callbacks, "callback", found.imports)
+    return entry.model_copy(update={"options": _options(where, builder, entry.options, OFFERS["callback"])})
 
 
 def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:

@@ -4,8 +4,9 @@
 Both make callbacks for ``simulate``.
 """
 
+from fljax.tracking.registry import CALLBACKS
 from fljax.tracking.scalars import Scalars, scalars_of
 from fljax.tracking.tensorboard import write_events
 from fljax.tracking.trackers import track
 
-__all__ = ["Scalars", "scalars_of", "track", "write_events"]
+__all__ = ["CALLBACKS", "Scalars", "scalars_of", "track", "write_events"]

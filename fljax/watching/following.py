@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fljax.arguments import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.simulation import Callback, is_called_at_start
 from fljax.folders import Parts
 from fljax.scalar_metrics import over_clients
-from fljax.setup import Tell
+from fljax.setup import CallbackSetup, Setup, Tell
 from fljax.tracking import scalars_of
 from fljax.watching.lines import Line, append
 
@@ -25,12 +26,36 @@ class Watch:
       directory: the run folder, whose ``metrics.jsonl`` gets a line for each evaluation; None: there is none.
       tell: ``(stage, label, round, rounds, message)``, for notes.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
+      callbacks: builders of further callbacks; of each, an attribute ``ready`` is called first.
+      seeds: of the experiment, for builders.
+      rounds: of the experiment, for builders.
+
+    Raises:
+      ValueError: if a builder is not ready, for example because a package is missing.
     """
 
-    def __init__(self, directory: pathlib.Path | None, tell: Tell, stop: Callable[[], StopEarly] | None = None) -> None:
-        self._directory, self._tell, self._stop = directory, tell, stop
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        tell: Tell,
+        stop: Callable[[], StopEarly] | None = None,
+        callbacks: Sequence[CallbackSetup] = (),
+        seeds: tuple[int, ...] = (),
+        rounds: int = 0,
+    ) -> None:
+        self._offered = {"folder": directory, "seeds": seeds, "rounds": rounds}
+        self._directory, self._tell, self._stop, self._builders = directory, tell, stop, callbacks
+        for each in callbacks:
+            getattr(each.build, "ready", lambda: None)()
         self._began = time.perf_counter()
         self._failed = False
+
+    @classmethod
+    def of(
+        cls, setup: Setup, directory: pathlib.Path | None, tell: Tell, callbacks: Sequence[CallbackSetup] = ()
+    ) -> Watch:
+        """That of an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
+        return cls(directory, tell, setup.stop, (*setup.callbacks, *callbacks), setup.seeds, setup.rounds)
 
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Following:
         """The callback of one algorithm.
@@ -50,10 +75,19 @@ class Watch:
             self._append(Line(*line))
 
         record.at_start = True
-        callbacks: list[Callback] = [record]
+        callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in self._builders)]
         if self._stop is not None:
             callbacks.append(_Stop(label, self._stop(), self._tell))
         return Following(callbacks, None if parts is None else _baseline(parts))
+
+    def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
+        found = entry.build(
+            **arguments_for(entry.build, {**self._offered, "label": label, "cells": cells}, entry.options)
+        )
+        if not callable(found):
+            name = getattr(entry.build, "__name__", entry.build)
+            raise ValueError(f"expected {name} to make a callback, a function of a Block, got {found!r}")
+        return found
 
     def _append(self, line: Line) -> None:
         """Appends a line. If that fails, the run goes on without, and this is reported once."""
