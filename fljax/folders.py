@@ -145,7 +145,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
     lock = filelock.FileLock(directory / LOCK)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=0.2, poll_interval=0.02)  # who watches a run takes its lock for an instant
     except filelock.Timeout:
         raise ValueError(
             f"expected a folder that no other process writes to, got {str(directory)!r}, in which another run goes on"

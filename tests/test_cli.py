@@ -234,7 +234,7 @@ def fake_sweep(fake, monkeypatch):
     """As ``fake``, for sweeps: no time, and one cell that diverges where the learning rate is 1."""
     calls = []
 
-    def run(grid, *, directory, resume, on_event):
+    def run(grid, *, directory, resume, on_event, **_):
         with folders.claim(directory, configuration.dumps(grid.config), resume):
             calls.append((grid, directory, resume))
             on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))

@@ -33,6 +33,18 @@ def print_progress(write: Callable[[str], object] = print) -> Callback:
     return callback
 
 
+def duration(seconds: float) -> str:
+    """``8 s``, ``3 min 20 s``, ``2 h 5 min``: whole seconds up to an hour, whole minutes above."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
 def progress_of(block: Block) -> str:
     """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``; the loss if there is no accuracy."""
     means = {word: _mean(block.metrics[name]) for name, word in SHOWN.items() if name in block.metrics}

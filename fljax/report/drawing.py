@@ -32,7 +32,9 @@ from fljax.report.style import (
     styles,
     values_of,
 )
-from fljax.report.tables import title
+from fljax.report.tables import NOT_SHARES, TITLES, title
+
+MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
@@ -40,7 +42,7 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
-        for name in ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy"):
+        for name in MAIN:
             if has(metrics, prefix + name):
                 found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
     for prefix in ("", "unseen_"):
@@ -71,6 +73,24 @@ def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
         _draw(panel, figure.add_subplot())
         _legend(figure, metrics)
         drawn[name] = figure
+    return drawn
+
+
+def curves(metrics: xr.Dataset) -> dict[str, Figure]:
+    """One figure over rounds for each metric of the table that has numbers; of unseen clients, the main ones.
+
+    Args:
+      metrics: variables over algorithm, seed and evaluated_round.
+    """
+    looks = styles([str(name) for name in metrics["algorithm"].values])
+    names = [*TITLES, "average_loss", *(f"unseen_{name}" for name in MAIN)]
+    drawn = {}
+    for name in names:
+        if has(metrics, name):
+            figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+            _draw(partial(_over_rounds, metrics=metrics, name=name, looks=looks), figure.add_subplot())
+            _legend(figure, metrics)
+            drawn[name] = figure
     return drawn
 
 
@@ -144,6 +164,8 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     plain = title(name).removesuffix(" (unseen)")
     axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    if name.removeprefix("unseen_") in NOT_SHARES:
+        return
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -0.01) if low > -0.1 else low, min(high, 1.02))

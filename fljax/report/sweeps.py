@@ -15,10 +15,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, Percent
 
 from fljax.endings import at_end
 from fljax.report.style import INK, Style, dress, printable, styles
-from fljax.report.tables import title
+from fljax.report.tables import NOT_SHARES, title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
-
-_NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "contribution_correlation"})
 
 
 def best_rows(found: Sequence[Best], metric: str) -> list[list[str]]:
@@ -189,7 +187,7 @@ def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
 
 
 def _is_share(metric: str) -> bool:
-    return metric.removeprefix("unseen_") not in _NOT_SHARES
+    return metric.removeprefix("unseen_") not in NOT_SHARES
 
 
 def _text(value: float, metric: str) -> str:

@@ -35,6 +35,8 @@ TITLES = {
     "ipr_accuracy": "Clients not worse off by accuracy",
 }
 
+# Metrics that are no shares of 1.
+NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "contribution_correlation"})
 # Metrics that count clients.
 COUNTS = frozenset({"opt_outs"})
 
