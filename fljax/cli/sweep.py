@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
+from fljax.cli.progress import listener, progress_bars
 from fljax.cli.running import (
     Cache,
     ConfigFile,
@@ -23,8 +24,6 @@ from fljax.cli.running import (
     TensorBoard,
     extra_callbacks,
     folder_of,
-    listener,
-    progress_bars,
     resumable,
 )
 

@@ -4,6 +4,7 @@ from fljax.engine.callbacks import log_to, print_progress, progress_of, replay, 
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
 from fljax.engine.early_stopping import StopEarly, stop_early
+from fljax.engine.elapsed import print_elapsed
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked
@@ -32,6 +33,7 @@ __all__ = [
     "is_stacked",
     "log_to",
     "one_round",
+    "print_elapsed",
     "print_progress",
     "progress_of",
     "rehearse",

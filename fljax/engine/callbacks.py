@@ -21,14 +21,17 @@ SHOWN = {
 
 
 def print_progress(write: Callable[[str], object] = print) -> Callback:
-    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second.
+    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second, the time left.
 
-    With ``reference=`` the first metric is the incentivised participation rate.
+    With ``reference=`` the first metric is the incentivised participation rate. The time left is that of rounds as fast
+    as those of the block. Within a block nothing is known: its rounds and its evaluation are compiled programs.
     """
 
     def callback(block: Block) -> None:
         rate = block.ran / max(block.seconds, 1e-9)
-        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s")
+        ahead = block.rounds - block.round
+        left = f", {duration(ahead / rate)} left" if ahead > 0 and rate > 0 else ""
+        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
 
     return callback
 
