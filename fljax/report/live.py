@@ -21,13 +21,15 @@ from fljax.watching import Line, RunState, best_cell, is_running, read_lines, re
 
 PAGE = "report.html"
 PAUSE = 5.0  # least seconds between two pages
-SHARE = 0.05  # of one core at most is spent on pages, since the run needs the cores
+SHARE = 0.2  # of one core at most is spent on pages, since the run needs the cores
+LONGEST = 60.0  # seconds between two pages, however long one takes
 
 
 def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
     """Writes ``report.html`` anew every few seconds until the run ends, and then the usual report; returns its path.
 
-    The browser reloads the page by itself. A page is written only if there is something new.
+    The browser reloads the page by itself. Drawing takes at most a fifth of one core, unless a page takes longer than
+    ``LONGEST`` allows.
 
     Raises:
       ValueError: if the folder is none of a run.
@@ -38,8 +40,8 @@ def follow(run_folder: pathlib.Path, pause: float = PAUSE) -> pathlib.Path:
         began = time.perf_counter()
         wait = math.ceil(pause)
         _replace(folder / PAGE, live_page(folder, state, wait))
-        pause = max(pause, (time.perf_counter() - began) / SHARE)
-        until = time.monotonic() + pause
+        needed = (time.perf_counter() - began) / SHARE
+        until = time.monotonic() + max(pause, min(needed, LONGEST))
         while time.monotonic() < until and is_running(folder):
             time.sleep(0.5)
         state = read_state(folder)
