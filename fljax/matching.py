@@ -29,7 +29,7 @@ def align_clusters(
       clusters are in the order of their matched distributions.
     """
     accuracy = np.asarray(accuracy)
-    known = np.isfinite(accuracy).any(axis=(-2, -1))
+    known = np.asarray(np.isfinite(accuracy).any(axis=(-2, -1)))
     place = known.shape[-1] - 1 - np.argmax(known[..., ::-1], axis=-1)  # after the end of a run there is NaN
     last = np.take_along_axis(accuracy, place[..., None, None, None], axis=-3)[..., 0, :, :]
     last = np.nan_to_num(last, nan=-1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from fljax.engine.callbacks import duration
 
@@ -13,7 +13,7 @@ from fljax.engine.callbacks import duration
 @contextlib.contextmanager
 def print_elapsed(
     what: str = "standalone models", *, every: float = 10.0, write: Callable[[str], object] = print
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Writes the time that has passed every few seconds, and at the end; for scripts and notebooks.
 
     ``with print_elapsed(): alone = fljax.standalone(...)`` writes ``standalone models: 10 s``. Standalone training is

@@ -99,7 +99,7 @@ def as_dataset(lines: Sequence[Line], state: RunState) -> xr.Dataset:
 def _words(state: RunState) -> str:
     if not state.running:
         return "Finished." if state.finished else "The run ended before it was finished."
-    left = "" if state.left is None else f" About {duration(state.left)} left, if no algorithm is faster than this one."
+    left = "" if state.left is None else f" About {duration(state.left)} left, if the algorithms that wait are as fast."
     stage = f" Now: {state.stage}." if state.stage else ""
     return f"Running for {duration(state.seconds)}.{stage}{left} This page reloads by itself."
 

@@ -74,7 +74,7 @@ def finite(value: float) -> float | None:
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
-def mean(values: list[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
     """The mean of the values that are known; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -34,14 +34,15 @@ def formats() -> Formats:
     """
     try:
         from tensorboardX import RecordWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.proto import event_pb2, summary_pb2
     except ImportError:
         raise ValueError(
             "expected the package tensorboardX, which writes the files of TensorBoard, got none; "
             "pip install 'fljax[tensorboard]' installs it"
         ) from None
-    return Formats(RecordWriter, Event, SessionLog, Summary)
+    events: Any = event_pb2  # its classes are made when it is imported, and so unknown to type checkers
+    summaries: Any = summary_pb2
+    return Formats(RecordWriter, events.Event, events.SessionLog, summaries.Summary)
 
 
 def write_events(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.folders import EVALUATIONS, append_line
@@ -31,7 +31,7 @@ class Line(NamedTuple):
     seeds: tuple[int, ...]
     cells: tuple[int, ...]
     diverged: tuple[tuple[int, int], ...]
-    metrics: Mapping[str, list[float | None]]
+    metrics: Mapping[str, Sequence[float | None]]
 
 
 def append(folder: pathlib.Path, line: Line) -> None:

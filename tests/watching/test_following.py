@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def broken():
 
 
 @pytest.fixture
-def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_callbacks.py").write_text(MINE)
     yield tmp_path
@@ -48,7 +50,7 @@ def parsed(*callbacks: dict[str, Any], **options: Any) -> configuration.Config:
 
 def test_a_callback_of_ones_own(here: pathlib.Path):
     config = parsed({"name": "my_callbacks:noted", "path": "notes", "times": 3})
-    assert configuration.parse(__import__("tomllib").loads(configuration.dumps(config))) == config
+    assert configuration.parse(tomllib.loads(configuration.dumps(config))) == config
     outcome = experiment.run(config)
     lines = [json.loads(line) for line in (here / "notes").read_text().splitlines()]
     assert lines == [["fedavg", 2, [0, 1], 4, 3], ["fedavg", 4, [0, 1], 4, 3], ["incfl", 2, [0, 1], 4, 3]]

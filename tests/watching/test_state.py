@@ -100,7 +100,8 @@ def test_before_training(tmp_path: pathlib.Path):
         state = read_state(tmp_path)
         assert headline(state) == "tiny: running for 0 s, training 8 standalone models per seed"
         assert state.left is None
-        os.utime(tmp_path / "log.jsonl", (time.time() - 100,) * 2)
+        past = time.time() - 100
+        os.utime(tmp_path / "log.jsonl", (past, past))
         words = headline(read_state(tmp_path))
         assert words.startswith("tiny: running for 1 min 40 s, training 8 standalone models per seed, ")
         assert words.endswith("nothing new for 1 min 40 s")
