@@ -14,6 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -30,13 +31,22 @@ class _Time(TimeRemainingColumn):
         return TimeElapsedColumn().render(task) if task.total is None else super().render(task)
 
 
+class _Words(TextColumn):
+    """Text that is cut where the terminal is too narrow, so that the other columns stay."""
+
+    def render(self, task: Task) -> Text:
+        found = super().render(task)
+        found.no_wrap, found.overflow = True, "ellipsis"
+        return found
+
+
 def progress_bars(quiet: bool) -> Progress:
     """Progress bars with the time left, or the time taken; messages are printed above them."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}", markup=False),
+        _Words("{task.fields[speed]}", markup=False, table_column=Column()),
         _Time(compact=True, elapsed_when_finished=True),
         console=Console(stderr=True, markup=False, emoji=False),
         speed_estimate_period=WHOLE_RUN,
@@ -74,7 +84,7 @@ def listener(progress: Progress) -> Any:
             start = f"{event.label}: " if event.label else ""
             progress.console.print(f"{start}{event.message}", highlight=False)
         if event.stage == "standalone":
-            alone.append(progress.add_task("standalone models", total=None, speed=""))
+            alone.append(progress.add_task("standalone", total=None, speed=""))
         elif event.stage == "saved" and done.get(event.label):
             progress.update(bars[event.label], total=done[event.label])  # fewer rounds if it stopped early
 
