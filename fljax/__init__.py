@@ -4,7 +4,8 @@ Functions: ``simulate`` runs an algorithm; ``rollout`` and ``evaluate_clients`` 
 ``standalone`` trains every client alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices.
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
 ``Reference``. ``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``, ``scenarios``,
-``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``, ``checkpoints``.
+``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``, ``checkpoints``,
+``tracking``.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fljax import saved_models as saved_models
     from fljax import scenarios as scenarios
     from fljax import theory as theory
+    from fljax import tracking as tracking
     from fljax import training as training
     from fljax.checkpoints import Checkpoint as Checkpoint
     from fljax.checkpoints import Stopped as Stopped
@@ -83,6 +85,7 @@ _MODULES = (
     "saved_models",
     "scenarios",
     "theory",
+    "tracking",
     "training",
     "trees",
     "types",

@@ -41,6 +41,7 @@ OFFERS: Mapping[str, Offer] = {
     ),
     "dataset": Offer(0, frozenset({"clients", "unseen", "seed", "folder"})),
     "partition": Offer(1, frozenset({"clients", "unseen", "seed", "owner", "classes"})),
+    "callback": Offer(0, frozenset({"folder", "label", "cells", "seeds", "rounds"})),
     "contribution": Offer(0, frozenset(FACTS)),
     "model": Offer(2, frozenset({"prepare", "dtype", "vocabulary"})),
     "optimizer": Offer(1),

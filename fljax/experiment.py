@@ -40,7 +40,8 @@ from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
-from fljax.setup import Setup, Tell, resolve_setup
+from fljax.setup import CallbackSetup, Setup, Tell, resolve_setup
+from fljax.watching.following import Watch
 
 
 class Outcome(NamedTuple):
@@ -69,6 +70,7 @@ def run(
     on_event: OnEvent | None = None,
     on_result: Callable[[str, Plan, Result], Any] | None = None,
     saving: Saving | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
 ) -> Outcome:
     """Runs every algorithm of a config and saves after each, and checkpoints in between.
 
@@ -81,12 +83,15 @@ def run(
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved.
       saving: how often checkpoints are saved, and how many are kept; None: the defaults.
+      callbacks: builders of callbacks beside those of the config, for example
+        ``CallbackSetup(fljax.tracking.CALLBACKS["tensorboard"])``; they are not part of the config when a run resumes.
 
     ``config.save_models`` says which models are saved in the folder.
 
     Raises:
       Stopped: if ``saving.stop`` asks for it, after a checkpoint.
-      ValueError: if the data cannot be partitioned as configured, or ``fljax.folders.claim`` refuses the folder.
+      ValueError: if the data cannot be partitioned as configured, if a callback is not ready, or if
+        ``fljax.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
       fljax.anomalies.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The results
         until then are saved, but not the models. Resuming runs this algorithm again.
@@ -106,7 +111,9 @@ def run(
             return _outcome(config.name, labels, claimed.finished, {})
         keep = None if directory is None else functools.partial(save, directory, text=text)
         models = ModelFiles(directory, config.save_models)
-        return _run(resolve_setup(config, tell), claimed, tell, keep, on_result, files, models)
+        setup = resolve_setup(config, tell)
+        watch = Watch.of(setup, directory, tell, callbacks)
+        return _run(setup, claimed, tell, keep, on_result, files, models, watch)
 
 
 def _run(
@@ -117,10 +124,11 @@ def _run(
     on_result: Callable[[str, Plan, Result], Any] | None,
     files: ProgressFiles,
     models: ModelFiles,
+    watch: Watch,
 ) -> Outcome:
     plans = check(setup, rehearsed=False)
     with mode(setup.execution), _Ahead(setup, plans, claimed.finished) as ahead:
-        return _run_all(setup, ahead, claimed, tell, keep, on_result, files, models)
+        return _run_all(setup, ahead, claimed, tell, keep, on_result, files, models, watch)
 
 
 def _run_all(
@@ -132,6 +140,7 @@ def _run_all(
     on_result: Callable[[str, Plan, Result], Any] | None,
     files: ProgressFiles,
     models: ModelFiles,
+    watch: Watch,
 ) -> Outcome:
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
 
@@ -184,7 +193,7 @@ def _run_all(
                 reference=with_required_loss(plan, reference),
                 evaluate_every=setup.evaluate_every,
                 evaluate_at=evaluate_at,
-                callbacks=(progress,),
+                callbacks=(progress, watch.callback(label, parts)),
                 execution=setup.execution,
                 on_memory=held,
                 checkpoint=files.checkpoint(label),

@@ -6,20 +6,20 @@ A run folder contains
 - ``config.toml``: the config, with every default;
 - ``environment.json``: versions and devices;
 - ``log.jsonl``: one event a line;
+- ``metrics.jsonl``: one evaluation a line, as it happens (``fljax.watching``);
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table, and the round in which a seed diverged;
 - ``models``: trained models, if requested (``fljax.saved_models``);
 - ``checkpoints``: until the run is finished, what is not in the results yet (``fljax.progress_files``).
 
-Results in one folder are of one config and one version of fljax. Every file except the log is written under a temporary
-name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
+Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
+temporary name, flushed to the disk and then renamed, so a process that dies leaves the last complete file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import json
 import os
@@ -27,7 +27,6 @@ import pathlib
 import shutil
 import time
 import tomllib
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -40,9 +39,11 @@ from xarray.backends import H5NetCDFStore
 from fljax.atomic_files import write
 from fljax.config.comparing import difference
 from fljax.environment import environment
+from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
+EVALUATIONS = "metrics.jsonl"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -96,7 +97,7 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
         event = Event(stage, label, round, rounds, _rounded(time.perf_counter() - began), message)
         if directory is not None and not failed:
             try:
-                _append(directory / LOG, json.dumps(event._asdict()))
+                append_line(directory / LOG, json.dumps(event._asdict()))
             except OSError as error:
                 failed.append(f"{directory / LOG} cannot be written ({error.strerror}); the run goes on without a log")
                 if on_event is not None:
@@ -107,7 +108,7 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
     return tell
 
 
-def _append(path: pathlib.Path, line: str) -> None:
+def append_line(path: pathlib.Path, line: str) -> None:
     """Appends a line. An incomplete last line (of a process that died) is ended first."""
     with open(path, "ab+") as file:
         if file.tell():
@@ -149,7 +150,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
     lock = filelock.FileLock(directory / LOCK)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=0.2, poll_interval=0.02)  # who watches a run takes its lock for an instant
     except filelock.Timeout:
         raise ValueError(
             f"expected a folder that no other process writes to, got {str(directory)!r}, in which another run goes on"
@@ -170,7 +171,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Raises a ValueError if a new run would overwrite results; removes the log of a run that died without results."""
+    """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
     for name in (RESULTS, TABLE, MODELS, CHECKPOINTS):
         if (directory / name).exists():
             raise ValueError(
@@ -178,7 +179,8 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
             )
     if (directory / CONFIG).exists() and not used:
         raise ValueError(f"expected a folder without a {CONFIG} that no run wrote, got {str(directory)!r}")
-    (directory / LOG).unlink(missing_ok=True)
+    for name in (LOG, EVALUATIONS):
+        (directory / name).unlink(missing_ok=True)
     return {}
 
 
@@ -221,28 +223,6 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     return {
         label: (metrics.sel(algorithm=label, drop=True), records.sel(algorithm=label, drop=True)) for label in labels
     }
-
-
-def file_name(label: str) -> str:
-    """The name of a label's files: special characters as %-codes.
-
-    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
-    """
-    name = urllib.parse.quote(label, safe=" ")
-    if len(name) > 200 or label != label.lower():
-        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
-    return name
-
-
-def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Path:
-    """The file of an algorithm's models; ``part`` is a folder among them, see ``fljax.model_files``."""
-    return directory / MODELS / part / f"{file_name(label)}.npz"
-
-
-def labels_of(directory: pathlib.Path) -> list[str]:
-    """The labels of the algorithms of a run folder; empty if its config cannot be read."""
-    entries = tomllib.loads(_config_of(directory) or "").get("algorithms", [])
-    return [str(each.get("label", each.get("name"))) for each in entries]
 
 
 def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:

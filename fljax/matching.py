@@ -18,7 +18,7 @@ def align_clusters(
 
     The distribution in which a cluster model specialises is random, so clusters of two seeds cannot be compared by
     number. Here cluster g becomes the cluster matched with distribution g, in the one-to-one matching with the largest
-    sum of accuracies at the last evaluation (Hungarian method). All evaluations have the same permutation.
+    sum of accuracies at the run's last evaluation (Hungarian method). All evaluations have the same permutation.
 
     Args:
       accuracy: of every cluster model on every distribution, as in ``cluster_accuracy``. NaN (a cluster that an
@@ -29,7 +29,10 @@ def align_clusters(
       clusters are in the order of their matched distributions.
     """
     accuracy = np.asarray(accuracy)
-    last = np.nan_to_num(accuracy[..., -1, :, :], nan=-1.0)
+    known = np.asarray(np.isfinite(accuracy).any(axis=(-2, -1)))
+    place = known.shape[-1] - 1 - np.argmax(known[..., ::-1], axis=-1)  # after the end of a run there is NaN
+    last = np.take_along_axis(accuracy, place[..., None, None, None], axis=-3)[..., 0, :, :]
+    last = np.nan_to_num(last, nan=-1.0)
     found = accuracy.copy()
     for run in np.ndindex(last.shape[:-2]):
         cluster, distribution = linear_sum_assignment(last[run], maximize=True)

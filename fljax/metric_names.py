@@ -40,6 +40,7 @@ OTHERS = {
     "server_test_accuracy": "accuracy of the server's own model on the server's test rows",
     "cluster_loss": "per cluster: mean loss of its model on the server's rows of each source distribution",
     "cluster_accuracy": "per cluster: accuracy of its model on the server's rows of each source distribution",
+    "rounds_done": "number of rounds after which the run ended: fewer than asked for if it stopped early",
     "diverged": "per seed: the round in which a NaN or infinity appeared; -1 where none did",
     "diverged_by": "per client: whether its message or state was not finite in the round in which the seed diverged",
     "dropped_messages": 'messages that were dropped so far because they were not finite (non_finite = "drop")',
@@ -62,5 +63,20 @@ def _with_unseen(lines: dict[str, str]) -> dict[str, str]:
 
 # Names of single numbers per seed and evaluation, for tables and for the choice of sweeps.
 SCALARS = _with_unseen({name: each.sentence for name, each in OVER_CLIENTS.items()}) | OVER_SEEN_CLIENTS
+# Those that an evaluation of one algorithm has by itself: others compare with another algorithm, or need records.
+_OF_SEVERAL = {name for name, each in OVER_CLIENTS.items() if "personalised_model_accuracy_gain" in each.variables}
+_OF_SEVERAL |= {"contribution_correlation"}
+OF_ONE_EVALUATION = (
+    *(name for name in SCALARS if name.removeprefix("unseen_") not in _OF_SEVERAL),
+    "server_test_loss",
+    "server_test_accuracy",
+)
+# Those that exist also for tasks without accuracies.
+_ACCURACIES = {name for name, each in OVER_CLIENTS.items() if any("accuracy" in of for of in each.variables)}
+OF_LOSSES = tuple(
+    name
+    for name in (*SCALARS, "server_test_loss")
+    if name.removeprefix("unseen_") not in _ACCURACIES | set(OVER_SEEN_CLIENTS)
+)
 # Every possible name in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS

@@ -6,9 +6,11 @@ Floor 0: imports the standard library and ``failures`` only.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import os
 import sys
+import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,6 +61,19 @@ def shown(value: Any) -> str:
     """``repr(value)`` for an error message; a long text is shortened by ``...`` in the middle."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 40]}...{text[-37:]}"
+
+
+def file_name(label: str) -> str:
+    """A label as the name of a file or folder, with special characters as %-codes.
+
+    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
+    """
+    name = urllib.parse.quote(label, safe=" ")
+    if not name.strip("."):  # "." and ".." are folders
+        name = name.replace(".", "%2E")
+    if len(name) > 200 or label != label.lower():
+        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
+    return name
 
 
 def nearest(got: str, valid: Iterable[str]) -> str | None:

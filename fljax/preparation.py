@@ -53,12 +53,20 @@ def decision_rounds(setup: Setup) -> tuple[int, ...]:
     """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm.
 
     Empty if there is no such scenario.
+
+    Raises:
+      ValueError: if the first algorithm may stop early, and so be without some of these evaluations.
     """
     found: set[int] = set()
     for entry in setup.algorithms[1:]:
         for wrap, options in entry.scenarios:
             if asks_for_baseline(wrap, options):
                 found |= set(range(0, setup.rounds, argument_of(wrap, options, "every", 1)))
+    if found and setup.stop is not None:
+        raise ValueError(
+            "stop: expected none where a scenario compares clients with the first algorithm, which must run to its "
+            "end, got early stopping; the baseline of such a scenario may be given as a number"
+        )
     return tuple(sorted(found))
 
 
@@ -82,7 +90,7 @@ def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
         if name not in metrics or not set(decisions) <= set(metrics["decision_round"].values.tolist()):
             raise ValueError(
                 f"expected results of {label} in every round in which a scenario decides, got results without some of "
-                "them (an earlier version of fljax saved none); run it again"
+                "them (it was stopped early, or an earlier version of fljax saved none); run it again"
             )
         values = metrics[name].transpose("seed", "decision_round", "client").sel(decision_round=decisions).values
         found[split] = np.full((values.shape[0], setup.rounds, values.shape[2]), np.nan, values.dtype)

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
+from fljax.endings import end_of
 from fljax.matching import align_clusters
 from fljax.naming import unknown
 from fljax.report.tables import last_values, mean_and_std
@@ -214,7 +215,7 @@ def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | 
     own = int(row.split.removeprefix("client")) - 1
     if accuracy is None or own not in metrics["client"].values:
         return None
-    return accuracy[:, -1, metrics["client"].values.tolist().index(own)]
+    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(own)]
 
 
 def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
@@ -223,7 +224,7 @@ def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray |
     cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
     if accuracy is None or cluster >= accuracy.shape[2]:
         return None
-    own = align_clusters(accuracy)[:, -1, cluster]
+    own = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
     if row.split.startswith(BEST):
         return np.asarray(formulas.maximum_accuracy(own))
     distribution = ord(row.split[-1]) - ord("A")
@@ -239,7 +240,7 @@ def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
     values = _over_rounds(metrics, label, prefix + OVER_CLIENTS[name], "unseen" if prefix else "client")
     if values is None:
         return math.nan
-    spreads = np.asarray(formulas.standard_deviation(values[:, -1], axis=-1))
+    spreads = np.asarray(formulas.standard_deviation(values[:, end_of(metrics, label)], axis=-1))
     return abs(factor) * mean_and_std(spreads)[0]
 
 

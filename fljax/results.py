@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.anomalies import Divergence
+from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
 from fljax.scalar_metrics import over_clients
@@ -380,8 +381,9 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         if name not in metrics:
             continue
         accuracy = metrics[name].transpose("algorithm", ..., "seed", "evaluated_round", axis)
-        other = accuracy.sel(algorithm=baseline, drop=True)
-        gain = formulas.personalised_model_accuracy_gain(accuracy.values, other.values[None])
+        # A baseline that stopped early keeps the models that it ended with.
+        kept = held_after_end(accuracy, ends(metrics))[metrics["algorithm"].values.tolist().index(baseline)]
+        gain = formulas.personalised_model_accuracy_gain(accuracy.values, kept[None])
         dims = accuracy.dims[:-1]
         found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
         for scalar, values in over_clients({"personalised_model_accuracy_gain": gain}).items():

@@ -132,6 +132,12 @@ OVER_CLIENTS: dict[str, Metric] = {
 }
 
 
+def is_lower_better(name: str) -> bool:
+    """Whether lower values of a metric are better: of losses, and of those with ``lower``."""
+    plain = name.removeprefix("unseen_")
+    return OVER_CLIENTS[plain].lower if plain in OVER_CLIENTS else plain.endswith("loss")
+
+
 def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
     """All metrics whose variables exist, ``[...]`` by name.
 

@@ -6,19 +6,22 @@ name, rounds, labels and sweep.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import algorithms, data, models, scenarios
+from fljax import algorithms, data, models, scenarios, tracking
 from fljax.anomalies import NonFinite
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
-from fljax.engine import Execution
+from fljax.engine import Execution, StopEarly, stop_early
+from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
+from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
@@ -48,6 +51,13 @@ class AlgorithmSetup(NamedTuple):
     clustering: ByF1 | None = None
 
 
+class CallbackSetup(NamedTuple):
+    """A callback of every algorithm, with its builder in place of its name, and the options that the config gives."""
+
+    build: Callable[..., Callback]
+    options: Mapping[str, Any] = {}
+
+
 class Setup(NamedTuple):
     """An experiment.
 
@@ -63,6 +73,8 @@ class Setup(NamedTuple):
       evaluate_every: rounds between two evaluations.
       execution: how clients and seeds are mapped to devices.
       non_finite: as for ``simulate``.
+      callbacks: of every algorithm.
+      stop: makes the callback that may stop an algorithm early; None: all run to the end.
     """
 
     name: str
@@ -76,6 +88,8 @@ class Setup(NamedTuple):
     evaluate_every: int
     execution: Execution
     non_finite: NonFinite = "freeze"
+    callbacks: tuple[CallbackSetup, ...] = ()
+    stop: Callable[[], StopEarly] | None = None
 
     @property
     def clients(self) -> int:
@@ -139,7 +153,29 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         evaluate_every=config.evaluate_every,
         execution=Execution(**config.execution.model_dump()),
         non_finite=config.non_finite,
+        callbacks=_callbacks(config),
+        stop=_stop(config, task),
     )
+
+
+def _callbacks(config: Config) -> tuple[CallbackSetup, ...]:
+    found = []
+    for entry in config.callbacks:
+        build = resolve(entry.name, tracking.CALLBACKS, "callback")
+        found.append(CallbackSetup(build, builder_arguments(build, entry.options)))
+    return tuple(found)
+
+
+def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:
+    """Makes callbacks for early stopping; raises a ValueError if the task has no such metric."""
+    if config.stop is None:
+        return None
+    if task.score is None and config.stop.metric not in OF_LOSSES:
+        raise ValueError(
+            f"stop.metric: expected a metric of losses for a task without a score, got {config.stop.metric!r}; valid "
+            f"names are {', '.join(name for name in OF_ONE_EVALUATION if name in OF_LOSSES)}"
+        )
+    return functools.partial(stop_early, **config.stop.model_dump())
 
 
 def local_training(config: Config) -> Local:

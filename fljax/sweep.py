@@ -13,24 +13,25 @@ import xarray as xr
 from fljax import experiment
 from fljax.anomalies import NotFinite
 from fljax.config import ConfigError, dumps
+from fljax.config.options import check_metric
 from fljax.config.sweeping import Axis, Grid
+from fljax.endings import at_end
 from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
 from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.metric_names import SCALARS
-from fljax.naming import about_algorithm, unknown
+from fljax.metric_names import OF_LOSSES, SCALARS
+from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference
 from fljax.scalar_metrics import OVER_CLIENTS
-from fljax.setup import Setup, Tell, resolve_cells
+from fljax.setup import CallbackSetup, Setup, Tell, resolve_cells
 from fljax.types import Federation
+from fljax.watching.following import Watch
 
 LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
 VALIDATION = "average_valid_accuracy"
 METRICS = tuple(SCALARS)
-# Metrics that exist also for tasks without accuracies.
-_OF_LOSSES = tuple(name for name, each in OVER_CLIENTS.items() if not any("accuracy" in of for of in each.variables))
 
 
 class Outcome(NamedTuple):
@@ -82,6 +83,7 @@ def run(
     resume: bool = False,
     on_event: OnEvent | None = None,
     saving: Saving | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
 ) -> Outcome:
     """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiment.run`` does.
 
@@ -95,6 +97,7 @@ def run(
         programs of the next one.
       on_event: called with an ``Event`` for each step of the run.
       saving: as for ``fljax.experiment.run``.
+      callbacks: as for ``fljax.experiment.run``.
 
     Raises:
       Stopped: if ``saving.stop`` asks for it, after a checkpoint.
@@ -109,21 +112,28 @@ def run(
     with claim(directory, text, resume, _paths(grid)) as claimed:
         tell = teller(directory, on_event)
         files = ProgressFiles(directory, text, _paths(grid), saving or Saving(), tell)
-        return _run(grid, metric, directory, claimed, tell, files)
+        return _run(grid, metric, directory, claimed, tell, files, callbacks)
 
 
 def _run(
-    grid: Grid, metric: str, directory: pathlib.Path | None, claimed: Claim, tell: Tell, files: ProgressFiles
+    grid: Grid,
+    metric: str,
+    directory: pathlib.Path | None,
+    claimed: Claim,
+    tell: Tell,
+    files: ProgressFiles,
+    callbacks: Sequence[CallbackSetup],
 ) -> Outcome:
     parts, labels = dict(claimed.finished), [entry.label for entry in grid.config.algorithms]
     rounds = grid.config.rounds
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
     tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
-    cells, references = [], []
+    cells, references, watch = [], [], None
     if not set(labels) <= parts.keys():
         cells = resolve_cells(grid.cells, tell)
         _check_cells(cells, metric)
+        watch = Watch.of(cells[0], directory, tell, callbacks)
         data = sum(checksum_of(each) for each in _different(cells)) if files.is_on else 0
         references = files.references(data, lambda: _references(cells, tell))
     for position, label in enumerate(labels):
@@ -131,7 +141,8 @@ def _run(
             tell("note", label, rounds, rounds, "already in the results, not repeated")
             continue
         with about_algorithm(label):
-            found = _algorithm(cells, position, references, tell, files, grid.axes)
+            assert watch is not None
+            found = _algorithm(cells, position, references, tell, files, grid.axes, watch)
         parts[label] = (
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
@@ -153,16 +164,10 @@ def check(grid: Grid) -> str:
     """The sweep's metric; raises a ConfigError if it is unknown, or the config's data cannot give it."""
     assert grid.config.sweep is not None
     metric = grid.config.sweep.metric
-    if metric not in METRICS:
-        raise ConfigError(f"sweep.metric: {unknown('metric', metric, METRICS)}")
-    data = grid.config.data
+    check_metric("sweep.metric", metric, METRICS, grid.config.data)
     if grid.config.save_models != "none":
         got = grid.config.save_models
         raise ConfigError(f"save_models: expected 'none' in a sweep, which saves no models, got {got!r}")
-    if metric.startswith("unseen_") and not data.unseen:
-        raise ConfigError(f"sweep.metric: expected data.unseen to be positive for {metric}, got 0")
-    if metric == VALIDATION and not data.valid_fraction:
-        raise ConfigError(f"sweep.metric: expected data.valid_fraction to be positive for {metric}, got 0")
     return metric
 
 
@@ -184,10 +189,10 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
     """Builds every algorithm of every cell; of cells with the same data and model, the first one is traced."""
     seen = set()
     for cell in cells:
-        if cell.task.score is None and metric.removeprefix("unseen_") not in _OF_LOSSES:
+        if cell.task.score is None and metric not in OF_LOSSES:
             raise ConfigError(
                 f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
-                f"are {', '.join(_OF_LOSSES)}"
+                f"are {', '.join(name for name in METRICS if name in OF_LOSSES)}"
             )
         experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
         seen.add(_world(cell))
@@ -222,6 +227,7 @@ def _algorithm(
     tell: Callable[..., None],
     files: ProgressFiles,
     axes: Sequence[Axis],
+    watch: Watch,
 ) -> list[tuple[xr.Dataset, xr.Dataset]]:
     """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
@@ -262,7 +268,7 @@ def _algorithm(
                 seeds=cell.seeds,
                 references=[with_required_loss(plans[place], references[place]) for place in members],
                 evaluate_every=cell.evaluate_every,
-                callbacks=(progress,),
+                callbacks=(progress, watch.callback(label, cells=members)),
                 execution=cell.execution,
                 on_memory=held,
                 non_finite=cell.non_finite,
@@ -329,7 +335,7 @@ def axes_of(metrics: xr.Dataset) -> list[str]:
 
 
 def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
-    """The best cell of every algorithm by the mean over seeds at the last evaluation.
+    """The best cell of every algorithm by the mean over seeds at the last evaluation of each cell.
 
     Args:
       metrics: of a sweep.
@@ -345,7 +351,7 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
     names = axes_of(metrics)
     found = []
     for algorithm in metrics["algorithm"].values:
-        own = metrics.sel(algorithm=algorithm).isel(evaluated_round=-1)
+        own = at_end(metrics).sel(algorithm=algorithm)
         judged = own[metric].transpose(*names, "seed")
         for criterion in dict.fromkeys([metric, VALIDATION]):
             if criterion not in metrics:

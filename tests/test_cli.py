@@ -203,7 +203,8 @@ def test_interrupt(fake, capsys, monkeypatch):
 
     monkeypatch.setattr(experiment, "run", run)
     code, _, err = call(capsys, "run", "tiny.toml", "--quiet", "--out", "x")
-    sentence = "fljax: interrupted; finished algorithms are saved, --resume --out x goes on after them\n"
+    how = "to go on: fljax run tiny.toml --quiet --out x --resume"
+    sentence = f"fljax: interrupted; what was saved before is kept; {how}\n"
     assert (code, err) == (130, sentence)
 
 
@@ -269,7 +270,7 @@ def fake_sweep(fake, monkeypatch):
     """As ``fake``, for sweeps: no time, and one cell that diverges where the learning rate is 1."""
     calls = []
 
-    def run(grid, *, directory, resume, on_event):
+    def run(grid, *, directory, resume, on_event, **_):
         with folders.claim(directory, configuration.dumps(grid.config), resume):
             calls.append((grid, directory, resume))
             on_event(folders.Event("train", "fedavg", 4, 4, 2.0, ""))

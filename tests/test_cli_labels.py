@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 from fljax import reproduce, sweep
-from fljax.cli import printing, running
+from fljax.cli import printing
+from fljax.cli.progress import listener, progress_bars
 from fljax.cli.reproduce import print_beside
 from fljax.cli.run import _table as table_of_run
 from fljax.cli.sweep import _table as table_of_sweep
@@ -46,8 +47,8 @@ def test_published_tables(label, capsys):
 
 
 def test_progress(label, capsys):
-    progress = running.progress_bars(quiet=False)
-    listen = running.listener(progress)
+    progress = progress_bars(quiet=False)
+    listen = listener(progress)
     with progress:
         listen(Event("train", label, 1, 2, 1.0, "IPR 0.250"))
         listen(Event("note", label, 1, 2, 1.0, f"about {label}"))

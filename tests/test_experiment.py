@@ -14,6 +14,7 @@ from fljax import experiment, folders, trees
 from fljax.anomalies import NotFinite, diverged_seeds
 from fljax.engine import Plan, groups, jit
 from fljax.setup import build_federation
+from fljax.watching import read_lines
 from tests.toys.not_finite import sends_nan
 
 BASE = {
@@ -63,6 +64,21 @@ def test_every_algorithm_stands_on_the_same_split_with_every_metric(finished):
     assert {"weight", "gap", "loss", "bytes_up", "cohort_id"} <= set(outcome.records)
     assert {event.stage for event in events} == {"data", "standalone", "train", "note", "saved"}
     assert outcome.diverged == ()
+
+
+def test_every_evaluation_is_a_line_with_the_metrics_of_the_table(finished):
+    outcome, _, folder = finished
+    lines = read_lines(folder)
+    assert [(line.label, line.round) for line in lines] == [
+        (each, at) for each in ("fedavg", "incfl") for at in (0, 2, 4)
+    ]
+    table = [str(name) for name, values in outcome.metrics.items() if values.dims[1:] == ("seed", "evaluated_round")]
+    for line in lines:
+        own = outcome.metrics.sel(algorithm=line.label, evaluated_round=line.round)
+        assert set(line.metrics) == set(table)
+        for name, values in line.metrics.items():
+            found = np.array([np.nan if value is None else value for value in values])
+            np.testing.assert_allclose(found, own[name].values, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_what_a_run_holds_is_told_before_it_trains(finished):

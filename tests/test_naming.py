@@ -82,6 +82,13 @@ def test_resolve_module_that_fails_keeps_the_cause(here):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_labels_as_names_of_files():
+    assert naming.file_name("q-ffl (q=1)") == "q-ffl %28q%3D1%29"
+    assert [naming.file_name(each) for each in (".", "..", "../a")] == ["%2E", "%2E%2E", "..%2Fa"]
+    assert naming.file_name("FedAvg").startswith("FedAvg-")
+    assert len(naming.file_name("x" * 500)) == 197
+
+
 def test_old_public_names_work_for_one_version() -> None:
     from fljax import local, training
     from fljax.algorithms import common, rewarding

@@ -40,11 +40,13 @@ FLOORS = {
     "infinite_losses": (1, 0),
     "anomalies": (1, 0),
     "matching": (1, 0),
+    "endings": (1, 0),
     "results": (1, 2),
     "theory": (1, 1),
     "training": (2, 0),
     "local": (2, 0),
     "engine": (2, 1),
+    "tracking": (2, 2),
     "algorithms": (3, 0),
     "scenarios": (3, 1),
     "config": (4, 0),
@@ -55,6 +57,7 @@ FLOORS = {
     "preparation": (5, 1),
     "progress_files": (5, 1),
     "model_files": (5, 1),
+    "watching": (5, 1),
     "plans": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),
@@ -190,7 +193,8 @@ def test_no_branch_on_an_algorithm_name():
         ("sklearn.datasets", "data"),
         (
             "xarray",
-            "results infinite_losses anomalies folders run_folders experiment sweep report reproduce config cli engine",
+            "results endings infinite_losses anomalies folders run_folders experiment sweep report reproduce config "
+            "cli engine",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from fljax.cli.run import run
 from fljax.cli.running import Invocation
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
+from fljax.cli.watch import watch
 from fljax.failures import is_own, is_sentence
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ data_app = typer.Typer(help="Data sets: where they are, and getting them.")
 app.command()(run)
 app.command()(reproduce)
 app.command()(sweep)
+app.command()(watch)
 app.command(name="report")(show.report_)
 app.command(name="list")(show.list_)
 app.command()(show.cite)

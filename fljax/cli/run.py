@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
+from fljax.cli.progress import listener, progress_bars
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
@@ -24,9 +25,9 @@ from fljax.cli.running import (
     Resume,
     SaveModels,
     Seeds,
+    TensorBoard,
+    extra_callbacks,
     folder_of,
-    listener,
-    progress_bars,
     resumable,
     saving_of,
 )
@@ -62,6 +63,7 @@ def run(
     checkpoint_every: CheckpointEvery = 30.0,
     keep_checkpoints: KeepCheckpoints = 2,
     save_models: SaveModels = None,
+    tensorboard: TensorBoard = False,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -80,7 +82,14 @@ def run(
     with resumable(folder, context):
         with progress_bars(quiet) as progress:
             listen = listener(progress)
-            outcome = experiment.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
+            outcome = experiment.run(
+                chosen,
+                directory=folder,
+                resume=resume,
+                on_event=listen,
+                saving=saving,
+                callbacks=extra_callbacks(tensorboard),
+            )
         from fljax import report
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
@@ -125,14 +134,14 @@ def run(
 
 def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str]) -> Table:
     from fljax.report import pivot
-    from fljax.report.tables import cell
+    from fljax.report.tables import cell, when
 
     accuracies = any(row.metric == "average_accuracy" for row in rows)
     columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
     lines = pivot(rows, list(columns))
     shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    last = f"after round {rows[0].round}, " if rows else ""
+    last = f"{when(rows)}, " if rows else ""
     about = "IPR: share of clients that prefer the deployed model" + (
         "; accuracies are shares of 1" if accuracies else ""
     )

@@ -1,4 +1,4 @@
-"""Helpers for the commands that run experiments: options, the folder of the results, and progress."""
+"""Helpers for the commands that run experiments: options, and the folder of the results."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import shlex
 import signal
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fljax.cli.stopping import Ended, Interrupted, Signals
 
 if TYPE_CHECKING:
     from fljax.config import Config
-    from fljax.folders import Event
     from fljax.progress_files import Saving
+    from fljax.setup import CallbackSetup
 
 # typer hands over a context of its own class, of which the public name is a subclass.
 if TYPE_CHECKING:
@@ -58,6 +56,9 @@ CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
 ]
 KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
+]
 ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
 
 
@@ -174,35 +175,9 @@ def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
         raise Ended(f"{error}; what was computed before is saved in {folder}") from None
 
 
-def progress_bars(quiet: bool) -> Progress:
-    """Progress bars on stderr; messages are printed above them."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}", markup=False),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, markup=False, emoji=False),
-        disable=quiet,
-    )
+def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:
+    """The callbacks that options ask for, beside those of the config."""
+    from fljax.setup import CallbackSetup
+    from fljax.tracking import CALLBACKS
 
-
-def listener(progress: Progress) -> Any:
-    """Returns a function that shows training events as one bar per algorithm, and other events as lines above."""
-    bars: dict[str, Any] = {}
-    began: dict[str, float] = {}
-
-    def listen(event: Event) -> None:
-        if event.stage == "train":
-            if event.label not in bars:
-                bars[event.label] = progress.add_task(event.label, total=event.rounds, speed="")
-                began[event.label] = event.seconds
-            elapsed = event.seconds - began[event.label]
-            speed = f"{event.round / elapsed:.1f} rounds/s" if event.round and elapsed > 0 else ""
-            speed = ", ".join(filter(None, [event.message, speed]))
-            progress.update(bars[event.label], completed=event.round, speed=speed)
-        elif event.message and not progress.disable:
-            start = f"{event.label}: " if event.label else ""
-            progress.console.print(f"{start}{event.message}", highlight=False)
-
-    return listen
+    return (CallbackSetup(CALLBACKS["tensorboard"]),) if tensorboard else ()

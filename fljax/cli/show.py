@@ -15,7 +15,17 @@ from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, console, print_json
 from fljax.environment import environment
 
-LISTS = ("algorithms", "datasets", "partitions", "models", "metrics", "tables", "scenarios", "contributions")
+LISTS = (
+    "algorithms",
+    "datasets",
+    "partitions",
+    "models",
+    "metrics",
+    "tables",
+    "scenarios",
+    "contributions",
+    "callbacks",
+)
 
 
 def list_(
@@ -54,6 +64,7 @@ def _offered(kind: str) -> Mapping[str, Any]:
         "algorithms": ("algorithms", "REGISTRY"),
         "scenarios": ("scenarios", "REGISTRY"),
         "contributions": ("contributions", "CONTRIBUTIONS"),
+        "callbacks": ("tracking", "CALLBACKS"),
         "datasets": ("data", "SOURCES"),
         "partitions": ("data", "PARTITIONERS"),
         "models": ("models", "MODELS"),
@@ -114,11 +125,21 @@ def status(as_json: Json = False) -> None:
 
 
 def report_(
-    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
+    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs.")],
+    as_json: Json = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write the page of one run anew while the run goes on; browsers reload it.")
+    ] = False,
 ) -> None:
     """Draw the picture and the page of runs again."""
     from fljax import report
 
+    if live:
+        if len(runs) != 1 or as_json:
+            raise ValueError(f"expected one run, and no --json, with --live, got {len(runs)} runs")
+        print(f"{runs[0] / 'report.html'} is written anew until the run ends", flush=True)
+        report.follow(runs[0])
+        return
     written = {str(folder): [str(path) for path in report.write(folder)] for folder in runs}
     if as_json:
         print_json(written)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
+from fljax.cli.progress import listener, progress_bars
 from fljax.cli.running import (
     Cache,
     CheckpointEvery,
@@ -23,9 +24,9 @@ from fljax.cli.running import (
     Quiet,
     Resume,
     Seeds,
+    TensorBoard,
+    extra_callbacks,
     folder_of,
-    listener,
-    progress_bars,
     resumable,
     saving_of,
 )
@@ -56,6 +57,7 @@ def sweep(
     no_import: NoImport = False,
     checkpoint_every: CheckpointEvery = 30.0,
     keep_checkpoints: KeepCheckpoints = 2,
+    tensorboard: TensorBoard = False,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -70,8 +72,14 @@ def sweep(
     folder = folder_of(chosen.config, out, resume)
     with resumable(folder, context):
         with progress_bars(quiet) as progress:
-            listen = listener(progress)
-            outcome = sweeping.run(chosen, directory=folder, resume=resume, on_event=listen, saving=saving)
+            outcome = sweeping.run(
+                chosen,
+                directory=folder,
+                resume=resume,
+                on_event=listener(progress),
+                saving=saving,
+                callbacks=extra_callbacks(tensorboard),
+            )
         from fljax import report
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 

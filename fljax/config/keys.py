@@ -2,114 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fljax.config.limits import (
-    LARGEST_INTEGER,
-    LARGEST_SEED,
-    LONGEST_LABEL,
-    MOST_CELLS,
-    MOST_CLIENTS,
-    MOST_ENTRIES,
-    MOST_ROUNDS,
-    MOST_SEEDS,
-    is_date,
-    label,
-    printable,
+from fljax.config.forms import (
+    ClientStrategy,
+    Count,
+    Devices,
+    Label,
+    Name,
+    NonNegative,
+    Positive,
+    Printable,
+    Seeds,
+    Strategy,
+    as_tuple,
+    ceiling_of,
+    different_values,
 )
-from fljax.naming import shown
-
-
-def _seeds(value: Any) -> Any:
-    many = f"expected at most {MOST_SEEDS} seeds, got"
-    if type(value) is int and value > MOST_SEEDS:
-        raise ValueError(f"{many} {value}")
-    if type(value) is int and value > 0:
-        return tuple(range(value))
-    if isinstance(value, list | tuple) and len(value) > 0:
-        if len(value) > MOST_SEEDS:
-            raise ValueError(f"{many} {len(value)}")
-        whole = all(type(seed) is int and seed >= 0 for seed in value)
-        if whole and max(value) > LARGEST_SEED:
-            raise ValueError(f"expected seeds of at most {LARGEST_SEED} (32 bits), got {max(value)}")
-        if whole and len(set(value)) == len(value):
-            return tuple(value)
-    raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {shown(value)}")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 < value <= LARGEST_INTEGER
-
-
-def _strategy(value: Any) -> Any:
-    if value in ("auto", "vmap", "scan") or _is_count(value):
-        return value
-    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {shown(value)}")
-
-
-def _client_strategy(value: Any) -> Any:
-    if value in ("trial", "debug"):
-        return value
-    try:
-        return _strategy(value)
-    except ValueError as error:
-        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', 'debug', ")) from None
-
-
-def _devices(value: Any) -> Any:
-    if value == "all" or _is_count(value):
-        return value
-    raise ValueError(f"expected 'all' or a positive number of devices, got {shown(value)}")
-
-
-def _ceiling(value: Any) -> Any:
-    if value == "max" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf):
-        return value
-    raise ValueError(f"expected 'max' or a positive number, got {shown(value)}")
-
-
-def _name(value: Any) -> Any:
-    # Folders have this name, and file systems limit its length in bytes.
-    if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value) and len(value.encode()) <= LONGEST_LABEL:
-        return value
-    if isinstance(value, str) and len(value.encode("utf-8", "replace")) > LONGEST_LABEL:
-        raise ValueError(f"expected a name of at most {LONGEST_LABEL} bytes, got {shown(value)}")
-    raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {shown(value)}")
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _values(value: Any) -> Any:
-    if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
-        raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
-    if isinstance(value, list | tuple) and value:
-        for each in value:
-            printable(each)
-            if is_date(each):
-                raise ValueError(f"expected values other than dates and times, got {shown(each)}")
-        different = [each for place, each in enumerate(value) if each not in value[:place]]
-        if len(different) == len(value):
-            return tuple(value)
-    raise ValueError(f"expected a list of different values, got {shown(value)}")
-
-
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
-Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
-ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | int, BeforeValidator(_client_strategy)]
-Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
-Name = Annotated[str, BeforeValidator(_name)]
-Label = Annotated[str, BeforeValidator(label)]
-Printable = Annotated[str, BeforeValidator(printable)]
-Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from fljax.config.limits import LARGEST_INTEGER, MOST_CLIENTS, MOST_ENTRIES, MOST_ROUNDS
 
 
 class Table(BaseModel):
@@ -263,7 +176,7 @@ class AlgorithmEntry(Named):
 
     label: Label
     local: OwnLocal = OwnLocal()
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -281,11 +194,11 @@ class Contribution(Named):
     """
 
     name: Printable = "standalone_accuracy"
-    free_riders: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_tuple)] = ()
+    free_riders: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(as_tuple)] = ()
     level: NonNegative = 0.0
     induced_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     kappa: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    ceiling: Annotated[Literal["max"] | float, BeforeValidator(_ceiling)] = "max"
+    ceiling: Annotated[Literal["max"] | float, BeforeValidator(ceiling_of)] = "max"
 
     @model_validator(mode="after")
     def _one_level(self) -> Contribution:
@@ -322,9 +235,29 @@ class Published(Table):
     ``partition`` selects rows whose partition contains this text, to separate the settings of one table.
     """
 
-    tables: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    tables: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
     dataset: str | None = None
     partition: str | None = None
+
+
+class Callback(Named):
+    """What is called after every evaluation of each algorithm; other keys are passed to its builder.
+
+    A builder of one's own gets the algorithm's ``label``, the run's ``folder``, ``seeds`` and ``rounds`` if it has
+    parameters of these names (``cells`` in a sweep), and returns a callback for ``fljax.simulate``.
+    """
+
+
+class Stop(Table):
+    """Early stopping of every algorithm: after ``patience`` evaluations without improvement of ``metric``.
+
+    As ``fljax.engine.stop_early`` says: by the mean over seeds, which must be better than the best one before by more
+    than ``minimum_change``. Choices by metrics of test rows are optimistic; ``average_valid_accuracy`` is not of them.
+    """
+
+    metric: str
+    patience: Count = 5
+    minimum_change: NonNegative = 0.0
 
 
 class Sweep(Table):
@@ -333,7 +266,7 @@ class Sweep(Table):
     ``metric`` selects the best cell.
     """
 
-    grid: dict[Printable, Annotated[tuple[Any, ...], BeforeValidator(_values)]] = {}
+    grid: dict[Printable, Annotated[tuple[Any, ...], BeforeValidator(different_values)]] = {}
     metric: str = "average_accuracy"
 
 
@@ -344,6 +277,7 @@ class Config(Table):
     ``save_models`` selects the trained models that ``fljax run`` saves: of the "last" round, the "best" evaluation by
     validation rows, or of "all" evaluations.
     ``non_finite`` says what happens to clients whose messages or states have a NaN or infinity (``fljax.simulate``).
+    ``callbacks`` are called after every evaluation, and ``stop`` may end an algorithm before ``rounds``.
     """
 
     name: Name
@@ -359,10 +293,12 @@ class Config(Table):
     participation: Participation
     execution: Execution = Execution()
     published: Published | None = None
-    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    callbacks: Annotated[tuple[Callback, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
+    stop: Stop | None = None
     sweep: Sweep | None = None
     algorithms: Annotated[
-        tuple[AlgorithmEntry, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=MOST_ENTRIES)
+        tuple[AlgorithmEntry, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=MOST_ENTRIES)
     ]
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pydantic
@@ -12,8 +12,10 @@ from pydantic import ConfigDict, Field
 
 from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
 from fljax.config.errors import ConfigError, option_sentence, sentence
-from fljax.config.keys import AlgorithmEntry, Clustering, Config, Contribution, Count, Local, Scenario
+from fljax.config.forms import Count
+from fljax.config.keys import AlgorithmEntry, Callback, Clustering, Config, Contribution, Data, Local, Scenario
 from fljax.config.signatures import annotations_of, plain_type, record_of
+from fljax.metric_names import OF_ONE_EVALUATION
 from fljax.naming import resolve, unknown
 
 
@@ -27,12 +29,13 @@ class Registries(NamedTuple):
     models: Mapping[str, Any]
     contributions: Mapping[str, Any]
     imports: bool = True
+    callbacks: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def registries() -> Registries:
     """The registries of fljax."""
     # Imported here, since these modules import JAX and reading a config's keys does not need them.
-    from fljax import algorithms, contributions, data, models, scenarios
+    from fljax import algorithms, contributions, data, models, scenarios, tracking
 
     return Registries(
         algorithms.REGISTRY,
@@ -41,6 +44,7 @@ def registries() -> Registries:
         data.PARTITIONERS,
         models.MODELS,
         contributions.CONTRIBUTIONS,
+        callbacks=tracking.CALLBACKS,
     )
 
 
@@ -67,6 +71,8 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
     data = config.data
     if config.save_models == "best" and not data.valid_fraction:
         raise ConfigError("save_models: expected data.valid_fraction to be positive for 'best', got 0")
+    if config.stop is not None:
+        check_metric("stop.metric", config.stop.metric, OF_ONE_EVALUATION, data)
     source = _find("data.dataset", data.dataset, found.datasets, "dataset", found.imports)
     partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
     model = _find("model.name", config.model.name, found.models, "model", found.imports)
@@ -87,8 +93,26 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
             "local": config.local.model_copy(update={"options": _optimizer_options(config.local)}),
             "scenarios": _checked_scenarios("scenarios", config.scenarios, found),
             "algorithms": tuple(entries),
+            "callbacks": tuple(_checked_callback(each, found) for each in config.callbacks),
         }
     )
+
+
+def _checked_callback(entry: Callback, found: Registries) -> Callback:
+    where = f"callbacks.{entry.name}"
+    builder = _find(where, entry.name, found.callbacks, "callback", found.imports)
+    return entry.model_copy(update={"options": _options(where, builder, entry.options, OFFERS["callback"])})
+
+
+def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:
+    """Raises a ConfigError if a metric is none of ``valid``, or these data cannot give it."""
+    names = tuple(valid)
+    if metric not in names:
+        raise ConfigError(f"{path}: {unknown('metric', metric, names)}")
+    if metric.startswith("unseen_") and not data.unseen:
+        raise ConfigError(f"{path}: expected data.unseen to be positive for {metric}, got 0")
+    if metric == "average_valid_accuracy" and not data.valid_fraction:
+        raise ConfigError(f"{path}: expected data.valid_fraction to be positive for {metric}, got 0")
 
 
 def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> AlgorithmEntry:

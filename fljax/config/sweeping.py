@@ -16,8 +16,9 @@ from fljax.config.limits import MOST_CELLS
 from fljax.config.reading import assign, check, override, parse, read, toml_value
 from fljax.naming import shown
 
-# Keys that must be equal in all cells, since they determine the name or the dimensions of the results.
-_FIXED = ("name", "seeds", "rounds", "evaluate_every", "sweep")
+# Keys that must be equal in all cells: they determine the name or the dimensions of the results, or belong to runs of
+# several cells.
+_FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "stop", "sweep")
 # Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})
 

@@ -1,10 +1,12 @@
 """One round, loops of rounds, evaluation, and the mapping of clients to devices; for any algorithm of the protocol."""
 
 from fljax.engine.blocks import Block
-from fljax.engine.callbacks import log_to, print_progress, progress_of, stop_when
+from fljax.engine.callbacks import log_to, print_progress, progress_of, replay, stop_when
 from fljax.engine.checkpointing import checksum_of
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
+from fljax.engine.early_stopping import StopEarly, stop_early
+from fljax.engine.elapsed import print_elapsed
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked
@@ -23,6 +25,7 @@ __all__ = [
     "Models",
     "Plan",
     "State",
+    "StopEarly",
     "arrays_of",
     "as_declared",
     "checksum_of",
@@ -36,9 +39,11 @@ __all__ = [
     "is_stacked",
     "log_to",
     "one_round",
+    "print_elapsed",
     "print_progress",
     "progress_of",
     "rehearse",
+    "replay",
     "restore",
     "rollout",
     "sentences",
@@ -47,6 +52,7 @@ __all__ = [
     "size",
     "standalone",
     "standalone_sweep",
+    "stop_early",
     "stop_when",
     "sweep",
     "use_cores",

@@ -31,7 +31,7 @@ class Block(NamedTuple):
     Attributes:
       round: number of rounds done.
       rounds: number of rounds at the end of the run.
-      ran: number of rounds in this block.
+      ran: number of rounds in this block; 0 for the evaluation before the first round.
       metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
         metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
         standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
@@ -52,6 +52,26 @@ class Block(NamedTuple):
 
 Callback = Callable[[Block], Any]
 OnMemory = Callable[[Memory], Any]
+
+
+def is_called_at_start(callback: Callback) -> bool:
+    """Whether a callback is also called with the evaluation before the first round."""
+    return bool(getattr(callback, "at_start", False))
+
+
+def earlier_blocks(
+    history: History, end: int, state: State, judge: Callable[[dict[str, Labelled]], dict[str, np.ndarray]]
+) -> list[Block]:
+    """The blocks of all evaluations so far, the first one included; their states and seconds are not known.
+
+    ``state`` is that of the run now: of it, only the seeds are those of the blocks.
+    """
+    found, before = [], None
+    for done, scores in history.evaluations():
+        ran = 0 if before is None else done - before
+        found.append(Block(done, end, ran, judge(scores), state, 0.0, ()))
+        before = done
+    return found
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -21,16 +21,31 @@ SHOWN = {
 
 
 def print_progress(write: Callable[[str], object] = print) -> Callback:
-    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second.
+    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second, the time left.
 
-    With ``reference=`` the first metric is the incentivised participation rate.
+    With ``reference=`` the first metric is the incentivised participation rate. The time left is that of rounds as fast
+    as those of the block. Within a block nothing is known: its rounds and its evaluation are compiled programs.
     """
 
     def callback(block: Block) -> None:
         rate = block.ran / max(block.seconds, 1e-9)
-        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s")
+        ahead = block.rounds - block.round
+        left = f", {duration(ahead / rate)} left" if ahead > 0 and rate > 0 else ""
+        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
 
     return callback
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``3 min 20 s``, ``2 h 5 min``: whole seconds up to an hour, whole minutes above."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def progress_of(block: Block) -> str:
@@ -60,6 +75,23 @@ def stop_when(reached: Callable[[Block], bool]) -> Callback:
     ``stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() > 0.5)`` needs ``reference=``.
     """
     return lambda block: bool(reached(block))
+
+
+def replay(callbacks: Iterable[Callback], blocks: Sequence[Block]) -> bool:
+    """Gives the evaluations of a run that goes on to those callbacks that have a method ``replay``.
+
+    A callback whose answers depend on earlier blocks, such as ``stop_early``, has a method ``replay(blocks)`` that sets
+    this history and returns whether the run had stopped after it.
+
+    Args:
+      callbacks: of the run.
+      blocks: of all evaluations so far, in order.
+
+    Returns:
+      Whether one of them would have stopped the run.
+    """
+    found = [each.replay(blocks) for each in callbacks if hasattr(each, "replay")]  # type: ignore[attr-defined]
+    return any(found)
 
 
 def _mean(values: NumpyArray) -> float | None:

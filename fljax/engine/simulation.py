@@ -17,15 +17,19 @@ from fljax.anomalies import NonFinite
 from fljax.checkpoints import Checkpoint
 from fljax.engine import debugging, offenders, program
 from fljax.engine.blocks import (
+    Block,
     Callback,
     Clock,
     OnMemory,
     Programs,
     compiled,
     diverged,
+    earlier_blocks,
     evaluation_rounds,
+    is_called_at_start,
     run_blocks,
 )
+from fljax.engine.callbacks import replay
 from fljax.engine.checkpointing import Keeper, Position, identity_of
 from fljax.engine.compilation import fastest
 from fljax.engine.execution import Execution, neighbours, resolve
@@ -80,7 +84,9 @@ def simulate(
       evaluate_at: further numbers of rounds done after which all clients are evaluated; numbers outside the run are
         ignored.
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
-        the run.
+        the run. A callback with an attribute ``at_start`` that is True is also called with the first evaluation, as a
+        block of no rounds. A callback with a method ``replay`` gets the earlier blocks of a run that goes on after a
+        checkpoint (``fljax.engine.replay``).
       execution: how clients and seeds map to devices. If the memory of a device does not suffice, the run goes on with
         half as many side by side, after its newest checkpoint or from its beginning, and says so.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
@@ -217,11 +223,19 @@ def run_plans(
                 kept.begin()
                 kept.evaluated(first, scores, state)
                 clock.lap("evaluate")
+                if opening := [callback for callback in callbacks if is_called_at_start(callback)]:
+                    block = Block(first, first + rounds, 0, judge(scores), state, 0.0, diverged(runs, state))
+                    for callback in opening:
+                        callback(block)
+                    clock.skip()
                 at = Position(first, first, False, clock.seconds, memory)
             else:
                 at, history = resumed.position, resumed.history
                 kept.resume(resumed.best)
                 state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
+                if any(hasattr(callback, "replay") for callback in callbacks):
+                    over = replay(callbacks, earlier_blocks(history, first + rounds, state, judge))
+                    at = at._replace(ended=at.ended or over)
                 if at.done < first + rounds and not at.ended:
                     at = at._replace(memory=compiled(run, shapes, on_memory))
                 clock.add(at.seconds)
@@ -332,6 +346,7 @@ def _result(run: _Run, course: _Course) -> Result:
     seeds, state = run.seeds, course.state
     metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
+    metrics["rounds_done"] = ((), course.evaluations[-1][0])
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
     numbers = run.layout._asdict()

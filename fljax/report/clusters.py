@@ -19,9 +19,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fljax.endings import end_of
 from fljax.matching import align_clusters
 from fljax.metrics import gini_coefficient
-from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, steps, values_of
+from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, recorded, steps, values_of
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")
@@ -70,7 +71,14 @@ def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style
     dimension = "unseen" if name.startswith("unseen_") else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, name, algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        steps(
+            axes,
+            values[:, end_of(metrics, algorithm)],
+            color=look.colour,
+            linestyle=look.dash,
+            lw=2,
+            label=printable(algorithm),
+        )
     low, high = axes.get_xlim()
     low, high = min(low, -0.01), max(high, 0.01)
     axes.axvspan(low, 0, color="#f2f2f2", zorder=0)
@@ -152,7 +160,7 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
     """Draws the share of tokens that the poorest share x of clients holds after the last round; mean over seeds."""
     lines = []
     for algorithm, look in looks.items():
-        values = values_of(records, "tokens", algorithm, "seed", "round", "client")[:, -1]
+        values = recorded(values_of(records, "tokens", algorithm, "seed", "round", "client"))[:, -1]
         values = values[np.isfinite(values).any(axis=-1)]
         if not len(values):
             continue

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fljax.endings import end_of
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
     INK,
@@ -26,11 +27,14 @@ from fljax.report.style import (
     has,
     legend_columns,
     printable,
+    recorded,
     steps,
     styles,
     values_of,
 )
-from fljax.report.tables import title
+from fljax.report.tables import NOT_SHARES, TITLES, title
+
+MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
@@ -38,7 +42,7 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
-        for name in ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy"):
+        for name in MAIN:
             if has(metrics, prefix + name):
                 found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
     for prefix in ("", "unseen_"):
@@ -69,6 +73,24 @@ def figures(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Figure]:
         _draw(panel, figure.add_subplot())
         _legend(figure, metrics)
         drawn[name] = figure
+    return drawn
+
+
+def curves(metrics: xr.Dataset) -> dict[str, Figure]:
+    """One figure over rounds for each metric of the table that has numbers; of unseen clients, the main ones.
+
+    Args:
+      metrics: variables over algorithm, seed and evaluated_round.
+    """
+    looks = styles([str(name) for name in metrics["algorithm"].values])
+    names = [*TITLES, "average_loss", *(f"unseen_{name}" for name in MAIN)]
+    drawn = {}
+    for name in names:
+        if has(metrics, name):
+            figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+            _draw(partial(_over_rounds, metrics=metrics, name=name, looks=looks), figure.add_subplot())
+            _legend(figure, metrics)
+            drawn[name] = figure
     return drawn
 
 
@@ -142,6 +164,8 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     plain = title(name).removesuffix(" (unseen)")
     axes.set(title=f"{plain}\n{_whose(name)}", xlabel=f"rounds done{band}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    if name.removeprefix("unseen_") in NOT_SHARES:
+        return
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -0.01) if low > -0.1 else low, min(high, 1.02))
@@ -152,7 +176,14 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     dimension = "unseen" if prefix else "client"
     for algorithm, look in looks.items():
         values = values_of(metrics, f"{prefix}test_accuracy", algorithm, "seed", "evaluated_round", dimension)
-        steps(axes, values[:, -1], color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        steps(
+            axes,
+            values[:, end_of(metrics, algorithm)],
+            color=look.colour,
+            linestyle=look.dash,
+            lw=2,
+            label=printable(algorithm),
+        )
     if has(metrics, f"{prefix}standalone_test_accuracy"):
         alone = np.asarray(metrics[f"{prefix}standalone_test_accuracy"].values, float)
         steps(axes, alone, color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=2, label="standalone model")
@@ -173,8 +204,9 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
     low, high = np.quantile(pooled, [0.005, 0.995])
     edges = np.linspace(min(low, 0.0), max(high, 0.0) + 1e-6, 26)
     for name, look in looks.items():
-        fifth = max(1, found[name].shape[1] // 5)
-        for part, filled in ((found[name][:, :fifth], False), (found[name][:, -fifth:], True)):
+        own = recorded(found[name])
+        fifth = max(1, own.shape[1] // 5)
+        for part, filled in ((own[:, :fifth], False), (own[:, -fifth:], True)):
             values = part[np.isfinite(part)]
             if not values.size:
                 continue

@@ -15,7 +15,7 @@ from fljax.anomalies import diverged_seeds, in_which, senders_of
 from fljax.folders import load
 from fljax.report.drawing import figures, picture
 from fljax.report.sweeps import best_rows, sweep_picture
-from fljax.report.tables import Row, cell, pivot, summary, title
+from fljax.report.tables import Row, cell, pivot, summary, title, when
 from fljax.sweep import axes_of, best
 
 STYLE = """
@@ -56,11 +56,13 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list[pathlib.Path]) -> str:
     rows = summary(metrics)
-    drawn = [_image(name, figure) for name, figure in figures(metrics, records).items()]
+    drawn = [image(name, figure) for name, figure in figures(metrics, records).items()]
     marks = diverged_seeds(metrics)
-    tables = [_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
+    tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
     pictures = f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""
-    return _whole(heading, [f'<p class="note">{_when(rows)}</p>', *_diverged(metrics), *tables, pictures], attached)
+    return whole_page(
+        heading, [f'<p class="note">{html.escape(note(rows))}</p>', *_diverged(metrics), *tables, pictures], attached
+    )
 
 
 def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list[pathlib.Path]) -> str:
@@ -72,17 +74,18 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
     tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
-    return _whole(heading, [tables, f"<h2>Grid</h2>{_image(metric, drawn)}"], attached)
+    return whole_page(heading, [tables, f"<h2>Grid</h2>{image(metric, drawn)}"], attached)
 
 
-def _whole(heading: str, parts: list[str], attached: list[pathlib.Path]) -> str:
+def whole_page(heading: str, parts: list[str], attached: list[pathlib.Path], head: str = "") -> str:
+    """A page of its own: a heading, the parts, and the attached files; ``head`` is added to its head."""
     files = [
         f"<details><summary>{each.name}</summary><pre>{html.escape(each.read_text(encoding='utf-8'))}</pre></details>"
         for each in attached
     ]
     whole = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(heading)}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>{head}</head><body>',
         f"<h1>{html.escape(heading)}</h1>",
         *parts,
         f"<h2>How it was run</h2>{''.join(files)}" if files else "",
@@ -91,13 +94,15 @@ def _whole(heading: str, parts: list[str], attached: list[pathlib.Path]) -> str:
     return "\n".join(part for part in whole if part)
 
 
-def _when(rows: list[Row]) -> str:
+def note(rows: list[Row]) -> str:
+    """What the numbers of a table are."""
     if not rows:
         return "No evaluation yet."
     seeds = rows[0].of
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    last = when(rows)
     return (
-        f"After round {rows[0].round}: {spread}. Rates and accuracies are shares of 1, numbers of clients are counts."
+        f"{last[0].upper()}{last[1:]}: {spread}. Rates and accuracies are shares of 1, numbers of clients are counts."
     )
 
 
@@ -114,7 +119,12 @@ def _diverged(metrics: xr.Dataset) -> list[str]:
     ]
 
 
-def _table(heading: str, rows: list[Row], diverged: Mapping[str, str], *, unseen: bool) -> str:
+def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | None = None, *, unseen: bool) -> str:
+    """All metrics of the seen or the unseen clients, a line for each algorithm; empty without numbers.
+
+    ``diverged`` has words about seeds that diverged, by label.
+    """
+    diverged = diverged or {}
     chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
     names = list(dict.fromkeys(row.metric for row in chosen))
     if not names:
@@ -130,8 +140,9 @@ def _table(heading: str, rows: list[Row], diverged: Mapping[str, str], *, unseen
     return f'<h2>{heading}</h2><div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
-def _image(name: str, figure: Figure) -> str:
-    encoded = base64.b64encode(_png(figure, dpi=110)).decode("ascii")
+def image(name: str, figure: Figure, dpi: int = 110) -> str:
+    """A figure of a metric or panel as an element of a page."""
+    encoded = base64.b64encode(_png(figure, dpi)).decode("ascii")
     return f'<img alt="{html.escape(title(name))}" src="data:image/png;base64,{encoded}">'
 
 

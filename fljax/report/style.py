@@ -57,6 +57,12 @@ def values_of(dataset: xr.Dataset, name: str, algorithm: str, *dimensions: str) 
     return np.asarray(dataset[name].sel(algorithm=algorithm).transpose(*dimensions).values, float)
 
 
+def recorded(values: np.ndarray) -> np.ndarray:
+    """``[seed, round, ...]`` up to the last round with a value: after the end of a run, joined records have NaN."""
+    known = np.isfinite(values).any(axis=(0, *range(2, values.ndim)))
+    return values[:, : int(np.flatnonzero(known)[-1]) + 1] if known.any() else values
+
+
 def steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
     """Draws the share of values at or below x; values that are not finite are ignored."""
     values = values[np.isfinite(values)]

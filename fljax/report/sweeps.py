@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
+from fljax.endings import at_end
 from fljax.report.style import INK, Style, dress, printable, styles
-from fljax.report.tables import title
+from fljax.report.tables import NOT_SHARES, title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
-
-_NOT_SHARES = frozenset({"average_loss", "opt_outs", "pearson_correlation", "contribution_correlation"})
 
 
 def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
@@ -77,7 +76,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
     """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
-    values = metrics[metric].sel(algorithm=label).isel(evaluated_round=-1)
+    values = at_end(metrics)[metric].sel(algorithm=label)
     for name in axes_of(metrics):
         if name not in drawn:
             value = chosen.cell[name]
@@ -193,7 +192,7 @@ def _best(metrics: xr.Dataset, names: Sequence[str], chosen: Best) -> list[int]:
 
 
 def _is_share(metric: str) -> bool:
-    return metric.removeprefix("unseen_") not in _NOT_SHARES
+    return metric.removeprefix("unseen_") not in NOT_SHARES
 
 
 def _text(value: float, metric: str) -> str:

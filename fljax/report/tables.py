@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from fljax.endings import end_of
+
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
 TITLES = {
@@ -34,6 +36,10 @@ TITLES = {
     "dropped_messages": "Messages dropped, not finite",
 }
 
+# Metrics that are no shares of 1.
+NOT_SHARES = frozenset(
+    {"average_loss", "opt_outs", "dropped_messages", "pearson_correlation", "contribution_correlation"}
+)
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "dropped_messages"})
 
@@ -59,7 +65,7 @@ class Row(NamedTuple):
 
 
 def summary(metrics: xr.Dataset) -> list[Row]:
-    """Every metric that has one number per algorithm, seed and evaluation, at the last evaluation.
+    """Every metric that has one number per algorithm, seed and evaluation, at each algorithm's own last evaluation.
 
     Args:
       metrics: variables over algorithm, seed and evaluated_round. Rows about seen clients come first.
@@ -71,9 +77,17 @@ def summary(metrics: xr.Dataset) -> list[Row]:
         for name in [*names, *others]:
             values = last_values(metrics, str(algorithm), name)
             if values is not None:
-                last = int(metrics["evaluated_round"].values[-1])
+                last = int(metrics["evaluated_round"].values[end_of(metrics, str(algorithm))])
                 rows.append(Row(str(algorithm), name, *mean_and_std(values), len(values), last))
     return rows
+
+
+def when(rows: Sequence[Row]) -> str:
+    """``after round 100``; of algorithms that ended at different rounds, where each of them did."""
+    last = {row.algorithm: row.round for row in rows}
+    if len(set(last.values())) == 1:
+        return f"after round {rows[0].round}"
+    return "after " + ", ".join(f"round {round} of {label}" for label, round in last.items())
 
 
 def pivot(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row | None]]:
@@ -105,11 +119,11 @@ def title(name: str) -> str:
 
 
 def last_values(metrics: xr.Dataset, algorithm: str, name: str) -> np.ndarray | None:
-    """``[seed]`` at the last evaluation; None if the metric is not one number per evaluation."""
+    """``[seed]`` at the algorithm's own last evaluation; None if the metric is not one number per evaluation."""
     if name not in metrics or set(metrics[name].dims) != {"algorithm", "seed", "evaluated_round"}:
         return None
     values = metrics[name].sel(algorithm=algorithm).transpose("seed", "evaluated_round").values
-    return np.asarray(values, float)[:, -1] if values.shape[1] else None
+    return np.asarray(values, float)[:, end_of(metrics, algorithm)] if values.shape[1] else None
 
 
 def mean_and_std(values: np.ndarray) -> tuple[float, float, int]:

@@ -58,6 +58,22 @@ def test_a_run_can_be_stopped_by_the_share_of_incentivised_clients(alone):
     assert result.metrics["evaluated_round"].values.tolist() == [0, 2]
 
 
+def test_a_callback_may_see_the_evaluation_before_the_first_round(alone):
+    class Early(list[Block]):
+        at_start = True
+
+        def __call__(self, block: Block) -> bool:
+            self.append(block)
+            return block.round == 0  # nothing has begun that could be stopped
+
+    early, late = Early(), list[Block]()
+    result = engine.simulate(plan(0.6), FEDERATION, **RUN, reference=alone, callbacks=[early, late.append])
+    assert [(block.round, block.rounds, block.ran) for block in early] == [(0, 4, 0), (2, 4, 2), (4, 4, 2)]
+    assert [block.round for block in late] == [2, 4]
+    at_start = result.metrics["incentivised_participation_rate"].sel(evaluated_round=0).values
+    np.testing.assert_array_equal(early[0].metrics["incentivised_participation_rate"], at_start)
+
+
 @pytest.mark.thorough
 def test_rows_are_runs_in_a_sweep(alone):
     blocks: list[Block] = []

@@ -25,7 +25,7 @@ def test_progress_is_one_line():
     callback = print_progress(lines.append)
     callback(BLOCK)
     callback(BLOCK._replace(round=8))
-    assert lines[0] == "round 4 of 8: accuracy 0.750, 2.0 rounds/s"
+    assert lines[0] == "round 4 of 8: accuracy 0.750, 2.0 rounds/s, 2 s left"
     assert lines[1].endswith("2.0 rounds/s")
 
 
@@ -34,9 +34,9 @@ def test_progress_begins_with_the_metric_that_matters():
     more = {"incentivised_participation_rate": np.array([0.25, 0.5])}
     more["unseen_incentivised_participation_rate"] = np.array([np.nan, np.nan])
     print_progress(lines.append)(BLOCK._replace(metrics=BLOCK.metrics | more))
-    assert lines == ["round 4 of 8: IPR 0.375, IPR unseen none, accuracy 0.750, 2.0 rounds/s"]
+    assert lines == ["round 4 of 8: IPR 0.375, IPR unseen none, accuracy 0.750, 2.0 rounds/s, 2 s left"]
     print_progress(lines.append)(BLOCK._replace(metrics={"test_loss": BLOCK.metrics["test_loss"]}))
-    assert lines[1] == "round 4 of 8: loss 1.000, 2.0 rounds/s"
+    assert lines[1] == "round 4 of 8: loss 1.000, 2.0 rounds/s, 2 s left"
 
 
 def test_the_log_is_json_where_there_are_no_numbers(tmp_path):

@@ -1,0 +1,108 @@
+"""The forms of values in a config: checks, and types that carry them, for the tables of ``keys``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from fljax.config.limits import (
+    LARGEST_INTEGER,
+    LARGEST_SEED,
+    LONGEST_LABEL,
+    MOST_CELLS,
+    MOST_SEEDS,
+    is_date,
+    label,
+    printable,
+)
+from fljax.naming import shown
+
+
+def _seeds(value: Any) -> Any:
+    many = f"expected at most {MOST_SEEDS} seeds, got"
+    if type(value) is int and value > MOST_SEEDS:
+        raise ValueError(f"{many} {value}")
+    if type(value) is int and value > 0:
+        return tuple(range(value))
+    if isinstance(value, list | tuple) and len(value) > 0:
+        if len(value) > MOST_SEEDS:
+            raise ValueError(f"{many} {len(value)}")
+        whole = all(type(seed) is int and seed >= 0 for seed in value)
+        if whole and max(value) > LARGEST_SEED:
+            raise ValueError(f"expected seeds of at most {LARGEST_SEED} (32 bits), got {max(value)}")
+        if whole and len(set(value)) == len(value):
+            return tuple(value)
+    raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {shown(value)}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= LARGEST_INTEGER
+
+
+def _strategy(value: Any) -> Any:
+    if value in ("auto", "vmap", "scan") or _is_count(value):
+        return value
+    raise ValueError(f"expected 'auto', 'vmap', 'scan' or a positive chunk size, got {shown(value)}")
+
+
+def _client_strategy(value: Any) -> Any:
+    if value in ("trial", "debug"):
+        return value
+    try:
+        return _strategy(value)
+    except ValueError as error:
+        raise ValueError(str(error).replace("'auto', ", "'auto', 'trial', 'debug', ")) from None
+
+
+def _devices(value: Any) -> Any:
+    if value == "all" or _is_count(value):
+        return value
+    raise ValueError(f"expected 'all' or a positive number of devices, got {shown(value)}")
+
+
+def ceiling_of(value: Any) -> Any:
+    if value == "max" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf):
+        return value
+    raise ValueError(f"expected 'max' or a positive number, got {shown(value)}")
+
+
+def _name(value: Any) -> Any:
+    # Folders have this name, and file systems limit its length in bytes.
+    if isinstance(value, str) and re.fullmatch(r"\w[\w.-]*", value) and len(value.encode()) <= LONGEST_LABEL:
+        return value
+    if isinstance(value, str) and len(value.encode("utf-8", "replace")) > LONGEST_LABEL:
+        raise ValueError(f"expected a name of at most {LONGEST_LABEL} bytes, got {shown(value)}")
+    raise ValueError(f"expected a name of letters, digits, '.', '_' and '-', got {shown(value)}")
+
+
+def as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def different_values(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
+        raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
+    if isinstance(value, list | tuple) and value:
+        for each in value:
+            printable(each)
+            if is_date(each):
+                raise ValueError(f"expected values other than dates and times, got {shown(each)}")
+        different = [each for place, each in enumerate(value) if each not in value[:place]]
+        if len(different) == len(value):
+            return tuple(value)
+    raise ValueError(f"expected a list of different values, got {shown(value)}")
+
+
+Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
+Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
+ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | int, BeforeValidator(_client_strategy)]
+Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
+Name = Annotated[str, BeforeValidator(_name)]
+Label = Annotated[str, BeforeValidator(label)]
+Printable = Annotated[str, BeforeValidator(printable)]
+Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

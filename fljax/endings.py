@@ -1,0 +1,48 @@
+"""The last evaluation of every run: algorithms, and cells of a sweep, may end after different numbers of rounds.
+
+Joined results have NaN after the end of a run that stopped early; ``rounds_done`` says where that is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+
+def ends(metrics: xr.Dataset) -> xr.DataArray:
+    """The position of the last evaluation along ``evaluated_round``, over the dimensions of ``rounds_done``.
+
+    Results without ``rounds_done`` (of an earlier version) end at the last position.
+    """
+    rounds = metrics["evaluated_round"].values
+    if "rounds_done" not in metrics:
+        return xr.DataArray(len(rounds) - 1)
+    done = metrics["rounds_done"]
+    known = np.where(np.isnan(done.values), np.inf, done.values)
+    return done.copy(data=np.maximum(np.searchsorted(rounds, known, side="right") - 1, 0))
+
+
+def end_of(metrics: xr.Dataset, algorithm: str) -> int:
+    """The position of one algorithm's last evaluation; of results without axes of a sweep."""
+    place = ends(metrics)
+    return int(place.sel(algorithm=algorithm) if "algorithm" in place.dims else place)
+
+
+def at_end(metrics: xr.Dataset) -> xr.Dataset:
+    """The metrics at the last evaluation of every run, without the dimension ``evaluated_round``."""
+    place = ends(metrics)
+    return metrics.isel(evaluated_round=xr.DataArray(place.values, dims=place.dims))
+
+
+def held_after_end(values: xr.DataArray, place: xr.DataArray) -> np.ndarray:
+    """``[..., evaluated_round, x]``: the values, and after the end of a run those at its end.
+
+    Args:
+      values: over ``..., evaluated_round, x``.
+      place: from ``ends``, over dimensions of ``values``.
+    """
+    count = values.sizes["evaluated_round"]
+    end = place.broadcast_like(values.isel(dict.fromkeys(values.dims[-2:], 0)))
+    end = end.transpose(*values.dims[:-2]).values
+    at = np.minimum(np.arange(count), end[..., None])[..., None]
+    return np.take_along_axis(values.values, at, axis=-2)

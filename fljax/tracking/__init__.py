@@ -1,0 +1,12 @@
+"""Metrics of a run, evaluation by evaluation, for trackers of experiments and files of lines.
+
+``track(run)`` logs to anything that takes a dictionary and a step; ``write_events(folder)`` writes TensorBoard's files.
+Both make callbacks for ``simulate``.
+"""
+
+from fljax.tracking.registry import CALLBACKS
+from fljax.tracking.scalars import Scalars, scalars_of
+from fljax.tracking.tensorboard import write_events
+from fljax.tracking.trackers import track
+
+__all__ = ["CALLBACKS", "Scalars", "scalars_of", "track", "write_events"]
