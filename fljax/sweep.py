@@ -12,6 +12,7 @@ import xarray as xr
 
 from fljax import experiment
 from fljax.anomalies import NotFinite
+from fljax.cells import unstack_cells
 from fljax.config import ConfigError, dumps
 from fljax.config.options import check_metric
 from fljax.config.sweeping import Axis, Grid
@@ -290,31 +291,6 @@ def _values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
     """The values of a cell by axis, from its place among the cells (last axis fastest)."""
     places = np.unravel_index(place, [len(axis.values) for axis in axes])
     return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
-
-
-def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
-    """Joins datasets of cells (last axis fastest) to one Dataset with the axes in front of every variable."""
-    numbers = [
-        each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
-        for each in datasets
-    ]
-    joined = xr.concat(numbers, dim="cell", data_vars="all", coords="minimal", compat="override", join="outer")
-    shape = tuple(len(axis.values) for axis in axes)
-    names = tuple(axis.name for axis in axes)
-    variables = {}
-    for name, values in joined.items():
-        rest = values.transpose("cell", ...)
-        # A record may have the name of an axis.
-        free = f"{name}_recorded" if name in names else str(name)
-        variables[free] = ((*names, *rest.dims[1:]), rest.values.reshape(*shape, *rest.shape[1:]), values.attrs)
-    return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
-
-
-def coordinate(values: Sequence[Any]) -> np.ndarray:
-    """The coordinate of an axis: numbers unchanged, other values as text."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return np.asarray(values)
-    return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
 
 
 def _paths(grid: Grid) -> str:

@@ -58,6 +58,7 @@ FLOORS = {
     "progress_files": (5, 1),
     "model_files": (5, 1),
     "watching": (5, 1),
+    "cells": (5, 2),
     "plans": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),
@@ -193,8 +194,8 @@ def test_no_branch_on_an_algorithm_name():
         ("sklearn.datasets", "data"),
         (
             "xarray",
-            "results endings infinite_losses anomalies folders run_folders experiment sweep report reproduce config "
-            "cli engine",
+            "results endings infinite_losses anomalies cells folders run_folders experiment sweep report reproduce "
+            "config cli engine",
         ),
     ],
 )

@@ -1,0 +1,37 @@
+"""Results of the cells of a sweep, joined over the axes of its grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fljax.config.sweeping import Axis
+
+
+def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
+    """Joins datasets of cells (last axis fastest) to one Dataset with the axes in front of every variable."""
+    numbers = [
+        each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
+        for each in datasets
+    ]
+    joined = xr.concat(numbers, dim="cell", data_vars="all", coords="minimal", compat="override", join="outer")
+    shape = tuple(len(axis.values) for axis in axes)
+    names = tuple(axis.name for axis in axes)
+    variables = {}
+    for name, values in joined.items():
+        rest = values.transpose("cell", ...)
+        # A record may have the name of an axis.
+        free = f"{name}_recorded" if name in names else str(name)
+        variables[free] = ((*names, *rest.dims[1:]), rest.values.reshape(*shape, *rest.shape[1:]), values.attrs)
+    return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
+
+
+def coordinate(values: Sequence[Any]) -> np.ndarray:
+    """The coordinate of an axis: numbers unchanged, other values as text."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
