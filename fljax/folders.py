@@ -225,6 +225,17 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     }
 
 
+def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Path:
+    """The file of an algorithm's models; ``part`` is a folder among them, see ``fljax.model_files``."""
+    return directory / MODELS / part / f"{file_name(label)}.npz"
+
+
+def labels_of(directory: pathlib.Path) -> list[str]:
+    """The labels of the algorithms of a run folder; empty if its config cannot be read."""
+    entries = tomllib.loads(_config_of(directory) or "").get("algorithms", [])
+    return [str(each.get("label", each.get("name"))) for each in entries]
+
+
 def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:
     """The folder of an algorithm's checkpoints."""
     return directory / CHECKPOINTS / file_name(label)

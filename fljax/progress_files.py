@@ -132,7 +132,8 @@ class ProgressFiles(NamedTuple):
 
 
 def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
-    own = {name.removeprefix(f"{place}/"): each for name, each in stored.items() if name.startswith(f"{place}/")}
+    start = f"{place}/"
+    own: dict[str, Any] = {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
     return Reference(**({"test_accuracy": None} | own))  # absent without a score
 
 

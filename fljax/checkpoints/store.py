@@ -185,7 +185,7 @@ def checksum(arrays: Iterable[np.ndarray]) -> int:
     """CRC-32 of the bytes of arrays, one after another."""
     found = 0
     for values in arrays:
-        found = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), found)
+        found = zlib.crc32(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)), found)
     return found
 
 

@@ -132,10 +132,11 @@ def run(
     return 0
 
 
-def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str]) -> Table:
+def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
     from fljax.report import pivot
     from fljax.report.tables import cell, when
 
+    diverged = diverged or {}
     accuracies = any(row.metric == "average_accuracy" for row in rows)
     columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
     lines = pivot(rows, list(columns))

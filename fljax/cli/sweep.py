@@ -118,10 +118,10 @@ def sweep(
     return 0
 
 
-def _table(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str]) -> Table:
+def _table(best: Sequence[Best], metric: str, seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
     from fljax.report import best_rows
 
-    head, *rows = best_rows(best, metric, diverged)
+    head, *rows = best_rows(best, metric, diverged or {})
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     table = Table(title=f"Best cells at the last evaluation, {spread}", caption="*: at the edge of the grid")
     for place, name in enumerate(head):

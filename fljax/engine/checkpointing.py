@@ -6,7 +6,7 @@ import json
 import pathlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -214,7 +214,7 @@ class Keeper:
         self._next = now + max(self._settings.every, SHARE * (now - began) if self._settings.every else 0.0)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None, None, None]:
         """Requests to stop are heard while this is entered; at the end the last checkpoint is on the disk."""
         if self._settings is None:
             yield

@@ -105,7 +105,7 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _numbers(leaf: Any) -> Any:
     """A leaf's array; the numbers of a random key."""
-    is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+    is_key = jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
 
@@ -166,7 +166,7 @@ def with_arrays(like: State, arrays: Mapping[str, np.ndarray]) -> State:
 
 def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:
     """A leaf of a state from its array; ``expected`` has its shape and dtype."""
-    if jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
     if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
         found = found.view(expected.dtype)

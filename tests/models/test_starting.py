@@ -42,7 +42,8 @@ def _plan(task: Any = TASK) -> engine.Plan:
 
 
 def _simulate(plan: Any, **arguments: Any) -> Any:
-    return engine.simulate(plan, FEDERATION, **({"rounds": 0, "seeds": 2} | arguments))
+    given: dict[str, Any] = {"rounds": 0, "seeds": 2} | arguments
+    return engine.simulate(plan, FEDERATION, **given)
 
 
 def _assert_same(found: Any, expected: Any) -> None:
