@@ -156,7 +156,7 @@ def run_blocks(
         keeper.save(at._replace(seconds=clock.seconds), state, history, run.layout, execution, kept.saved())
 
     with keeper.watching():
-        while at.done < end and not at.ended:
+        while at.done < end and not at.ended and not offenders.is_stopped(run.spec.non_finite, state):
             began, before = time.perf_counter(), at.done
             target = next(stop for stop in stops if stop > at.done)
             while at.done < target:
