@@ -134,7 +134,8 @@ class ProgressFiles(NamedTuple):
 def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
     start = f"{place}/"
     own: dict[str, Any] = {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
-    return Reference(**({"test_accuracy": None} | own))  # absent without a score
+    own.setdefault("test_accuracy", None)  # absent without a score
+    return Reference(**own)
 
 
 def _encoded(references: Sequence[Reference], data: int) -> bytes:

@@ -185,7 +185,8 @@ def checksum(arrays: Iterable[np.ndarray]) -> int:
     """CRC-32 of the bytes of arrays, one after another."""
     found = 0
     for values in arrays:
-        found = zlib.crc32(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)), found)
+        content: Any = np.ascontiguousarray(values).reshape(-1).view(np.uint8)  # without a copy
+        found = zlib.crc32(content, found)
     return found
 
 

@@ -105,8 +105,8 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _numbers(leaf: Any) -> Any:
     """A leaf's array; the numbers of a random key."""
-    is_key = jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
+    dtype: Any = getattr(leaf, "dtype", None)
+    return jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf
 
 
 def restore(
@@ -144,7 +144,10 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
       ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
     """
     given = spec, layout, inputs, seeds
-    shapes = program.start(*given) if eager.is_on() else program.start.trace(*given).out_info
+    shapes: Any = None if eager.is_on() else program.start.trace(*given).out_info
+    # Only a real key says how it was made.
+    if shapes is None or any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(shapes)):
+        shapes = program.start(*given)
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(expected) != set(arrays):

@@ -275,3 +275,26 @@ def test_a_run_that_stopped_itself_stays_stopped(federation: Federation, tmp_pat
     assert len(said) == 1
     with pytest.raises(ValueError, match="non_finite is stop there and drop here"):
         _simulate(federation, plan, checkpoint=tmp_path, non_finite="drop")
+
+
+def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: pathlib.Path) -> None:
+    def build(task: Any, local: Any) -> Any:
+        inner = fedavg(task, local, clients_per_round=3)
+
+        def init_client(key: Any, seat: Any, down: Any, data: Any) -> Any:
+            return jax.random.fold_in(key, 7)
+
+        def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
+            up, _ = inner.train(client, seat, down, (), data)
+            return up, jax.random.fold_in(client, 1)
+
+        return inner._replace(init_client=init_client, train=train)
+
+    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    expected = _simulate(federation, plan)
+    with pytest.raises(_Killed):
+        _simulate(federation, plan, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(6)])
+    found = _simulate(federation, plan, checkpoint=tmp_path)
+    np.testing.assert_array_equal(found.metrics.test_loss, expected.metrics.test_loss)
+    data = jax.random.key_data
+    np.testing.assert_array_equal(data(found.state.clients), data(expected.state.clients))
