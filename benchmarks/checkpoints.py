@@ -1,8 +1,7 @@
 """What checkpoints cost: ``python benchmarks/checkpoints.py``.
 
 The same run with and without checkpoints at the default interval, alternately, in one process. A run is long enough for
-several checkpoints. The table has the seconds of training and evaluation (``seconds_train`` leaves saving out), and of
-the whole call, and the ratio of each pair.
+several checkpoints. The table has the seconds of the whole call, and the ratio of each pair.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def main() -> None:
         f"--every {options.every:g}",
         "",
         f"{machine['cores']} cores of {machine['cpu']}. MLP 64-256-128-10, 20 of 100 clients, 20 steps of 8, 3 seeds.",
-        "Seconds of the whole call with checkpoints divided by seconds without, alternately: median (least to largest).",
+        "Seconds of the whole call with checkpoints by seconds without, alternately: median (least to largest).",
         "",
         "| | rounds | s without | with / without | models in the state, per seed | MiB in the folder at the end |",
         "|---|---|---|---|---|---|",
