@@ -164,7 +164,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
         found = _resumed(directory, text, grid) if resume else _anew(directory, used)
         if _config_of(directory) is None or not resume:
             write(directory / CONFIG, text.encode())
-        notes = _write_environment(directory, bool(found))
+        notes = _write_environment(directory, bool(found) or (resume and (directory / CHECKPOINTS).is_dir()))
         yield Claim(found, notes)
     finally:
         lock.release()

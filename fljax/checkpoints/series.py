@@ -52,8 +52,9 @@ class Series:
             import zarr
 
             found._group = zarr.open_group(str(folder), mode="r+")
-            if any(array.shape[1] != length for _, array in found._group.arrays()):
-                raise ValueError("expected arrays of another length")
+            for name, array in found._group.arrays():
+                if array.shape[1] != length:
+                    raise ValueError(f"expected {name} to have {length} rows, got {array.shape[1]}")
         elif folder.exists():
             shutil.rmtree(folder)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import pathlib
 import shutil
@@ -62,7 +63,11 @@ class Store:
             try:
                 found = self._read(step)
                 usable(found)
-            except Exception:  # the exception depends on where the checkpoint is damaged
+            except MemoryError:
+                raise
+            except Exception as error:  # the exception depends on where the checkpoint is damaged
+                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.ENOTDIR):
+                    raise  # the disk, and not the checkpoint
                 damaged.append(step)
                 continue
             self._remove(damaged, f"the one of round {step} is taken")
@@ -80,7 +85,8 @@ class Store:
             about=self._orbax.args.JsonSave({"about": dict(about), "leaves": leaves}),
         )
         try:
-            self._opened().save(step, args=composed)
+            if not self._opened().save(step, args=composed):
+                raise OSError(f"the folder has a checkpoint of round {step} or a later one")
             # orbax has waited for the one before, so that one is written.
             self._failing = self._failing and not self._begun
             self.saved, self._begun = step, True
@@ -143,14 +149,17 @@ class Store:
             shutil.rmtree(self._folder / f"round_{step}", ignore_errors=True)
 
     def _failed(self, error: Exception) -> None:
-        """Notes why a checkpoint could not be written, once for failures in a row."""
+        """Forgets what orbax holds of a checkpoint that could not be written, and notes why."""
         self._manager, self._begun = None, False
         for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
             shutil.rmtree(left, ignore_errors=True)
-        kept = self._found()
-        self.saved = max(kept, default=None)
+        self.saved = max(self._found(), default=None)
+        self.tell_failure(error)
+
+    def tell_failure(self, error: Exception) -> None:
+        """Notes why a checkpoint could not be written, once for failures in a row."""
         if not self._failing:
-            earlier = "earlier ones are intact" if kept else "there is no earlier one"
+            earlier = "earlier ones are intact" if self._found() else "there is no earlier one"
             self._note(f"a checkpoint could not be written ({_reason(error)}); the run goes on, {earlier}")
         self._failing = True
 

@@ -105,9 +105,9 @@ def interruptible() -> Iterator[Signals]:
             signal.signal(number, signals.handle)
         try:
             yield signals
-        except Exception:
+        except Exception as error:
             if signals.seen:
-                raise Interrupted(signals.seen[0]) from None
+                raise Interrupted(signals.seen[0]) from error
             raise
         finally:
             for number, handler in before.items():

@@ -153,12 +153,16 @@ def run_blocks(
     end = stops[-1] if stops else at.done
 
     def save() -> None:
-        keeper.save(at._replace(seconds=clock.seconds), state, history, run.layout, execution, kept.saved())
+        keeper.save(at._replace(seconds=dict(clock.seconds)), state, history, run.layout, execution, kept.saved())
 
     with keeper.watching():
-        while at.done < end and not at.ended and not offenders.is_stopped(run.spec.non_finite, state):
-            began, before = time.perf_counter(), at.done
+        # Only where a block begins: a run that goes on inside a block ends it first, as it would have done.
+        if at.done == at.first and offenders.is_stopped(run.spec.non_finite, state):
+            at = at._replace(ended=True)
+        while at.done < end and not at.ended:
+            began = time.perf_counter()
             target = next(stop for stop in stops if stop > at.done)
+            before = max((stop for stop in stops if stop <= at.done), default=at.first)
             while at.done < target:
                 count = keeper.pace(min(target - at.done, run.capacity))
                 state, block = run.rounds(state, at.done, count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import pathlib
 import time
@@ -119,10 +121,11 @@ class Keeper:
         histories: list[History] = []
 
         def usable(saved: Saved) -> None:
-            if saved.about["identity"].keys() == self._identity.keys():  # else the refusal comes below
+            if saved.about["identity"] == self._identity:  # else the refusal comes below
                 histories.append(History.resume(self._folder, *self._lengths, saved.arrays, saved.about["history"]))
 
         saved = self._store.newest(usable)
+        self._store.close()  # whatever happens before the first checkpoint is saved
         if saved is None:
             return None
         self._check(saved.about["identity"])
@@ -197,7 +200,8 @@ class Keeper:
         try:
             recorded, about = history.saved()
         except OSError as error:
-            self.note(f"a checkpoint could not be written ({error.strerror}); the run goes on")
+            self._store.tell_failure(error)
+            self._next = time.perf_counter() + self._settings.every
             return
         # Copies, since the next block overwrites the state.
         arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(state).items()}
@@ -240,6 +244,8 @@ def identity_of(
 
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
     found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
+    given = getattr(spec.build, "algorithm", None)  # an Algorithm, whose functions hold its hyper-parameters
+    found[f"{_CHECKSUM}numbers in the algorithm's functions"] = checksum_of(_held(given, set()))
     found |= _options(spec)
     found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
@@ -271,6 +277,29 @@ def _options(spec: Spec) -> dict[str, Any]:
     """The plain values among the static arguments, by path; functions have no lasting name."""
     given = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
     return {trees.path_of(path): leaf for path, leaf in given if isinstance(leaf, int | str | bool)}
+
+
+def _held(value: Any, seen: set[int]) -> list[Any]:
+    """Numbers, texts and arrays that functions hold, in closures and partials, in a fixed order."""
+    if isinstance(value, str | bool | int | float):
+        return [np.frombuffer(repr(value).encode(), np.uint8)]
+    if isinstance(value, np.ndarray | jax.Array):
+        return [value]
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, functools.partial):
+        parts = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, tuple | list):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = list(getattr(value, "__defaults__", None) or ())
+        for cell in getattr(value, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # a cell that is still empty
+                parts.append(cell.cell_contents)
+    return [each for part in parts for each in _held(part, seen)]
 
 
 def _name(value: Any) -> str:

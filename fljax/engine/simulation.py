@@ -249,6 +249,8 @@ def run_plans(
             layout = fewer
         # The state was given to the program that failed, so the run goes on after its newest checkpoint.
         resumed, clock = keeper.newest(execution, default_platform()), Clock()
+        if resumed is None:
+            replay(callbacks, [])  # they forget what begins anew
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
     course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory, kept.found(state))

@@ -99,7 +99,7 @@ def test_rows_of_another_run_are_refused(tmp_path: pathlib.Path) -> None:
     found.chunk = 2
     found.append(block(0, 4))
     found.write()
-    with pytest.raises(ValueError, match="another length"):
+    with pytest.raises(ValueError, match="to have 9 rows, got 8"):
         Series.resume(tmp_path / "rows", 9, 4, 2, {})
     with pytest.raises((OSError, ValueError)):
         Series.resume(tmp_path / "nowhere", 8, 4, 2, {})

@@ -298,3 +298,54 @@ def test_random_keys_in_a_state_are_saved(federation: Federation, tmp_path: path
     np.testing.assert_array_equal(found.metrics.test_loss, expected.metrics.test_loss)
     data = jax.random.key_data
     np.testing.assert_array_equal(data(found.state.clients), data(expected.state.clients))
+
+
+def test_a_foreign_run_is_refused_and_kept_where_rows_are_on_the_disk(
+    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other numbers of rounds make arrays of other lengths, which are no damage."""
+    monkeypatch.setattr("fljax.checkpoints.series.CHUNK", 16)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(6)])
+    for changes, words in (({"rounds": 9}, "rounds is 7 there and 9 here"), ({"evaluate_every": 1}, "evaluate_every")):
+        with pytest.raises(ValueError, match=words):
+            _simulate(federation, checkpoint=tmp_path, **changes)
+    _assert_equal(_simulate(federation, checkpoint=tmp_path), _simulate(federation))
+
+
+def test_numbers_that_functions_hold_tell_runs_apart(federation: Federation, tmp_path: pathlib.Path) -> None:
+    """An Algorithm has its hyper-parameters in closures."""
+    own = lambda rate: fedavg(TASK, LOCAL._replace(learning_rate=rate), clients_per_round=3)  # noqa: E731
+    expected = _simulate(federation, own(0.1))
+    with pytest.raises(_Killed):
+        _simulate(federation, own(0.1), checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(6)])
+    with pytest.raises(ValueError, match="numbers in the algorithm's functions differ"):
+        _simulate(federation, own(0.01), checkpoint=tmp_path)
+    _assert_equal(_simulate(federation, own(0.1), checkpoint=tmp_path), expected)
+
+
+def test_a_run_that_stops_itself_ends_its_block_also_when_it_goes_on(
+    federation: Federation, tmp_path: pathlib.Path
+) -> None:
+    def build(task: Any, local: Any) -> Any:
+        inner = fedavg(task, local, clients_per_round=3)
+
+        def train(key: Any, seat: Any, *rest: Any) -> Any:
+            up, client = inner.train(key, seat, *rest)
+            return jax.tree.map(lambda leaf: jnp.where(seat.round == 1, leaf * jnp.nan, leaf), up), client
+
+        return inner._replace(train=train)
+
+    plan = engine.Plan(build, {"task": TASK, "local": LOCAL})
+    with pytest.raises(NotFinite) as whole:
+        _simulate(federation, plan, non_finite="stop", evaluate_every=6)
+
+    def kill(block: engine.Block) -> None:  # the checkpoints before are inside the block
+        raise _Killed
+
+    settings = Checkpoint(tmp_path, every=0)
+    with pytest.raises(_Killed):
+        _simulate(federation, plan, non_finite="stop", evaluate_every=6, checkpoint=settings, callbacks=[kill])
+    with pytest.raises(NotFinite) as again:
+        _simulate(federation, plan, non_finite="stop", evaluate_every=6, checkpoint=tmp_path)
+    _assert_equal(again.value.results[0], whole.value.results[0])
