@@ -15,7 +15,6 @@ from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.forms import Count
 from fljax.config.keys import AlgorithmEntry, Callback, Clustering, Config, Contribution, Data, Local, Scenario
 from fljax.config.signatures import annotations_of, plain_type, record_of
-from fljax.metric_names import OF_ONE_EVALUATION
 from fljax.naming import resolve, unknown
 
 
@@ -72,6 +71,8 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
     if config.save_models == "best" and not data.valid_fraction:
         raise ConfigError("save_models: expected data.valid_fraction to be positive for 'best', got 0")
     if config.stop is not None:
+        from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+
         check_metric("stop.metric", config.stop.metric, OF_ONE_EVALUATION, data)
     source = _find("data.dataset", data.dataset, found.datasets, "dataset", found.imports)
     partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
