@@ -31,7 +31,7 @@ def main() -> None:
     fljax.use_cores()
     digits = data.load("digits")
     federation = data.federate(digits, "iid", clients=100)
-    task = models.mlp(digits.x.shape[1:], digits.classes, hidden=[256, 128])
+    task = models.mlp(digits.x.shape[1:], digits.classes or 10, hidden=[256, 128])
     local = fljax.Local(learning_rate=0.05, batch_size=8, steps=20)
     rows: list[str] = []
     for name, build, kept in (
