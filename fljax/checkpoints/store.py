@@ -8,8 +8,7 @@ import pathlib
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +46,7 @@ class Store:
         self._orbax: Any = orbax.checkpoint
         self._folder, self._keep, self._note = folder.absolute(), keep, note
         self._manager: Any = None
-        self._quiet = ExitStack()
+        self._listen: Callable[[], None] | None = None  # ends the silence of orbax
         self._failing = False  # whether the last checkpoint that is known of has failed
         self._begun = False
         self.saved: int | None = None  # number of the newest checkpoint that was begun and has not failed
@@ -107,12 +106,13 @@ class Store:
             except Exception as error:
                 self._failed(error)
             self._manager = None
-        self._quiet.close()
+        if self._listen is not None:
+            self._listen()
+        self._listen = None
 
     def _opened(self) -> Any:
         if self._manager is None:
-            self._quiet.close()
-            self._quiet.enter_context(_without_reports())
+            self._listen = self._listen or _silence_orbax()
             self._folder.mkdir(parents=True, exist_ok=True)
             options = self._orbax.CheckpointManagerOptions(
                 max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True
@@ -150,6 +150,8 @@ class Store:
 
     def _failed(self, error: Exception) -> None:
         """Forgets what orbax holds of a checkpoint that could not be written, and notes why."""
+        # Threads of the failed write may report at any later time, also when this store is closed: the silence stays.
+        self._listen = _do_nothing
         self._manager, self._begun = None, False
         for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
             shutil.rmtree(left, ignore_errors=True)
@@ -168,26 +170,33 @@ class Store:
         return [int(name) for name in names if name.isdigit()]
 
 
-@contextmanager
-def _without_reports() -> Iterator[None]:
-    """Failures are told by ``note`` alone: neither by orbax's log, nor by threads that a failed write leaves behind."""
+def _silence_orbax() -> Callable[[], None]:
+    """Failures are told by ``note`` alone: neither by orbax's log, nor by threads that a failed write leaves behind.
+
+    Returns:
+      what ends the silence.
+    """
     log, hook = logging.getLogger("absl"), sys.unraisablehook
 
-    def ours(record: logging.LogRecord) -> bool:
+    def is_ours(record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname
 
     def report(unraisable: Any) -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and "Event loop is closed" in str(unraisable.exc_value)):
             hook(unraisable)
 
-    log.addFilter(ours)
-    sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        log.removeFilter(ours)
+    def end() -> None:
+        log.removeFilter(is_ours)
         if sys.unraisablehook is report:
             sys.unraisablehook = hook
+
+    log.addFilter(is_ours)
+    sys.unraisablehook = report
+    return end
+
+
+def _do_nothing() -> None:
+    """Leaves the silence as it is."""
 
 
 def checksum(arrays: Iterable[np.ndarray]) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import random
-from typing import Any
+import sys
+import types
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -141,6 +143,34 @@ def test_no_room_is_said_once_and_stops_nothing(tmp_path: pathlib.Path, monkeypa
     assert store.saved == 4
     assert read(tmp_path / "at", notes).step == 4
     assert len(notes) == 1
+
+
+def test_threads_of_a_failed_write_report_nothing_later(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure they may come at any time; after none, nothing of ours is left."""
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    before = sys.unraisablehook
+
+    def report(words: str) -> None:
+        sys.unraisablehook(cast(Any, types.SimpleNamespace(exc_value=RuntimeError(words))))
+
+    for fails in (False, True):
+        notes: list[str] = []
+        store = Store(tmp_path / f"{fails}", 2, notes.append)
+        store.save(1, ARRAYS, {})
+        report("Event loop is closed")
+        assert not told
+        if fails:
+            store.save(1, ARRAYS, {})  # is refused: there is one already
+            assert len(notes) == 1
+        store.close()
+        assert (sys.unraisablehook is before) is not fails
+    report("Event loop is closed")
+    assert not told
+    report("another one")
+    assert told == ["another one"]
 
 
 def test_settings_are_checked() -> None:
