@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from fljax import preparation, results
+from fljax import long_records, preparation, results
 from fljax.anomalies import unstopped, until_stopped
 from fljax.config import Config, dumps
 from fljax.engine import (
@@ -202,7 +202,8 @@ def _run_all(
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
-        parts[label] = (kept[label].metrics, kept[label].records)
+        records = result.records
+        parts[label] = (metrics, long_records.by_round(records) if files.has_long_records(label) else records)
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
         for diverged in kept[label].divergences:
             tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")

@@ -10,6 +10,8 @@ A run folder contains
 - ``results.nc``: metrics, the group "records", and the group "origin" with the text of the config and fljax's version;
 - ``metrics.csv``: the scalar metrics as a table, and the round in which a seed diverged;
 - ``models``: trained models, if requested (``fljax.saved_models``);
+- ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
+  have those that are one value for each seed and round (``fljax.long_records``);
 - ``checkpoints``: until the run is finished, what is not in the results yet (``fljax.progress_files``).
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
@@ -43,7 +45,7 @@ from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
-EVALUATIONS = "metrics.jsonl"
+EVALUATIONS, RECORDS = "metrics.jsonl", "records"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -172,7 +174,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
-    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS):
         if (directory / name).exists():
             raise ValueError(
                 f"expected a folder without results, or --resume, got {str(directory)!r}, which holds {name}"
@@ -239,6 +241,11 @@ def labels_of(directory: pathlib.Path) -> list[str]:
 def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:
     """The folder of an algorithm's checkpoints."""
     return directory / CHECKPOINTS / file_name(label)
+
+
+def records_of(directory: pathlib.Path, label: str) -> pathlib.Path:
+    """The store of an algorithm's records, if they are long."""
+    return directory / RECORDS / file_name(label)
 
 
 def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:

@@ -71,7 +71,8 @@ class ProgressFiles(NamedTuple):
             return None
         place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
         note = lambda words: self.tell("note", label, 0, 0, words)  # noqa: E731
-        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop)
+        long = folders.records_of(self.directory, label)
+        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
@@ -97,6 +98,10 @@ class ProgressFiles(NamedTuple):
         except OSError as error:
             self.tell("note", "", 0, 0, f"standalone models could not be saved; the run goes on ({error})")
         return made
+
+    def has_long_records(self, label: str) -> bool:
+        """Whether the records of an algorithm are in a store of their own."""
+        return self.directory is not None and folders.records_of(self.directory, label).is_dir()
 
     def finished(self, label: str) -> None:
         """Removes the checkpoints of an algorithm, whose results are saved."""

@@ -1,4 +1,4 @@
-"""Results as labelled arrays: metrics over evaluated rounds, records over rounds, and the trained models."""
+"""Results as labelled arrays: metrics over evaluated rounds, and the trained models; records are in ``records``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
 from fljax.scalar_metrics import over_clients
-from fljax.types import Labelled, unlabelled
+from fljax.types import Labelled
 
-# Largest number of entries of a table over rounds and clients; larger tables are left out of the records.
-LARGEST_TABLE = 10**8
 # Variables of the standalone models, which do not depend on the algorithm.
 OF_STANDALONE = frozenset({"threshold", "standalone_test_loss", "standalone_test_accuracy"})
 # Variables that joined results hold once: standalone models, and the baselines of scenarios (first algorithm).
@@ -94,7 +92,8 @@ class Result(NamedTuple):
       metrics: over ``seed, evaluated_round`` (number of rounds done) and ``client`` or ``unseen``, and scalars over
         clients; see ``fljax list metrics``. Also ``server_test_loss`` and ``server_test_accuracy`` if the server has a
         model of its own and test rows.
-      records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire.
+      records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire. Those of a run with
+        checkpoints that need more than 256 MB are on the disk, and what is asked for is read (``fljax.long_records``).
       state: of all seeds; ``simulate(..., initial=state)`` continues from it.
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
         the position in the list of seeds. A Result can be pickled; ``fljax.engine.trained.DeployedModels`` describes
@@ -214,67 +213,6 @@ def _joined(references: Sequence[Reference | None]) -> Reference | None:
     return Reference(*joined)
 
 
-class Wire(NamedTuple):
-    """Bytes of messages.
-
-    Attributes:
-      down: received by one client that trains.
-      shown: received by one client before its ballot.
-      up: sent by one row of the cohort.
-      ballot: sent by one polled client.
-    """
-
-    down: int
-    shown: int
-    up: int
-    ballot: int
-
-
-def records_dataset(
-    seeds: Sequence[int],
-    first: int,
-    blocks: Sequence[Mapping[str, Any]],
-    wire: Wire,
-    population: int,
-) -> xr.Dataset:
-    """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
-
-    Entries without ``Labelled`` get numbered dimensions.
-
-    Args:
-      seeds: coordinate.
-      first: round of the first record.
-      blocks: in order; may be empty.
-      wire: bytes of messages.
-      population: number of seen clients.
-
-    Returns:
-      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
-      which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
-      for clients that did not train). If messages are dropped, ``dropped_by_client`` over ``client`` has the number of
-      a client's rows that were. Tables over clients with more than 10^8 entries are left out.
-    """
-    if not blocks:
-        return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
-    parts = [unlabelled(dict(block)) for block in blocks]
-    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-    variables: dict[str, Any] = {}
-    for name, entry in blocks[0].items():
-        numbered = tuple(f"{name}_axis_{i}" for i in range(joined[name].ndim - 2))
-        extra = entry.dimensions if isinstance(entry, Labelled) else numbered
-        variables[name] = (("seed", "round", *extra), joined[name])
-    rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
-    polled = joined["polled"].astype(np.int64)
-    by_row = "weight" in variables and variables["weight"][0] == ("seed", "round", "row")
-    variables |= _by_client(joined, by_row, population)
-    variables["bytes_down"] = (("seed", "round"), rows * wire.down + polled * wire.shown)
-    variables["bytes_up"] = (("seed", "round"), rows * wire.up + polled * wire.ballot)
-    rounds = np.arange(first, first + joined["polled"].shape[1])
-    found = xr.Dataset(variables, {"seed": list(seeds), "round": rounds})
-    # With coordinates, so that algorithms with cohorts of different sizes can be joined.
-    return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
-
-
 def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> xr.Dataset:
     """Adds the correlation of accuracies and contributions if the algorithm records a ``contribution`` by client.
 
@@ -293,7 +231,10 @@ def with_contribution_correlation(metrics: xr.Dataset, records: xr.Dataset) -> x
     if "contribution" not in records or records["contribution"].dims != ("seed", "round", "client"):
         return metrics
     # Rounds without records become NaN, and whole numbers become floats.
-    before = records["contribution"].reindex(round=metrics["evaluated_round"].values - 1)
+    rounds = metrics["evaluated_round"].values - 1
+    contribution = records["contribution"]
+    # First those that exist, since records may be on the disk.
+    before = contribution.sel(round=rounds[np.isin(rounds, contribution["round"].values)]).reindex(round=rounds)
     accuracy = metrics["test_accuracy"].transpose("seed", "evaluated_round", "client")
     found = formulas.contribution_correlation(accuracy.values, before.values)
     return metrics.assign(contribution_correlation=(("seed", "evaluated_round"), found))
@@ -320,29 +261,6 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
         if f"{split}_accuracy" in metrics:
             values = metrics[f"{split}_accuracy"].sel(evaluated_round=there)
             found[f"decision_{split}_accuracy"] = values.rename(evaluated_round="decision_round")
-    return found
-
-
-def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
-    """Participation by client; dropped messages if there may be some; and, if rows are ``weighed``, weights."""
-    id, present = joined["cohort_id"], joined["cohort_present"]
-    seeds, rounds, _ = id.shape
-    if seeds * rounds * population > LARGEST_TABLE:
-        return {}
-    seed, round, row = np.nonzero(present)
-    place = (seed, round, id[seed, round, row])
-    count = np.zeros((seeds, rounds, population), np.int16)
-    np.add.at(count, place, 1)
-    dims = ("seed", "round", "client")
-    found: dict[str, Any] = {"participation": (dims, count)}
-    if "dropped" in joined:
-        dropped = np.zeros_like(count)
-        np.add.at(dropped, place, joined["dropped"][seed, round, row])
-        found["dropped_by_client"] = (dims, dropped)
-    if weighed:
-        weight = np.zeros(count.shape, joined["weight"].dtype)
-        np.add.at(weight, place, joined["weight"][seed, round, row])
-        found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from fljax import folders
+from fljax import folders, long_records
 from fljax.naming import unknown
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def load(folder: str | pathlib.Path) -> Run:
 
 
 class Run:
-    """A run folder: ``metrics``, ``records``, ``labels``, ``config``, and the models that were saved.
+    """A run folder: ``metrics``, ``records``, ``records_of(label)``, ``labels``, ``config``, and the saved models.
 
     Args:
       folder: the run folder.
@@ -88,8 +88,25 @@ class Run:
 
     @property
     def records(self) -> xr.Dataset:
-        """As ``Result.records``, over ``algorithm`` too; raises as ``metrics``."""
+        """As ``Result.records``, over ``algorithm`` too; raises as ``metrics``.
+
+        Of algorithms with long records there are only those that are one value for each seed and round.
+        """
         return self._results[1]
+
+    def records_of(self, label: str) -> xr.Dataset:
+        """All records of an algorithm. Long ones are read from the disk when they are asked for.
+
+        Raises:
+          ValueError: if the label is unknown or not finished, or the results are damaged.
+        """
+        finished = tuple(str(each) for each in self.metrics["algorithm"].values)
+        if label not in finished:
+            raise ValueError(unknown("label", label, finished))
+        path = folders.records_of(self.folder, label)
+        if path.is_dir():
+            return long_records.load(path)
+        return self.records.sel(algorithm=label, drop=True)
 
     @functools.cached_property
     def _results(self) -> tuple[xr.Dataset, xr.Dataset]:

@@ -11,16 +11,17 @@ import xarray as xr
 
 from fljax import metrics as formulas
 from fljax.matching import align_clusters
+from fljax.records import Wire
+from fljax.records import dataset as records_dataset
 from fljax.results import (
     Reference,
-    Wire,
     join,
     metrics_dataset,
-    records_dataset,
     with_contribution_correlation,
     with_gains,
 )
-from fljax.types import Labelled, along
+from fljax.types import Labelled
+from tests.test_records import block
 
 RNG = np.random.default_rng(0)
 SCALARS = {
@@ -132,46 +133,6 @@ def test_clients_without_test_rows_do_not_count():
     np.testing.assert_allclose(whole["average_accuracy"], whole["test_accuracy"].mean("client", skipna=True))
 
 
-def block(rounds, start=0) -> dict[str, Any]:
-    rows = along(
-        "row",
-        cohort_id=np.arange(start, start + 2 * rounds * 3).reshape(2, rounds, 3),
-        cohort_present=np.tile(np.array([True, True, False]), (2, rounds, 1)),
-        weight=np.ones((2, rounds, 3), np.float32),
-    )
-    return rows | {"polled": np.full((2, rounds), 4, np.int32), "tokens": np.zeros((2, rounds, 4, 5))}
-
-
-def test_records():
-    found = records_dataset([0, 1], 10, [block(2), block(3, 50)], Wire(2**33, 2**33, 10, 3), 70)
-    assert found["round"].values.tolist() == [10, 11, 12, 13, 14]
-    assert found["weight"].dims == ("seed", "round", "row")
-    assert found["polled"].dims == ("seed", "round")
-    assert found["tokens"].dims == ("seed", "round", "tokens_axis_0", "tokens_axis_1")
-    np.testing.assert_array_equal(found["cohort_id"].sel(seed=1, round=12), block(3, 50)["cohort_id"].values[1, 0])
-    # Two rows present and four clients polled; counts beyond 32 bits do not overflow.
-    assert (found["bytes_down"] == (2 + 4) * 2**33).all()
-    assert (found["bytes_up"] == 2 * 10 + 4 * 3).all()
-
-
-def test_participation_and_weights_by_client(monkeypatch):
-    one = block(2)
-    one["cohort_id"].values[0, 0] = (7, 7, 1)  # two rows of one client; the third row is empty
-    one["weight"].values[0, 0] = (0.25, 0.5, 9.0)
-    found = records_dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
-    assert found["participation"].dims == found["client_weight"].dims == ("seed", "round", "client")
-    table, weight = found["participation"].values, found["client_weight"].values
-    assert table[0, 0].tolist() == [2 if client == 7 else 0 for client in range(20)]
-    assert (table.sum(axis=-1) == 2).all()
-    assert weight[0, 0, 7] == 0.75
-    assert np.isnan(weight[0, 0, [0, 1]]).all()
-    np.testing.assert_array_equal(np.isfinite(weight), table > 0)
-    without = {name: values for name, values in one.items() if name != "weight"}
-    assert "client_weight" not in records_dataset([0, 1], 0, [without], Wire(1, 1, 1, 1), 20)
-    monkeypatch.setattr("fljax.results.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
-    assert "participation" not in records_dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
-
-
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("whole", [False, True])
 def test_accuracy_is_correlated_with_the_contribution_of_the_last_round(first, whole):
@@ -214,11 +175,6 @@ def test_the_global_model_has_metrics_of_its_own():
     np.testing.assert_allclose(found["global_incentivised_participation_rate"], appeal)
     appeal = (shared["test_loss"] < np.asarray(solo.threshold)[:, None]).mean(-1)
     np.testing.assert_allclose(found["global_model_appeal"], appeal)
-
-
-def test_records_of_no_rounds():
-    found = records_dataset([0, 1], 10, [], Wire(1, 1, 1, 1), 5)
-    assert found.sizes == {"seed": 2, "round": 0}
 
 
 def algorithms(solo):

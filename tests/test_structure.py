@@ -41,7 +41,9 @@ FLOORS = {
     "anomalies": (1, 0),
     "matching": (1, 0),
     "endings": (1, 0),
+    "records": (1, 1),
     "results": (1, 2),
+    "long_records": (1, 0),
     "theory": (1, 1),
     "training": (2, 0),
     "local": (2, 0),
@@ -194,8 +196,8 @@ def test_no_branch_on_an_algorithm_name():
         ("sklearn.datasets", "data"),
         (
             "xarray",
-            "results endings infinite_losses anomalies cells folders run_folders experiment sweep report reproduce "
-            "config cli engine",
+            "records long_records results endings infinite_losses anomalies cells folders run_folders experiment sweep "
+            "report reproduce config cli engine",
         ),
     ],
 )

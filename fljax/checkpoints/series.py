@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 CHUNK = 2**20
 # More rows than this in a chunk save no files and make checkpoints larger.
 MOST = 4096
+# Bytes of the rows that are read at once.
+READ = 2**26
 
 
 class Series:
@@ -25,6 +28,8 @@ class Series:
     Args:
       folder: of the arrays; it is emptied. None: all rows stay in memory.
       length: the largest number of rows; needed with a folder.
+
+    Dtypes are those of NumPy itself.
     """
 
     def __init__(self, folder: pathlib.Path | None = None, length: int = 0) -> None:
@@ -33,21 +38,37 @@ class Series:
         self._group: Any = None
         self.written = 0  # rows in the folder
         self.chunk = 0  # rows of a chunk; 0: not known yet
+        self.checksums: dict[str, int] = {}  # of the chunks in the folder, by name
         if folder is not None and folder.exists():
             shutil.rmtree(folder)
 
     @classmethod
     def resume(
-        cls, folder: pathlib.Path, length: int, written: int, chunk: int, rest: Mapping[str, np.ndarray]
+        cls,
+        folder: pathlib.Path,
+        length: int,
+        written: int,
+        chunk: int,
+        checksums: Mapping[str, int],
+        rest: Mapping[str, np.ndarray],
     ) -> Series:
         """The series of a checkpoint; rows that were written after it are forgotten.
 
+        Args:
+          folder: of the arrays.
+          length: the largest number of rows.
+          written: the attribute, as it was at the checkpoint.
+          chunk: likewise.
+          checksums: likewise.
+          rest: the rows after those that are written.
+
         Raises:
-          OSError, ValueError, KeyError: if the folder does not have the rows.
+          OSError, ValueError, KeyError: if the folder does not have the rows, or other ones.
         """
         found = cls.__new__(cls)
         found._folder, found._length, found.written, found.chunk = folder, length, written, chunk
         found._rest, found._group = [dict(rest)] if rest else [], None
+        found.checksums = dict(checksums)
         if written:
             import zarr
 
@@ -55,12 +76,20 @@ class Series:
             for name, array in found._group.arrays():
                 if array.shape[1] != length:
                     raise ValueError(f"expected {name} to have {length} rows, got {array.shape[1]}")
+            found._check()
         elif folder.exists():
             shutil.rmtree(folder)
         return found
 
     def __len__(self) -> int:
         return self.written + sum(_rows(block) for block in self._rest)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        stored = () if self._group is None else (array for _, array in self._group.arrays())
+        written = sum(array.nbytes // max(array.shape[1], 1) * self.written for array in stored)
+        return written + sum(values.nbytes for block in self._rest for values in block.values())
 
     def append(self, block: Mapping[str, np.ndarray]) -> None:
         """Adds the rows of ``block``, ``[runs, rows, ...]`` by name."""
@@ -84,7 +113,8 @@ class Series:
         joined = self.rest()
         group = self._group if self._group is not None else self._created(joined)
         for name, values in joined.items():
-            group[name][:, self.written : self.written + count] = _storable(values[:, :count])
+            group[name][:, self.written : self.written + count] = values[:, :count]
+        self._add_checksums({name: values[:, :count] for name, values in joined.items()})
         self.written += count
         self._rest = [{name: values[:, count:].copy() for name, values in joined.items()}]
 
@@ -103,12 +133,41 @@ class Series:
         if not self.written:
             return dict(rest)
         found = {}
-        for name, array in self._group.arrays():
-            values = np.asarray(array[:, : self.written])
-            if rest:
-                values = np.concatenate([values.astype(rest[name].dtype), rest[name]], axis=1)
-            found[str(name)] = values
-        return {name: found[name] for name in rest or sorted(found)}
+        for name in self.checksums:
+            values = np.asarray(self._group[name][:, : self.written])
+            found[name] = np.concatenate([values, rest[name]], axis=1) if rest else values
+        return found
+
+    def blocks(self) -> Iterator[dict[str, np.ndarray]]:
+        """All rows in order, some chunks at a time; few of them are in memory at once."""
+        if self.written:
+            row = sum(array.nbytes // max(array.shape[1], 1) for _, array in self._group.arrays())
+            step = self.chunk * max(1, READ // max(self.chunk * row, 1))
+            for first in range(0, self.written, step):
+                rows = slice(first, min(first + step, self.written))
+                yield {name: np.asarray(self._group[name][:, rows]) for name in self.checksums}
+        if rest := self.rest():
+            yield dict(rest)
+
+    def _add_checksums(self, chunks: Mapping[str, np.ndarray]) -> None:
+        """Goes on with the checksums, chunk after chunk."""
+        for name, values in chunks.items():
+            found = self.checksums.get(name, 0)
+            for first in range(0, values.shape[1], self.chunk):
+                content: Any = np.ascontiguousarray(values[:, first : first + self.chunk])
+                found = zlib.crc32(content.reshape(-1).view(np.uint8), found)
+            self.checksums[name] = found
+
+    def _check(self) -> None:
+        """Raises a ValueError unless the chunks in the folder have the checksums; a missing chunk reads as zeros."""
+        expected, rest = self.checksums, self._rest
+        self.checksums, self._rest = dict.fromkeys(expected, 0), []
+        for block in self.blocks():
+            self._add_checksums(block)
+        self._rest = rest
+        for name, found in self.checksums.items():
+            if found != expected[name]:
+                raise ValueError(f"expected the rows of {name} to have the checksum {expected[name]}, got {found}")
 
     def _created(self, joined: Mapping[str, np.ndarray]) -> Any:
         import zarr
@@ -117,10 +176,9 @@ class Series:
         self._folder.mkdir(parents=True, exist_ok=True)
         group = zarr.open_group(str(self._folder), mode="w")
         for name, values in joined.items():
-            stored = _storable(values)
-            shape = (stored.shape[0], self._length, *stored.shape[2:])
-            chunks = (max(stored.shape[0], 1), self.chunk, *(max(size, 1) for size in stored.shape[2:]))
-            group.create_array(name, shape=shape, chunks=chunks, dtype=stored.dtype)
+            shape = (values.shape[0], self._length, *values.shape[2:])
+            chunks = (max(values.shape[0], 1), self.chunk, *(max(size, 1) for size in values.shape[2:]))
+            group.create_array(name, shape=shape, chunks=chunks, dtype=values.dtype)
         self._group = group
         return group
 
@@ -131,8 +189,3 @@ def _rows(block: Mapping[str, np.ndarray]) -> int:
 
 def _row_bytes(values: np.ndarray) -> int:
     return values.nbytes // max(values.shape[1], 1)
-
-
-def _storable(values: np.ndarray) -> np.ndarray:
-    """The values in a dtype that zarr has: bfloat16 is stored in float32."""
-    return values.astype(np.float32) if values.dtype.kind == "V" else values

@@ -62,6 +62,8 @@ class Checkpoint(NamedTuple):
       keep: number of checkpoints that are kept, the newest ones.
       note: called with sentences for the user: what was resumed, and what could not be read or written.
       stop: a request to stop after the block that is computed; see ``StopRequest``.
+      records: where records of more than 256 MB are at the end, as a zarr store, from which ``Result.records`` reads
+        what is asked for; None: ``records.zarr`` in the folder.
     """
 
     folder: str | pathlib.Path
@@ -69,6 +71,7 @@ class Checkpoint(NamedTuple):
     keep: int = 2
     note: Callable[[str], Any] | None = None
     stop: StopRequest | None = None
+    records: str | pathlib.Path | None = None
 
     def check(self) -> Checkpoint:
         """Raises a ValueError if a number is out of range; returns the settings."""

@@ -106,6 +106,13 @@ class Keeper:
         else:
             warnings.warn(words, RuntimeWarning, stacklevel=4)
 
+    @property
+    def records(self) -> pathlib.Path | None:
+        """Where long records are at the end; None without checkpoints."""
+        if self._settings is None:
+            return None
+        return pathlib.Path(self._settings.records or self._folder / "records.zarr")
+
     def history(self) -> History:
         """A new history."""
         return History(None if self._settings is None else self._folder, *self._lengths)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import trees
-from fljax.results import Wire
+from fljax.records import Wire
 
 # Whether NaN raises in the functions of an algorithm. The engine's own arrays have NaN where a client has no rows.
 _NANS: ContextVar[bool] = ContextVar("nans", default=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from fljax.checkpoints import Series
 from fljax.types import Info, Labelled
 
 _RECORDS, _EVALUATIONS = "records", "evaluations"
+# Bytes of records from which they are long.
+LONG = 2**28
 
 
 class History:
@@ -47,6 +49,17 @@ class History:
         axes = self._axes[_RECORDS]
         return [{name: _entry(found[name], axes[name]) for name in axes if name in found}] if found else []
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the records are in a folder and too many for the memory."""
+        return self._records.written > 0 and self._records.nbytes > LONG
+
+    def blocks(self) -> Iterator[Info]:
+        """The records in blocks ``[runs, rounds, ...]``, of which few are in memory at once."""
+        axes = self._axes[_RECORDS]
+        for block in self._records.blocks():
+            yield {name: _entry(block[name], axes[name]) for name in axes}
+
     def evaluations(self) -> list[tuple[int, dict[str, Labelled]]]:
         """``(rounds done, scores [runs, ...])`` of all evaluations."""
         found, axes = self._scores.read(), self._axes[_EVALUATIONS]
@@ -66,7 +79,8 @@ class History:
         for name, series in ((_RECORDS, self._records), (_EVALUATIONS, self._scores)):
             series.write()
             arrays |= {f"{name}/{key}": values for key, values in series.rest().items()}
-            about[name] = {"written": series.written, "chunk": series.chunk, "axes": self._axes[name]}
+            told = {"written": series.written, "chunk": series.chunk, "checksums": dict(series.checksums)}
+            about[name] = told | {"axes": self._axes[name]}
         return arrays, about
 
     @classmethod
@@ -90,14 +104,16 @@ class History:
             told = about[name]
             found._axes[name] = {key: None if axes is None else tuple(axes) for key, axes in told["axes"].items()}
             own = {key: arrays[f"{name}/{key}"] for key in found._axes[name] if f"{name}/{key}" in arrays}
-            return Series.resume(folder / name, length, told["written"], told["chunk"], own)
+            return Series.resume(folder / name, length, told["written"], told["chunk"], told["checksums"], own)
 
         found._records, found._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
         return found
 
 
 def _values(entry: Any) -> np.ndarray:
-    return np.asarray(entry.values if isinstance(entry, Labelled) else entry)
+    """The values in a dtype of NumPy: bfloat16 becomes float32."""
+    values = np.asarray(entry.values if isinstance(entry, Labelled) else entry)
+    return values.astype(np.float32) if values.dtype.kind == "V" else values
 
 
 def _first(values: np.ndarray, count: int) -> np.ndarray:

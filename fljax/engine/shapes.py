@@ -16,7 +16,7 @@ from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import as_vectors, initial_state, poll, train_one
-from fljax.results import Wire
+from fljax.records import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE
 from fljax.types import Algorithm, Available, Federation, Seat, seen_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import anomalies, results
+from fljax import anomalies, long_records, records, results
 from fljax.anomalies import NonFinite
 from fljax.checkpoints import Checkpoint
 from fljax.engine import debugging, offenders, program
@@ -141,6 +141,7 @@ def simulate(
         checkpoint=checkpoint,
         kept=Kept(keep_best, on_evaluated),
         non_finite=non_finite,
+        leave_records=True,
     )
     return result
 
@@ -162,8 +163,12 @@ def run_plans(
     checkpoint: str | pathlib.Path | Checkpoint | None = None,
     kept: Kept | None = None,
     non_finite: NonFinite = "freeze",
+    leave_records: bool = False,
 ) -> list[Result]:
-    """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only."""
+    """``simulate`` for one plan, or for several that share their programs; ``initial`` is for one plan only.
+
+    ``leave_records``: whether long records stay on the disk; for one plan only.
+    """
     seeds = seeds_of(seeds)
     anomalies.check_mode(non_finite)
     # A user may give anything.
@@ -253,7 +258,9 @@ def run_plans(
             replay(callbacks, [])  # they forget what begins anew
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    course = _Course(first, history.evaluations(), history.records(), state, seconds, at.memory, kept.found(state))
+    place = keeper.records if leave_records and history.is_long else None
+    blocks = history.records() if place is None else history.blocks()
+    course = _Course(first, history.evaluations(), blocks, place, state, seconds, at.memory, kept.found(state))
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
@@ -283,7 +290,8 @@ class _Course(NamedTuple):
 
     first: int  # round
     evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
-    records: list[Info]  # of each block
+    records: Iterable[Info]  # of each block
+    place: pathlib.Path | None  # where the records go; None: they stay in memory
     state: State
     seconds: dict[str, float]  # by purpose
     memory: int | None  # bytes of each device
@@ -358,7 +366,13 @@ def _result(run: _Run, course: _Course) -> Result:
     told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]
-    table = results.records_dataset(seeds, course.first, course.records, run.shapes.wire, population)
+    told = run.shapes.wire, population
+    if course.place is None:
+        table = records.dataset(seeds, course.first, list(course.records), *told)
+    else:
+        rounds = course.evaluations[-1][0] - course.first
+        parts = records.datasets(seeds, course.first, course.records, *told, rounds)
+        table = long_records.save(course.place, parts)
     metrics = results.with_contribution_correlation(metrics, table)
     found = offenders.divergences(run.spec, run.inputs, run.layout, state, seeds, table)
     metrics = anomalies.with_anomalies(metrics, table, found, population)

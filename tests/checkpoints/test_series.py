@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,7 @@ def block(first: int, rows: int) -> dict[str, Any]:
         "present": np.stack([at % 2 == 0, at % 3 == 0]),
         "id": np.tile(at[None, :, None], (2, 1, 3)).astype(np.int32),
         "nothing": np.zeros((2, rows, 0), np.int32),
-        "half": np.asarray(jnp.asarray(np.stack([at, at + 1]) % 64, jnp.bfloat16)),
+        "half": np.stack([at, at + 1]).astype(np.float16),
     }
 
 
@@ -56,15 +55,24 @@ def test_rows_survive_any_checkpoints(
         done += count
         if written:
             found.write()
-            saved = (found.written, found.chunk, {name: each.copy() for name, each in found.rest().items()})
+            rest = {name: each.copy() for name, each in found.rest().items()}
+            saved = (found.written, found.chunk, dict(found.checksums), rest)
             for more in lost:  # of a process that died: it wrote further rows, which are other ones
                 gone = Series.resume(folder, rows + 6, *saved)
                 gone.append({name: each * 0 for name, each in block(done, more).items()})
                 gone.write()
             found = Series.resume(folder, rows + 6, *saved)
     assert len(found) == len(memory) == rows
-    assert_rows(found.read(), rows)
-    assert_rows(memory.read(), rows)
+    for each in (found, memory):
+        assert_rows(each.read(), rows)
+        assert_rows(joined(each), rows)
+        assert each.nbytes == sum(values.nbytes for values in block(0, rows).values())
+
+
+def joined(found: Series) -> Any:
+    """All rows, block by block."""
+    blocks = list(found.blocks())
+    return {name: np.concatenate([each[name] for each in blocks], axis=1) for name in blocks[0]}
 
 
 def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +108,37 @@ def test_rows_of_another_run_are_refused(tmp_path: pathlib.Path) -> None:
     found.append(block(0, 4))
     found.write()
     with pytest.raises(ValueError, match="to have 9 rows, got 8"):
-        Series.resume(tmp_path / "rows", 9, 4, 2, {})
+        Series.resume(tmp_path / "rows", 9, 4, 2, found.checksums, {})
     with pytest.raises((OSError, ValueError)):
-        Series.resume(tmp_path / "nowhere", 8, 4, 2, {})
+        Series.resume(tmp_path / "nowhere", 8, 4, 2, found.checksums, {})
+
+
+@pytest.mark.parametrize("how", ["missing", "other"])
+def test_a_damaged_chunk_is_noticed(tmp_path: pathlib.Path, how: str) -> None:
+    """zarr reads a missing chunk as zeros."""
+    found = Series(tmp_path / "rows", 8)
+    found.chunk = 2
+    found.append(block(1, 5))
+    found.write()
+    saved = (8, found.written, found.chunk, found.checksums, found.rest())
+    chunk = tmp_path / "rows/loss/c/0/1"
+    if how == "missing":
+        chunk.unlink()
+    else:
+        chunk.write_bytes((tmp_path / "rows/loss/c/0/0").read_bytes())
+    with pytest.raises(ValueError, match="expected the rows of loss to have the checksum"):
+        Series.resume(tmp_path / "rows", *saved)
+
+
+def test_few_rows_are_read_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "READ", 80)  # two rows
+    found = Series(tmp_path / "rows", 9)
+    found.chunk = 1
+    found.append(block(0, 8))
+    found.write()
+    found.append(block(8, 1))
+    assert [each["loss"].shape[1] for each in found.blocks()] == [2, 2, 2, 2, 1]
+    assert_rows(joined(found), 9)
 
 
 def test_no_room_keeps_the_rows_in_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
