@@ -49,7 +49,7 @@ class Execution(NamedTuple):
         "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``), "trial" (``auto`` and its
         neighbours are compiled and timed, and the fastest is used) or "debug": nothing is compiled, and clients run one
         after another in Python loops on one device. ``print``, a debugger and exceptions in one's own functions then
-        meet numbers; it is some hundred times slower. ``jax_disable_jit`` does the same.
+        meet numbers; it is much slower. ``jax_disable_jit`` does the same.
       seeds: "auto", "vmap", "scan" or a number, for the runs of one call: all seeds, in a sweep of all cells.
       evaluation: likewise for clients while they are polled or evaluated.
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
