@@ -1,7 +1,7 @@
 """What a round of every method costs beside one of FedAvg: ``python benchmarks/methods.py``.
 
-All algorithms of the registry on one federation, with default hyper-parameters; passes are interleaved. The table has the
-seconds of a round by those of FedAvg in the same pass.
+All algorithms of the registry on one federation, with default hyper-parameters; passes are interleaved. The table has
+the seconds of a round by those of FedAvg in the same pass.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
         "",
         f"    python benchmarks/methods.py --passes {options.passes} --rounds {options.rounds}",
         "",
-        f"{machine['cores']} cores of {machine['cpu']}. Digits, MLP 64-64-30-10, 20 of 100 clients, 20 steps of 8, one seed.",
+        f"{machine['cores']} cores of {machine['cpu']}. Digits, MLP 64-64-30-10, 20 of 100 clients, 20 steps of 8.",
         "Where an algorithm asks all clients before or after a round, that is part of it. Ratios are of one pass each.",
         "",
         "| method | a round, ms | by FedAvg's | least to most |",
