@@ -27,8 +27,8 @@ def measured(rounds: int, clients: int, saves: bool) -> dict[str, float]:
     import fljax
     from fljax import algorithms, data, models
 
-    x = np.random.default_rng(0).normal(size=(2 * clients, 8)).astype(np.float32)
-    federation = data.federate(data.Dataset(x, (x[:, 0] > 0).astype(np.int32), 2), "iid", clients=clients)
+    x = np.random.default_rng(0).normal(size=(4 * clients, 8)).astype(np.float32)
+    federation = data.from_arrays(x, (x[:, 0] > 0).astype(np.int32), np.arange(len(x)) % clients)
     local = fljax.Local(learning_rate=0.05, batch_size=2, steps=1)
     plan = fljax.Plan(
         algorithms.incfl,

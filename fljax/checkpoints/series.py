@@ -14,7 +14,7 @@ import numpy as np
 CHUNK = 2**20
 # More rows than this in a chunk save no files and make checkpoints larger.
 MOST = 4096
-# Bytes of the rows that are read at once.
+# Bytes of the rows that are read at once, and that wait in memory to be written.
 READ = 2**26
 
 
@@ -36,6 +36,7 @@ class Series:
         self._folder, self._length = folder, length
         self._rest: list[dict[str, np.ndarray]] = []
         self._group: Any = None
+        self._waiting = 0  # bytes of the rows since the last write
         self.written = 0  # rows in the folder
         self.chunk = 0  # rows of a chunk; 0: not known yet
         self.checksums: dict[str, int] = {}  # of the chunks in the folder, by name
@@ -68,7 +69,7 @@ class Series:
         found = cls.__new__(cls)
         found._folder, found._length, found.written, found.chunk = folder, length, written, chunk
         found._rest, found._group = [dict(rest)] if rest else [], None
-        found.checksums = dict(checksums)
+        found.checksums, found._waiting = dict(checksums), 0
         if written:
             import zarr
 
@@ -95,6 +96,12 @@ class Series:
         """Adds the rows of ``block``, ``[runs, rows, ...]`` by name."""
         if _rows(block):
             self._rest.append(dict(block))
+            self._waiting += sum(values.nbytes for values in block.values())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether many rows wait in memory to be written."""
+        return self._folder is not None and self._waiting > READ
 
     def write(self) -> None:
         """Writes all whole chunks, if there is a folder.
@@ -111,6 +118,7 @@ class Series:
         if not count:
             return
         joined = self.rest()
+        self._waiting = 0  # also if this fails: then it is tried again after as many rows
         group = self._group if self._group is not None else self._created(joined)
         for name, values in joined.items():
             group[name][:, self.written : self.written + count] = values[:, :count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,6 +37,9 @@ class History:
         """Adds the records of ``count`` rounds, the first ones of ``info`` ``[runs, capacity, ...]``."""
         self._axes[_RECORDS] = _axes(info)
         self._records.append({name: _first(_values(entry), count) for name, entry in info.items()})
+        if self._records.is_due:
+            with contextlib.suppress(OSError):  # the next checkpoint will tell, and the rows stay in memory
+                self._records.write()
 
     def measured(self, done: int, scores: Mapping[str, Labelled]) -> None:
         """Adds an evaluation ``[runs, ...]`` after ``done`` rounds."""

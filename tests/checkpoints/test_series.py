@@ -86,6 +86,21 @@ def test_rows_leave_the_memory(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     assert_rows(found.read(), 1000)
 
 
+def test_many_rows_are_due(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "READ", 38 * 10)  # ten rows
+    found, memory = Series(tmp_path / "rows", 100), Series()
+    found.chunk = 4
+    for first, due in ((0, False), (5, False), (10, True)):
+        for each in (found, memory):
+            each.append(block(first, 5))
+        assert (found.is_due, memory.is_due) == (due, False)
+    found.write()
+    assert (found.written, found.is_due) == (12, False)
+    found.append(block(15, 5))
+    assert not found.is_due
+    assert_rows(found.read(), 20)
+
+
 def test_a_new_series_empties_its_folder(tmp_path: pathlib.Path) -> None:
     for rows in (8, 4):
         found = Series(tmp_path / "rows", 8)
