@@ -49,7 +49,8 @@ class Outcome(NamedTuple):
 
     Attributes:
       metrics: over ``algorithm, seed, evaluated_round, client | unseen``.
-      records: over ``algorithm, seed, round, row``.
+      records: over ``algorithm, seed, round, row``; of algorithms with long records only those that are one value for
+        each seed and round (``fljax.long_records``).
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: the Results of ``simulate`` by label (absent for resumed algorithms).
       infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
@@ -202,8 +203,7 @@ def _run_all(
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
         kept[label] = result._replace(metrics=metrics)
-        records = result.records
-        parts[label] = (metrics, long_records.by_round(records) if files.has_long_records(label) else records)
+        parts[label] = (metrics, _short(files, label, result.records))
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
         for diverged in kept[label].divergences:
             tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
@@ -271,6 +271,14 @@ class _Ahead:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:
+    """The records of an algorithm for the results; long ones stay in their store."""
+    if long_records.is_long(records):
+        return long_records.by_round(records)
+    files.forget_records(label)
+    return records
 
 
 def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:

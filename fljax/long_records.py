@@ -1,23 +1,34 @@
 """Records that are too many for the memory: a zarr store, written block by block and read where it is asked for.
 
-records = fljax.load("runs/long").records_of("incfl")
-records.weight.sel(client=3, round=slice(90_000, 90_100)).values
+    records = fljax.load("runs/long").records_of("incfl")
+    records.weight.sel(client=3, round=slice(90_000, 90_100)).values
+
+The store must stay where it is while it is read. One that was removed or replaced, or that lacks a chunk, is refused;
+zarr alone would read zeros.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
+import time
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import xarray as xr
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+_WRITTEN, _SOURCE = "written", "long_records"  # attribute of a store: when it was written; of a Dataset: where it is
 
 
 def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
     """Writes the records of a run, and opens them.
 
     Args:
-      path: of the store. What was there is replaced, once the new store is whole.
+      path: of the store. A store that was there is replaced, once the new one is whole.
       parts: ``records.dataset`` of some rounds each, in order; at least one.
 
     Returns:
@@ -26,19 +37,22 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
     Raises:
       OSError: one sentence, if the disk has no room.
     """
-    fresh = path.with_name(f".{path.name}")
+    fresh = path.with_name(f"{path.name}+new")  # no label has this file name
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.parent.mkdir(parents=True, exist_ok=True)
+        stamp = {_WRITTEN: str(time.time_ns())}
         for place, part in enumerate(parts):
+            settings: Any = {"consolidated": False, "zarr_format": 3, "write_empty_chunks": True}
             if place:
                 alike = part.drop_vars([name for name, each in part.variables.items() if "round" not in each.dims])
-                alike.to_zarr(fresh, append_dim="round", consolidated=False, zarr_format=3)
+                alike.assign_attrs(stamp).to_zarr(fresh, append_dim="round", **settings)
             else:
                 chunks = {name: tuple(max(size, 1) for size in each.shape) for name, each in part.items()}
                 encoding = {str(name): {"chunks": shape} for name, shape in chunks.items()}
-                part.to_zarr(fresh, mode="w", encoding=encoding, consolidated=False, zarr_format=3)
-        shutil.rmtree(path, ignore_errors=True)
+                part.assign_attrs(stamp).to_zarr(fresh, mode="w", encoding=encoding, **settings)
+        if is_store(path):
+            shutil.rmtree(path)
         fresh.rename(path)
     except OSError as error:
         raise OSError(
@@ -54,16 +68,59 @@ def load(path: pathlib.Path) -> xr.Dataset:
     """Opens records; values are read when they are asked for.
 
     Raises:
-      ValueError: if the store is damaged.
+      ValueError: if the store is damaged, or is not there.
     """
+    import zarr
+
+    path = path.absolute()
     try:
-        return xr.open_zarr(path, chunks=None, consolidated=False, zarr_format=3)
+        group = zarr.open_group(str(path), mode="r")
+        for _, array in group.arrays():
+            if array.size and array.nchunks_initialized != array.nchunks:
+                raise ValueError
+        found = xr.open_zarr(path, chunks=None, consolidated=False, zarr_format=3)
+        written = found.attrs.pop(_WRITTEN)
+        for name, values in found.items():
+            rows: Any = _Rows(path, written, values.shape, values.dtype, values.variable)
+            found[name] = values.copy(data=indexing.LazilyIndexedArray(rows))
     except Exception:  # the exception depends on where the store is damaged
         raise ValueError(f"expected {str(path)!r} to be a whole zarr store, got a damaged one") from None
+    found.encoding[_SOURCE] = str(path)
+    return found
+
+
+class _Rows(BackendArray):
+    """An array of a store that is read only while the store is the one that was opened."""
+
+    def __init__(self, path: pathlib.Path, written: str, shape: Any, dtype: Any, stored: xr.Variable) -> None:
+        self.path, self.written, self.shape, self.dtype, self.stored = path, written, shape, dtype, stored
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        try:
+            found = json.loads((self.path / "zarr.json").read_bytes())["attributes"][_WRITTEN]
+        except (OSError, ValueError, KeyError):
+            found = None
+        if found != self.written:
+            raise OSError(f"expected the records in {str(self.path)!r}, got none there, or those of another run")
+        return np.asarray(self.stored[key].values)
+
+
+def is_long(records: xr.Dataset) -> bool:
+    """Whether records are in a store and not in memory."""
+    return _SOURCE in records.encoding
+
+
+def is_store(path: pathlib.Path) -> bool:
+    """Whether there is a store."""
+    return (path / "zarr.json").is_file()
 
 
 def by_round(records: xr.Dataset) -> xr.Dataset:
-    """The records that are one value for each seed and round, in memory."""
+    """The records that are one value for each seed and round, in memory; ``stored_apart`` says that there are more."""
     short = [name for name, values in records.items() if set(values.dims) <= {"seed", "round"}]
     found = records[short]
-    return found.drop_vars([name for name in found.coords if name not in ("seed", "round")]).load()
+    found = found.drop_vars([name for name in found.coords if name not in ("seed", "round")]).load().drop_encoding()
+    return found.assign(stored_apart=((), np.int8(1)))

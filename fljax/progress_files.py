@@ -99,9 +99,10 @@ class ProgressFiles(NamedTuple):
             self.tell("note", "", 0, 0, f"standalone models could not be saved; the run goes on ({error})")
         return made
 
-    def has_long_records(self, label: str) -> bool:
-        """Whether the records of an algorithm are in a store of their own."""
-        return self.directory is not None and folders.records_of(self.directory, label).is_dir()
+    def forget_records(self, label: str) -> None:
+        """Removes the long records of an earlier process, in place of which there are short ones now."""
+        if self.directory is not None:
+            shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 
     def finished(self, label: str) -> None:
         """Removes the checkpoints of an algorithm, whose results are saved."""

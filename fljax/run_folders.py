@@ -95,7 +95,7 @@ class Run:
         return self._results[1]
 
     def records_of(self, label: str) -> xr.Dataset:
-        """All records of an algorithm. Long ones are read from the disk when they are asked for.
+        """All records of an algorithm: those of ``records``, or long ones, which are read when they are asked for.
 
         Raises:
           ValueError: if the label is unknown or not finished, or the results are damaged.
@@ -103,10 +103,10 @@ class Run:
         finished = tuple(str(each) for each in self.metrics["algorithm"].values)
         if label not in finished:
             raise ValueError(unknown("label", label, finished))
-        path = folders.records_of(self.folder, label)
-        if path.is_dir():
-            return long_records.load(path)
-        return self.records.sel(algorithm=label, drop=True)
+        own = self.records.sel(algorithm=label, drop=True)
+        if "stored_apart" in own and own["stored_apart"] == 1:
+            return long_records.load(folders.records_of(self.folder, label))
+        return own
 
     @functools.cached_property
     def _results(self) -> tuple[xr.Dataset, xr.Dataset]:

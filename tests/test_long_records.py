@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import fljax
 from fljax import config as configuration
-from fljax import engine, experiment, long_records, records
+from fljax import engine, experiment, folders, long_records, records
 from fljax.algorithms import incfl
 from fljax.checkpoints import Checkpoint, Stopped, StopRequest, series
 from fljax.engine import history
@@ -141,6 +144,53 @@ def results_of(first: int) -> xr.Dataset:
     return xr.Dataset({"gap": (("seed", "round"), values[None])}, {"seed": [3], "round": np.arange(first, first + 2)})
 
 
+def test_a_store_that_was_removed_or_replaced_is_not_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "records"
+    first = long_records.save(path, [results_of(0), results_of(2)])
+    assert first.gap.values.tolist() == [[0, 1, 2, 3]]
+    first = long_records.load(path)
+    long_records.save(path, [results_of(5)])
+    with pytest.raises(OSError, match="got none there, or those of another run"):
+        _ = first.gap.values
+    second = pickle.loads(pickle.dumps(long_records.load(path)))
+    assert second.gap.isel(round=1).values.tolist() == [6]
+    second = long_records.load(path)
+    shutil.rmtree(path)
+    with pytest.raises(OSError, match="got none there, or those of another run"):
+        _ = second.gap.values
+
+
+def test_a_missing_chunk_is_noticed(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "records"
+    zeros = results_of(0) * 0
+    assert long_records.save(path, [zeros]).gap.values.tolist() == [[0, 0]]
+    (path / "gap/c/0/0").unlink()
+    with pytest.raises(ValueError, match=r"expected .* to be a whole zarr store, got a damaged one"):
+        long_records.load(path)
+
+
+def test_records_of_every_label_have_a_place(tmp_path: pathlib.Path) -> None:
+    for label in (".a", "a", "a+new"):
+        long_records.save(folders.records_of(tmp_path, label), [results_of(len(label))])
+    for label in (".a", "a", "a+new"):
+        assert long_records.load(folders.records_of(tmp_path, label)).gap.values[0, 0] == len(label)
+
+
+def test_names_of_records_are_names_of_files() -> None:
+    def build(**arguments: Any) -> Any:
+        built = incfl(**arguments)
+        select = built.select
+
+        def named(*given: Any) -> Any:
+            server, cohort, info = select(*given)
+            return server, cohort, {**info, "a/b": jnp.zeros(())}
+
+        return built._replace(select=named)
+
+    with pytest.raises(ValueError, match="expected names of records without '/', as files have, got 'a/b'"):
+        engine.simulate(PLAN._replace(build=build), FEDERATION, rounds=1)
+
+
 def test_a_damaged_store_is_one_sentence(tmp_path: pathlib.Path) -> None:
     long_records.save(tmp_path / "records", [results_of(0)])
     (tmp_path / "records/gap/zarr.json").write_text("{")
@@ -165,10 +215,12 @@ def test_run_folders(tmp_path: pathlib.Path) -> None:
         experiment.run(config, directory=folder, saving=Saving(0, stop=stop), on_event=after_the_first)
     outcome = experiment.run(config, directory=folder, saving=Saving(0), resume=True)
     run = fljax.load(folder)
+    assert run.records["stored_apart"].values.tolist() == [1, 1]
     by_round = [name for name, each in expected.records.items() if set(each.dims) <= {"algorithm", "seed", "round"}]
     assert "gap" in by_round or "bytes_up" in by_round
     xr.testing.assert_identical(run.records, outcome.records)
-    xr.testing.assert_identical(run.records, expected.records[by_round].drop_vars(["row", "client"], errors="ignore"))
+    found = run.records.drop_vars("stored_apart")
+    xr.testing.assert_identical(found, expected.records[by_round].drop_vars(["row", "client"], errors="ignore"))
     for label in run.labels:
         xr.testing.assert_identical(run.records_of(label).load(), expected.models[label].records)
     assert sorted(each.name for each in (folder / "records").iterdir()) == ["fedavg", "mine"]
@@ -176,6 +228,33 @@ def test_run_folders(tmp_path: pathlib.Path) -> None:
         run.records_of("mime")
     with pytest.raises(ValueError, match="expected a folder without results, or --resume"):
         experiment.run(config, directory=folder)
+    shutil.rmtree(folder / "records/mine")
+    with pytest.raises(ValueError, match="to be a whole zarr store, got a damaged one"):
+        run.records_of("mine")
+
+
+@pytest.mark.thorough
+def test_short_records_replace_long_ones_of_an_earlier_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is whole when its process dies; the next one keeps the records in memory."""
+    config = configuration.parse(RAW | {"save_models": "none"}, name="tiny")
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "LONG", 0)
+        patch.setattr(series, "CHUNK", 50)
+
+        def died(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(experiment, "save", died)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run(config, directory=folder, saving=Saving(0))
+    assert (folder / "records/fedavg").is_dir()
+    outcome = experiment.run(config, directory=folder, saving=Saving(None), resume=True)
+    assert not (folder / "records/fedavg").exists()
+    xr.testing.assert_identical(fljax.load(folder).records, outcome.records)
+    assert "row" in outcome.records.dims
 
 
 @pytest.mark.thorough

@@ -63,7 +63,8 @@ class Checkpoint(NamedTuple):
       note: called with sentences for the user: what was resumed, and what could not be read or written.
       stop: a request to stop after the block that is computed; see ``StopRequest``.
       records: where records of more than 256 MB are at the end, as a zarr store, from which ``Result.records`` reads
-        what is asked for; None: ``records.zarr`` in the folder.
+        what is asked for; None: ``records.zarr`` in the folder. A store that is there is replaced. It must stay there
+        as long as the Result is used.
     """
 
     folder: str | pathlib.Path
@@ -81,4 +82,14 @@ class Checkpoint(NamedTuple):
             raise ValueError(f"expected seconds between checkpoints of at least 0, got {self.every}")
         if isinstance(self.keep, bool) or self.keep != int(self.keep) or self.keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got {self.keep}")
+        if self.records is not None:
+            self._check_records(pathlib.Path(self.records).absolute(), pathlib.Path(self.folder).absolute())
         return self
+
+    def _check_records(self, records: pathlib.Path, folder: pathlib.Path) -> None:
+        """Raises a ValueError if records would replace something else."""
+        used = {folder / name for name in ("rounds", "records", "evaluations")}
+        if records == folder or records in folder.parents or used & {records, *records.parents}:
+            raise ValueError(f"expected records to have a folder of their own, got {str(self.records)!r}")
+        if records.exists() and not (records / "zarr.json").is_file():
+            raise ValueError(f"expected records to be a new folder or a zarr store, got {str(self.records)!r}")

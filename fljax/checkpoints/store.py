@@ -177,22 +177,26 @@ def _silence_orbax() -> Callable[[], None]:
       what ends the silence.
     """
     log, hook = logging.getLogger("absl"), sys.unraisablehook
-
-    def is_ours(record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname
+    if _is_own in log.filters:  # a failed write of another store has left it
+        return _do_nothing
 
     def report(unraisable: Any) -> None:
         if not (isinstance(unraisable.exc_value, RuntimeError) and "Event loop is closed" in str(unraisable.exc_value)):
             hook(unraisable)
 
     def end() -> None:
-        log.removeFilter(is_ours)
+        log.removeFilter(_is_own)
         if sys.unraisablehook is report:
             sys.unraisablehook = hook
 
-    log.addFilter(is_ours)
+    log.addFilter(_is_own)
     sys.unraisablehook = report
     return end
+
+
+def _is_own(record: logging.LogRecord) -> bool:
+    """Whether a record of absl's log is not orbax's."""
+    return "orbax" not in record.pathname
 
 
 def _do_nothing() -> None:

@@ -228,6 +228,8 @@ def one_round(
     )
     rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
     info = {**selected, **aggregated, **rows, "polled": polled}
+    if odd := sorted(name for name in info if "/" in name or name in ("", ".", "..")):
+        raise ValueError(f"expected names of records without '/', as files have, got {odd[0]!r}")
     if non_finite != "freeze":
         bad = bad & (state.diverged < 0)  # later rounds of a frozen seed are none of its run
         info |= along("row", **{"dropped" if non_finite == "drop" else "not_finite": bad})

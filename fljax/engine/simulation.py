@@ -119,6 +119,7 @@ def simulate(
         fit the algorithm and the seeds. With ``checkpoint``, if the folder has checkpoints of another run. With
         ``keep_best``, if no client has validation rows. With ``initial_model``, if it does not fit the task, if there
         is an ``initial`` state, too, or if an ``Algorithm`` is given. If ``non_finite`` is not a valid name.
+      OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
       fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
@@ -258,9 +259,9 @@ def run_plans(
             replay(callbacks, [])  # they forget what begins anew
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
-    place = keeper.records if leave_records and history.is_long else None
-    blocks = history.records() if place is None else history.blocks()
-    course = _Course(first, history.evaluations(), blocks, place, state, seconds, at.memory, kept.found(state))
+    store = keeper.records if leave_records and history.is_long else None
+    blocks = history.records() if store is None else history.blocks()
+    course = _Course(first, history.evaluations(), blocks, store, state, seconds, at.memory, kept.found(state))
     found = []
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
@@ -291,7 +292,7 @@ class _Course(NamedTuple):
     first: int  # round
     evaluations: list[tuple[int, dict[str, Labelled]]]  # after how many rounds
     records: Iterable[Info]  # of each block
-    place: pathlib.Path | None  # where the records go; None: they stay in memory
+    store: pathlib.Path | None  # where the records go; None: they stay in memory
     state: State
     seconds: dict[str, float]  # by purpose
     memory: int | None  # bytes of each device
@@ -367,12 +368,12 @@ def _result(run: _Run, course: _Course) -> Result:
     metrics["execution_memory"] = ((), float("nan" if course.memory is None else course.memory), told)
     population = run.inputs.federation.clients.id.shape[-1]
     told = run.shapes.wire, population
-    if course.place is None:
+    if course.store is None:
         table = records.dataset(seeds, course.first, list(course.records), *told)
     else:
         rounds = course.evaluations[-1][0] - course.first
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
-        table = long_records.save(course.place, parts)
+        table = long_records.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
     found = offenders.divergences(run.spec, run.inputs, run.layout, state, seeds, table)
     metrics = anomalies.with_anomalies(metrics, table, found, population)

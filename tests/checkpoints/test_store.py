@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import random
 import sys
@@ -151,6 +152,7 @@ def test_threads_of_a_failed_write_report_nothing_later(
     """After a failure they may come at any time; after none, nothing of ours is left."""
     told: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    monkeypatch.setattr(logging.getLogger("absl"), "filters", [])
     before = sys.unraisablehook
 
     def report(words: str) -> None:
@@ -171,6 +173,11 @@ def test_threads_of_a_failed_write_report_nothing_later(
     assert not told
     report("another one")
     assert told == ["another one"]
+    for _ in range(3):  # nothing is piled up
+        store = Store(tmp_path / "True", 2, notes.append)
+        store.save(1, ARRAYS, {})
+        store.close()
+    assert len(logging.getLogger("absl").filters) == 1
 
 
 def test_settings_are_checked() -> None:
@@ -182,6 +189,16 @@ def test_settings_are_checked() -> None:
     ]:
         with pytest.raises(ValueError, match=words):
             wrong.check()
+
+
+@pytest.mark.parametrize("records", [".", "rounds", "records", "records/mine", "../..", "precious"])
+def test_records_replace_nothing_else(tmp_path: pathlib.Path, records: str) -> None:
+    folder = tmp_path / "one/at"
+    (folder / "precious").mkdir(parents=True)
+    place = folder if records == "." else (tmp_path if records == "../.." else folder / records)
+    with pytest.raises(ValueError, match="expected records to"):
+        Checkpoint(folder, records=place).check()
+    Checkpoint(folder, records=folder / "mine").check()
 
 
 def test_checksums_see_bytes_and_order() -> None:
