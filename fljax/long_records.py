@@ -37,20 +37,23 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
     Raises:
       OSError: one sentence, if the disk has no room.
     """
+    import zarr
+
     fresh = path.with_name(f"{path.name}+new")  # no label has this file name
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.parent.mkdir(parents=True, exist_ok=True)
         stamp = {_WRITTEN: str(time.time_ns())}
-        for place, part in enumerate(parts):
-            settings: Any = {"consolidated": False, "zarr_format": 3, "write_empty_chunks": True}
-            if place:
-                alike = part.drop_vars([name for name, each in part.variables.items() if "round" not in each.dims])
-                alike.assign_attrs(stamp).to_zarr(fresh, append_dim="round", **settings)
-            else:
-                chunks = {name: tuple(max(size, 1) for size in each.shape) for name, each in part.items()}
-                encoding = {str(name): {"chunks": shape} for name, shape in chunks.items()}
-                part.assign_attrs(stamp).to_zarr(fresh, mode="w", encoding=encoding, **settings)
+        with zarr.config.set({"array.write_empty_chunks": True}):  # else a chunk of zeros would seem to be missing
+            for place, part in enumerate(parts):
+                settings: Any = {"consolidated": False, "zarr_format": 3}
+                if place:
+                    alike = part.drop_vars([name for name, each in part.variables.items() if "round" not in each.dims])
+                    alike.assign_attrs(stamp).to_zarr(fresh, append_dim="round", **settings)
+                else:
+                    chunks = {name: tuple(max(size, 1) for size in each.shape) for name, each in part.items()}
+                    encoding = {str(name): {"chunks": shape} for name, shape in chunks.items()}
+                    part.assign_attrs(stamp).to_zarr(fresh, mode="w", encoding=encoding, **settings)
         if is_store(path):
             shutil.rmtree(path)
         fresh.rename(path)
