@@ -1,11 +1,13 @@
 """The hook of mkdocs: adds the generated pages to the site, and formulas as MathML."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import functools
 import pathlib
 import re
 import sys
+from html import unescape
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -80,9 +82,6 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     from latex2mathml.converter import convert
 
     def formula(match: re.Match[str]) -> str:
-        import html as entities
-
-        text = entities.unescape(match[3])
-        return convert(text, display="block" if match[1] == "div" else "inline")
+        return convert(unescape(match[3]), display="block" if match[1] == "div" else "inline")
 
     return re.sub(r'<(div|span) class="arithmatex">\\(\(|\[)(.*?)\\[)\]]</\1>', formula, html, flags=re.DOTALL)

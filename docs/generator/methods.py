@@ -52,7 +52,7 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def users() -> dict[str, list[tuple[str, str]]]:
-    """By name of an algorithm or scenario: the shipped configs that name it, with the tables they are printed beside."""
+    """By name of an algorithm or scenario: the shipped configs that name it, with their published tables."""
     found: dict[str, list[tuple[str, str]]] = {}
     for path, raw in shipped().items():
         entries = raw.get("algorithms", [])
@@ -176,8 +176,8 @@ def _fields(name: str, value: Any, entry: Any) -> str:
         for field in value._fields
     ]
     kind = type(value)
-    note = f"\n\n### `{name}` {{ #{name} }}\n\nIn Python `{kind.__module__}.{kind.__name__}(...)`, in a config a table.\n\n"
-    return note + table(("field", "default", "meaning", "gradient"), rows)
+    where = f"In Python `{kind.__module__}.{kind.__name__}(...)`, in a config a table."
+    return f"\n\n### `{name}` {{ #{name} }}\n\n{where}\n\n" + table(("field", "default", "meaning", "gradient"), rows)
 
 
 def _explained(build: Any) -> str:
@@ -346,11 +346,12 @@ def _index() -> str:
         rows.append((f"[`{name}`]({name}.md)", entry.summary, *cells))
         yes, zero = (", ".join(f"`{each}`" for each in group) for group in (entry.differentiable, entry.flat))
         gradients.append((f"[`{name}`]({name}.md)", yes, zero))
+    head = ("name", "what the server does", "aggregation", "server keeps", "a client keeps", "a client sends", "polls")
     return f"""# Methods
 
 Every method is one function of `fljax.algorithms`, and has the same name in a config.
 
-{table(("name", "what the server does", "aggregation", "server keeps", "a client keeps", "a client sends", "polls"), rows)}
+{table(head, rows)}
 
 - **Streamed**: the aggregation is a sum over clients. A round never holds all updates.
 - **Stacked**: the method needs the individual updates of the whole cohort at once, so its memory grows with the cohort.
@@ -372,7 +373,7 @@ def _scenarios() -> str:
     rows = [(f"[`{name}`]({name}.md)", entry.summary) for name, entry in scenarios.REGISTRY.items()]
     return f"""# Scenarios
 
-A scenario changes how clients behave. It is wrapped around a method, and scenarios can be nested; the last one in a config
+A scenario changes how clients behave. It is wrapped around a method. Scenarios can be nested; the last one in a config
 is the outermost. Around all methods:
 
 ```toml

@@ -185,11 +185,11 @@ def _metrics() -> str:
     ]
     return f"""# Metrics
 
-The variables of `Result.metrics`. Accuracies are fractions. Averages count clients with a value only. *The model that it
-would use* is the deployed model: the global one, or the client's personal model if the method makes one.
+The variables of `Result.metrics`. Accuracies are fractions. Averages count clients with a value only. *The model that
+it would use* is the deployed model: the global one, or the client's personal model if the method makes one.
 
-Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those that
-need validation rows or records. `fljax list metrics` prints this page.
+Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those
+that need validation rows or records. `fljax list metrics` prints this page.
 
 {chr(10).join(part + chr(10) for part in parts)}"""
 
@@ -251,8 +251,8 @@ def _command_line() -> str:
     _commands(group, "fljax", parts)
     return f"""# Command line
 
-Every command has `--help`. Those with `--json` print one JSON object instead of a table. A command that fails prints one
-sentence; `FLJAX_TRACEBACK=1` prints the traceback.
+Every command has `--help`. Those with `--json` print one JSON object instead of a table. A command that fails prints
+one sentence; `FLJAX_TRACEBACK=1` prints the traceback.
 
 {"".join(parts)}"""
 

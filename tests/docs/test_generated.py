@@ -6,12 +6,15 @@ import inspect
 import json
 import pathlib
 import re
+import textwrap
+import tomllib
 
 import pytest
 
 from docs.generator import docstrings, methods, notebooks, reference
-from fljax import algorithms, scenarios
+from fljax import algorithms, config, scenarios
 from fljax.config.keys import Named
+from fljax.config.reading import read
 from fljax.metric_names import METRICS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -31,6 +34,17 @@ def test_every_name_has_a_page(pages: dict[str, str]) -> None:
             assert f"| `{each.rpartition('.')[2]}` |" in text, (name, each)
     for name in scenarios.REGISTRY:
         assert f"methods/scenarios/{name}.md" in pages
+
+
+def test_configs_of_the_pages_are_valid(pages: dict[str, str]) -> None:
+    base = read(ROOT / "configs" / "quickstart.toml")
+    base["data"] |= {"valid_fraction": 0.2, "held_fraction": 0.1}
+    base["participation"] = {"clients_per_round": base["data"]["clients"]}
+    texts = [(path, text) for path, page in pages.items() for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
+    assert len(texts) > len(algorithms.REGISTRY)
+    for path, text in texts:
+        raw = tomllib.loads(textwrap.dedent(text))
+        assert config.parse({**base, **raw}).algorithms, path
 
 
 def test_every_hyper_parameter_is_explained() -> None:

@@ -23,7 +23,7 @@ from fljax import config
 from fljax.cli.entry import app
 from fljax.config.reading import read
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -107,6 +107,13 @@ def test_configs_are_valid(path: pathlib.Path) -> None:
 def test_other_code_is_python(path: pathlib.Path) -> None:
     for code in blocks(path.read_text(encoding="utf-8"), "py"):
         compile(code, path.name, "exec")
+
+
+def test_code_fits_the_page() -> None:
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for block in (*blocks(text, "python"), *blocks(text, "py")):
+            assert max(map(len, block.splitlines())) <= 88, (path.name, block)
 
 
 def commands() -> list[Any]:
