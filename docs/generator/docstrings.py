@@ -96,7 +96,8 @@ def default_in_words(parameter: inspect.Parameter) -> str:
         return "required"
     if hasattr(parameter.default, "_fields"):
         return f"`{type(parameter.default).__name__}()`"
-    return f"`{parameter.default!r}`"
+    value = parameter.default
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
 
 
 def own_parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

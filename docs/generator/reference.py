@@ -8,7 +8,7 @@ import pathlib
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 import fljax
 from docs.generator.docstrings import in_toml, own_parameters, prose, sections, table
 from fljax import contributions, data, models, scalar_metrics, tracking
+from fljax.arguments import OFFERS
 from fljax.cli.entry import app
 from fljax.config import keys
 from fljax.config.limits import LARGEST_INTEGER
@@ -109,7 +110,7 @@ def kind_in_words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if origin is Literal:
         return " or ".join(f'`"{each}"`' for each in arguments)
     if origin is tuple:
-        return f"list of {kind_in_words(arguments[0])}"
+        return f"list of {kind_in_words(arguments[0])}s"
     if origin is dict or annotation is dict:
         return "table"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -137,7 +138,8 @@ def _toml(value: Any) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    return "" if field.default is None else f"`{_toml(field.default)}`"
+    written = "" if field.default is None else _toml(field.default)
+    return "" if written in ("", "{}", "[]") else f"`{written}`"
 
 
 def _config() -> str:
@@ -198,33 +200,21 @@ def _over_clients() -> dict[str, str]:
     return {name: each.sentence for name, each in scalar_metrics.OVER_CLIENTS.items()}
 
 
-# What fljax supplies to builders of each kind.
-_SUPPLIED = {
-    "clients",
-    "unseen",
-    "seed",
-    "folder",
-    "classes",
-    "owner",
-    "test_fraction",
-    "label",
-    "rounds",
-    "seeds",
-    "cells",
-}
-
-
 def _lists() -> str:
-    kinds: dict[str, tuple[Mapping[str, Any], str]] = {
-        "Data sets": (data.SOURCES, "`data.dataset`; options go to `data.dataset_options`."),
-        "Partitions": (data.PARTITIONERS, "`data.partition`; options go to `data.partition_options`."),
-        "Models": (models.MODELS, "`model.name`; options are other keys of `[model]`."),
-        "Contributions": (contributions.CONTRIBUTIONS, "`contribution` of an algorithm that rewards contributions."),
-        "Callbacks": (tracking.CALLBACKS, "`[[callbacks]]`."),
+    kinds: dict[str, tuple[str, Mapping[str, Any], str]] = {
+        "Data sets": ("dataset", data.SOURCES, "`data.dataset`; options go to `data.dataset_options`."),
+        "Partitions": ("partition", data.PARTITIONERS, "`data.partition`; options go to `data.partition_options`."),
+        "Models": ("model", models.MODELS, "`model.name`; options are other keys of `[model]`."),
+        "Contributions": (
+            "contribution",
+            contributions.CONTRIBUTIONS,
+            "`contribution` of an algorithm that rewards contributions.",
+        ),
+        "Callbacks": ("callback", tracking.CALLBACKS, "`[[callbacks]]`."),
     }
     parts: list[str] = []
-    for title, (registry, where) in kinds.items():
-        rows = [(f"`{name}`", _first(each), _options(each)) for name, each in registry.items()]
+    for title, (kind, registry, where) in kinds.items():
+        rows = [(f"`{name}`", _first(each), _options(each, OFFERS[kind].named)) for name, each in registry.items()]
         parts.append(f"## {title}\n\nIn a config: {where}\n\n{table(('name', 'what it is', 'options'), rows)}\n")
     tables = [(f"`{name}`", each if isinstance(each, str) else _first(each)) for name, each in published().items()]
     parts.append(f"## Published tables\n\n`fljax reproduce NAME` prints one.\n\n{table(('name', 'content'), tables)}\n")
@@ -236,13 +226,14 @@ def _first(thing: Any) -> str:
     return summary or " ".join(sections(thing)[""].partition("\n\n")[0].split())
 
 
-def _options(build: Callable[..., Any]) -> str:
-    try:
-        own = own_parameters(build)
-    except (TypeError, ValueError):
-        return ""
-    shown = [name if each.default is each.empty else f"{name} = {each.default!r}" for name, each in own.items()]
-    return ", ".join(f"`{each}`" for each in shown if each.split(" ")[0] not in _SUPPLIED)
+def _options(build: Callable[..., Any], supplied: Collection[str]) -> str:
+    """The parameters of a builder with their defaults, but those that fljax supplies."""
+    own = {name: each.default for name, each in own_parameters(build).items() if name not in supplied}
+    words = (
+        name if value in (None, inspect.Parameter.empty) else f"{name} = {in_toml(value)}"
+        for name, value in own.items()
+    )
+    return ", ".join(f"`{each}`" for each in words)
 
 
 def _command_line() -> str:

@@ -124,6 +124,14 @@ def test_badges_need_an_address() -> None:
     assert f"https://colab.research.google.com/github/me/fljax/blob/main/notebooks/{name}.ipynb" in text
 
 
+def test_badges_and_notebooks_have_one_address() -> None:
+    """``extra.colab`` of mkdocs.yml says where the repository is, and SOURCE in the notebooks what pip installs there."""
+    colab = re.findall(r'^  colab: "(.*)"$', (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    source = f"git+https://github.com/{'/'.join(colab.split('/')[:2])}" if colab else ""
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f'SOURCE = \\"{source}\\"' in path.read_text(encoding="utf-8"), path
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_install_what_they_need(path: pathlib.Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
