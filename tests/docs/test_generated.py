@@ -125,7 +125,7 @@ def test_badges_need_an_address() -> None:
 
 
 def test_badges_and_notebooks_have_one_address() -> None:
-    """``extra.colab`` of mkdocs.yml says where the repository is, and SOURCE in the notebooks what pip installs there."""
+    """``extra.colab`` in mkdocs.yml says where the repository is, and SOURCE in notebooks what pip installs."""
     colab = re.findall(r'^  colab: "(.*)"$', (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)[0]
     source = f"git+https://github.com/{'/'.join(colab.split('/')[:2])}" if colab else ""
     for path in (ROOT / "notebooks").glob("*.ipynb"):
