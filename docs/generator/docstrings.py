@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ _WORDS = {
     "Optimizer": "an optax optimizer",
     "Sequence[float]": "one for each client",
     "Sequence[int]": "integers",
+    "Sequence[str]": "names",
+    "Sequence[Sequence[float]]": "lists of numbers",
+    "Sequence[Any]": "a list",
+    "Callable[[str], bool]": "a function",
+    "os.PathLike[str]": "a path",
 }
 
 
@@ -45,10 +51,16 @@ def items(section: str) -> dict[str, str]:
 
 
 def prose(text: str) -> str:
-    """Paragraphs without the line breaks of the source; lists and indented blocks are kept."""
-    paragraphs = re.split(r"\n\s*\n", text.strip())
-    kept = re.compile(r"^\s*([-*>|]|\d+\.|>>>|    )", re.MULTILINE)
-    return "\n\n".join(each if kept.search(each) else " ".join(each.split()) for each in paragraphs)
+    """Paragraphs without the line breaks of the source; lists, tables and indented blocks are kept."""
+    return "\n\n".join(map(_paragraph, re.split(r"\n\s*\n", text.strip())))
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith("===="):
+        _, head, _, *rows, _ = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in text.splitlines())
+        return table(head, rows)
+    kept = re.search(r"^\s*([-*>|]|\d+\.|>>>|    )", text, re.MULTILINE)
+    return text if kept else " ".join(text.split())
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -73,10 +85,14 @@ def alternatives(annotation: str) -> list[str]:
     return [each.strip() for each in parts]
 
 
-def type_in_words(annotation: Any) -> str:
-    """An annotation of a hyper-parameter, in words."""
+def type_in_words(annotation: Any, names: Mapping[str, Any] | None = None) -> str:
+    """An annotation of a hyper-parameter, in words; ``names`` has the meaning of aliases."""
     found: list[str] = []
     for part in alternatives(str(annotation).replace("'", '"')):
+        alias = (names or {}).get(part)
+        if typing.get_origin(alias) is typing.Literal:
+            found += [f'`"{each}"`' for each in typing.get_args(alias)]
+            continue
         if re.match(r'(Float|Real|Int)\[\w+, ""\]', part):
             continue  # the traced form of a number
         if part.startswith("Literal["):

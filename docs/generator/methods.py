@@ -157,10 +157,10 @@ def _parameters(build: Any, entry: Any, what: str) -> str:
     own, meanings = own_parameters(build), items(sections(build).get("Args", ""))
     if not own:
         return f"It has no {what}."
-    gradients = hasattr(entry, "differentiable")
+    gradients, names = hasattr(entry, "differentiable"), inspect.unwrap(build).__globals__
     rows: list[list[str]] = []
     for name, each in own.items():
-        row = [f"`{name}`", type_in_words(each.annotation), default_in_words(each), meanings.get(name, "")]
+        row = [f"`{name}`", type_in_words(each.annotation, names), default_in_words(each), meanings.get(name, "")]
         rows.append(row + ([_gradient(name, entry)] if gradients else []))
     head = [what.removesuffix("s"), "type", "default", "meaning", *(["gradient"] if gradients else [])]
     return table(head, rows) + "".join(_fields(name, each.default, entry) for name, each in own.items())

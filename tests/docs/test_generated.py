@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import pathlib
 import re
 import textwrap
 import tomllib
+from typing import Literal
 
 import pytest
 
@@ -114,7 +114,11 @@ def test_docstrings_are_taken_apart() -> None:
     assert docstrings.alternatives('A | B[C | "x|y"] | None') == ["A", 'B[C | "x|y"]', "None"]
     assert docstrings.type_in_words('float | Float[Array, ""]') == "number"
     assert docstrings.table(("a",), [("x | y",)]).splitlines()[-1] == r"| x \| y |"
-    assert inspect.isfunction(build)
+    assert docstrings.type_in_words("None | Kind", {"Kind": Literal["a", "b"]}) == 'None, `"a"`, `"b"`'
+    assert docstrings.prose("====  ====\na     b c\n====  ====\nd     e f\n====  ====") == (
+        "| a | b c |\n| --- | --- |\n| d | e f |"
+    )
+    assert docstrings.prose("one\ntwo\n\n- three\n- four") == "one two\n\n- three\n- four"
 
 
 def test_badges_need_an_address() -> None:
