@@ -106,14 +106,18 @@ def type_in_words(annotation: Any, names: Mapping[str, Any] | None = None) -> st
     return ", ".join(dict.fromkeys(found))
 
 
+def value_in_words(value: Any) -> str:
+    """A value as code, texts in double quotes."""
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
+
+
 def default_in_words(parameter: inspect.Parameter) -> str:
     """A default as code."""
     if parameter.default is parameter.empty:
         return "required"
     if hasattr(parameter.default, "_fields"):
         return f"`{type(parameter.default).__name__}()`"
-    value = parameter.default
-    return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
+    return value_in_words(parameter.default)
 
 
 def own_parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

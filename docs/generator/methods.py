@@ -24,6 +24,7 @@ from docs.generator.docstrings import (
     sections,
     table,
     type_in_words,
+    value_in_words,
 )
 from fljax import algorithms, data, models, scenarios
 from fljax.config.reading import read
@@ -172,7 +173,12 @@ def _fields(name: str, value: Any, entry: Any) -> str:
         return ""
     meanings = items(sections(type(value)).get("Attributes", ""))
     rows = [
-        (f"`{field}`", f"`{getattr(value, field)!r}`", meanings.get(field, ""), _gradient(f"{name}.{field}", entry))
+        (
+            f"`{field}`",
+            value_in_words(getattr(value, field)),
+            meanings.get(field, ""),
+            _gradient(f"{name}.{field}", entry),
+        )
         for field in value._fields
     ]
     kind = type(value)
