@@ -46,29 +46,11 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "algorithms.contribution": keys.Contribution,
     "algorithms.clustering": keys.Clustering,
 }
-# Modules of the API reference.
-MODULES = (
-    "algorithms.common",
-    "aggregators",
-    "checkpoints",
-    "clustering",
-    "config",
-    "contributions",
-    "data",
-    "engine",
-    "messages",
-    "metrics",
-    "models",
-    "results",
-    "roles",
-    "saved_models",
-    "streaming",
-    "theory",
-    "tracking",
-    "training",
-    "trees",
-    "types",
-)
+# Modules of the API reference: those of the face, and what algorithms outside the package import. Algorithms and
+# scenarios have pages of their own.
+_MORE = ("algorithms.common", "config", "messages", "results", "roles", "streaming")
+_FACE = (name for name in dir(fljax) if inspect.ismodule(getattr(fljax, name)))
+MODULES = tuple(sorted({*_MORE, *_FACE} - {"algorithms", "scenarios"}))
 
 
 def pages() -> dict[str, str]:
