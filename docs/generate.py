@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # so that fljax and docs are those of this checkout
 
 from docs.generator import methods, notebooks, reference  # noqa: E402
-from fljax import algorithms, scenarios  # noqa: E402
+from fljax import __version__, algorithms, scenarios  # noqa: E402
 
 # Pictures of results, by their path in the site.
 PICTURES = {
@@ -75,6 +75,11 @@ def on_files(files: Any, config: Any) -> Any:
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """VERSION becomes fljax's."""
+    return markdown.replace("{VERSION}", f"{{{__version__}}}")
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
