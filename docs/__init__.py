@@ -1,0 +1,1 @@
+"""The documentation: pages in Markdown, and the code that generates the others."""

@@ -1,0 +1,1 @@
+"""Generators of pages: pure functions from the package to Markdown, which need no mkdocs."""

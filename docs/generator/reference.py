@@ -1,0 +1,282 @@
+"""The reference: keys of configs, metrics, lists of names, the command line, and the public names of the package."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import fljax
+from docs.generator.docstrings import in_toml, own_parameters, prose, sections, table
+from fljax import contributions, data, models, scalar_metrics, tracking
+from fljax.arguments import OFFERS
+from fljax.cli.entry import app
+from fljax.config import keys
+from fljax.config.limits import LARGEST_INTEGER
+from fljax.metric_names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
+from fljax.reproduce import tables as published
+
+KEYS = pathlib.Path(__file__).parent.parent / "config_keys.toml"
+
+# Tables of a config in the order of the page, each with the way it is written.
+TABLES: Mapping[str, type[BaseModel]] = {
+    "": keys.Config,
+    "[data]": keys.Data,
+    "[model]": keys.Model,
+    "[local]": keys.Local,
+    "[standalone]": keys.Standalone,
+    "[participation]": keys.Participation,
+    "[[algorithms]]": keys.AlgorithmEntry,
+    "[[scenarios]]": keys.Scenario,
+    "[execution]": keys.Execution,
+    "[stop]": keys.Stop,
+    "[[callbacks]]": keys.Callback,
+    "[sweep]": keys.Sweep,
+    "[published]": keys.Published,
+    "algorithms.local": keys.OwnLocal,
+    "algorithms.contribution": keys.Contribution,
+    "algorithms.clustering": keys.Clustering,
+}
+# Modules of the API reference: those of the face, and what algorithms outside the package import. Algorithms and
+# scenarios have pages of their own.
+_MORE = ("algorithms.common", "config", "messages", "results", "roles", "streaming")
+_FACE = (name for name in dir(fljax) if inspect.ismodule(getattr(fljax, name)))
+MODULES = tuple(sorted({*_MORE, *_FACE} - {"algorithms", "scenarios"}))
+
+
+def pages() -> dict[str, str]:
+    """The pages by path."""
+    found = {
+        "reference/config.md": _config(),
+        "reference/metrics.md": _metrics(),
+        "reference/lists.md": _lists(),
+        "reference/command_line.md": _command_line(),
+        "reference/api/fljax.md": _face(),
+    }
+    return found | {f"reference/api/{name}.md": _module(name) for name in MODULES}
+
+
+class Key(NamedTuple):
+    """What ``config_keys.toml`` says of a key; ``default`` where the schema does not know it."""
+
+    text: str
+    default: str | None = None
+
+
+def described() -> dict[str, dict[str, Key]]:
+    """The sentences about keys, by table and key."""
+    raw = tomllib.loads(KEYS.read_text(encoding="utf-8"))
+    return {
+        name: {key: Key(value) if isinstance(value, str) else Key(**value) for key, value in own.items()}
+        for name, own in raw.items()
+    }
+
+
+def kind_in_words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """The type of a value in a config, in words."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        inner = [one for each in arguments[1:] for one in (each.metadata if isinstance(each, FieldInfo) else [each])]
+        return kind_in_words(arguments[0], inner)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(kind_in_words(each) for each in arguments if each is not type(None))
+    if origin is Literal:
+        return " or ".join(f'`"{each}"`' for each in arguments)
+    if origin is tuple:
+        return f"list of {kind_in_words(arguments[0])}s"
+    if origin is dict or annotation is dict:
+        return "table"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    word = {int: "integer", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
+    return word + _bounds(metadata)
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    found: list[str] = []
+    for each in metadata:
+        for name, sign in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
+            bound = getattr(each, name, None)
+            if bound is not None and bound < 2**24 and bound != LARGEST_INTEGER:
+                found.append(f"{sign} {bound:g}")
+    return f" {' '.join(dict.fromkeys(found))}" if found else ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return "{" + ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in value.model_fields_set) + "}"
+    return in_toml(value)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    written = "" if field.default is None else _toml(field.default)
+    return "" if written in ("", "{}", "[]") else f"`{written}`"
+
+
+def _config() -> str:
+    says = described()
+    parts: list[str] = []
+    for written, model in TABLES.items():
+        own = says.get(model.__name__, {})
+        rows = [
+            (
+                f"`{name}`",
+                kind_in_words(field.annotation, field.metadata),
+                own.get(name, Key("")).default or _default(field),
+                own.get(name, Key("")).text,
+            )
+            for name, field in model.model_fields.items()
+            if not (name == "options" and issubclass(model, keys.Named))
+        ]
+        title = f"## `{written}`" if written else "## Top level"
+        anchor = f" {{ #{model.__name__.lower()} }}"
+        parts.append(f"{title}{anchor}\n\n{prose(inspect.getdoc(model) or '')}\n\n")
+        parts.append(table(("key", "type", "default", "meaning"), rows) + "\n\n")
+    return f"""# Config
+
+A config is a TOML file. `fljax run FILE` runs it. `--set table.key=value` overrides a key. `base = "other.toml"` takes
+all else from another file: tables are merged key by key, other values are replaced.
+
+The shortest config has `rounds`, `[data]`, `[model]`, `[local]` and one `[[algorithms]]`. An error in a config is one
+sentence with the key, what was expected, what was found and, for names, the nearest valid name.
+
+{"".join(parts)}"""
+
+
+def _metrics() -> str:
+    groups = {
+        "Over clients": ("one number per seed and evaluation", {**_over_clients(), **OVER_SEEN_CLIENTS}),
+        "By client": ("one number per seed, evaluation and client", {**PER_CLIENT, **PER_SEEN_CLIENT}),
+    }
+    known = set().union(*(group for _, group in groups.values()))
+    others = {name: text for name, text in METRICS.items() if name.removeprefix("unseen_") not in known}
+    groups["Others"] = ("about the server, clusters, and the run itself", others)
+    parts = [
+        f"## {title}\n\n{what.capitalize()}.\n\n"
+        + table(("name", "definition"), [(f"`{name}`", text) for name, text in found.items()])
+        for title, (what, found) in groups.items()
+    ]
+    return f"""# Metrics
+
+The variables of `Result.metrics`. Accuracies are fractions. Averages count clients with a value only. *The model that
+it would use* is the deployed model: the global one, or the client's personal model if the method makes one.
+
+Metrics over clients and by client also exist with the prefix `unseen_`, over clients that did not train, except those
+that need validation rows or records. `fljax list metrics` prints this page.
+
+{chr(10).join(part + chr(10) for part in parts)}"""
+
+
+def _over_clients() -> dict[str, str]:
+    return {name: each.sentence for name, each in scalar_metrics.OVER_CLIENTS.items()}
+
+
+def _lists() -> str:
+    kinds: dict[str, tuple[str, Mapping[str, Any], str]] = {
+        "Data sets": ("dataset", data.SOURCES, "`data.dataset`; options go to `data.dataset_options`."),
+        "Partitions": ("partition", data.PARTITIONERS, "`data.partition`; options go to `data.partition_options`."),
+        "Models": ("model", models.MODELS, "`model.name`; options are other keys of `[model]`."),
+        "Contributions": (
+            "contribution",
+            contributions.CONTRIBUTIONS,
+            "`contribution` of an algorithm that rewards contributions.",
+        ),
+        "Callbacks": ("callback", tracking.CALLBACKS, "`[[callbacks]]`."),
+    }
+    parts: list[str] = []
+    for title, (kind, registry, where) in kinds.items():
+        rows = [(f"`{name}`", _first(each), _options(each, OFFERS[kind].named)) for name, each in registry.items()]
+        parts.append(f"## {title}\n\nIn a config: {where}\n\n{table(('name', 'what it is', 'options'), rows)}\n")
+    tables = [(f"`{name}`", each if isinstance(each, str) else _first(each)) for name, each in published().items()]
+    parts.append(f"## Published tables\n\n`fljax reproduce NAME` prints one.\n\n{table(('name', 'content'), tables)}\n")
+    return "# Names\n\nWhat a config may name, besides import paths.\n\n" + "\n".join(parts)
+
+
+def _first(thing: Any) -> str:
+    summary = getattr(thing, "summary", None)
+    return summary or " ".join(sections(thing)[""].partition("\n\n")[0].split())
+
+
+def _options(build: Callable[..., Any], supplied: Collection[str]) -> str:
+    """The parameters of a builder with their defaults, but those that fljax supplies."""
+    own = {name: each.default for name, each in own_parameters(build).items() if name not in supplied}
+    words = (
+        name if value in (None, inspect.Parameter.empty) else f"{name} = {in_toml(value)}"
+        for name, value in own.items()
+    )
+    return ", ".join(f"`{each}`" for each in words)
+
+
+def _command_line() -> str:
+    group: Any = typer.main.get_command(app)
+    parts: list[str] = []
+    _commands(group, "fljax", parts)
+    return f"""# Command line
+
+Every command has `--help`. Those with `--json` print one JSON object instead of a table. A command that fails prints
+one sentence; `FLJAX_TRACEBACK=1` prints the traceback.
+
+{"".join(parts)}"""
+
+
+def _commands(group: Any, path: str, parts: list[str]) -> None:
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            _commands(command, f"{path} {name}", parts)
+            continue
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        options = [each for each in command.params if each.param_type_name == "option"]
+        rows = [(f"`{each.name.upper()}`", getattr(each, "help", "") or "") for each in arguments]
+        rows += [(_option(each), each.help or "") for each in options]
+        usage = " ".join([path, name, *(each.name.upper() for each in arguments)])
+        parts.append(f"## `{usage}` {{ #{name} }}\n\n{prose(inspect.cleandoc(command.help or ''))}\n\n")
+        parts.append((table(("argument or option", "meaning"), rows) if rows else "It has no options.") + "\n\n")
+
+
+def _option(option: Any) -> str:
+    names = " / ".join(f"`{each}`" for each in [*option.opts, *option.secondary_opts])
+    return names + ("" if option.is_flag else f" `{option.metavar or option.name.upper()}`")
+
+
+def _face() -> str:
+    modules = ", ".join(f"[`{name}`]({name}.md)" for name in MODULES)
+    entries = "\n\n".join(f"::: fljax.{name}" for name in face())
+    return f"""# fljax
+
+The names of `import fljax`. Packages: {modules}.
+
+{entries}
+"""
+
+
+def face() -> list[str]:
+    """The public names of ``fljax`` that are no modules, functions first."""
+    found = [name for name in dir(fljax) if not inspect.ismodule(getattr(fljax, name)) and not name.startswith("_")]
+    return sorted(found, key=lambda name: (name[0].isupper(), name))
+
+
+def public(name: str) -> list[str]:
+    """The public functions and classes of a module of fljax: those of ``__all__``, else those that it defines."""
+    module = importlib.import_module(f"fljax.{name}")
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    shown = (inspect.isfunction, inspect.isclass)
+    return [each for each in names if not each.startswith("_") and any(is_(getattr(module, each)) for is_ in shown)]
+
+
+def _module(name: str) -> str:
+    module = importlib.import_module(f"fljax.{name}")
+    entries = "\n\n".join(f"::: fljax.{name}.{each}" for each in public(name))
+    return f"# fljax.{name}\n\n{prose(inspect.getdoc(module) or '')}\n\n{entries}\n"
