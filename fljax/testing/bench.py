@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ TASK = logistic_regression()
 LOCAL = Local(learning_rate=0.2, batch_size=2, steps=3)
 
 
+@runtime_checkable
 class Example(Protocol):
     """An algorithm with example arguments.
 
