@@ -24,6 +24,7 @@ from fljax.atomic_files import write
 from fljax.checkpoints import StopRequest
 from fljax.config.reading import override
 from fljax.contributions import Measure
+from fljax.data import stack
 from fljax.describing import html_table
 from fljax.engine import Execution, replay
 from fljax.engine.blocks import Callback
@@ -164,7 +165,7 @@ class Comparison(NamedTuple):
 
 def compare(
     algorithms: Algorithms,
-    federation: Federation,
+    federation: Federation | list[Federation],
     task: Task,
     local: Local,
     *,
@@ -193,7 +194,8 @@ def compare(
         (``fljax.algorithms.incfl``, or one's own), a tuple ``(name or builder, options)``, or
         ``(name or builder, options, scenarios)`` with scenarios as names, wrappers or ``(name or wrapper, options)``,
         the innermost first. A Plan or an Algorithm runs as it is. The others are compared with the first one.
-      federation: shared by all seeds, or one per seed (``fljax.data.stack``).
+      federation: shared by all seeds, or one per seed: a list (``fljax.data.federations``), or stacked
+        (``fljax.data.stack``).
       task: model and loss.
       local: how clients train.
       rounds: number of rounds.
@@ -225,6 +227,9 @@ def compare(
       fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite.
     """
     seeds = seeds_of(seeds)
+    federation = stack(federation) if isinstance(federation, list) and federation else federation
+    _check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
+    assert isinstance(federation, Federation)
     _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
     alone = local._replace(steps=100, epochs=None) if standalone is None else standalone
     entries = entrants(algorithms, local, Measure() if contribution is None else contribution)
@@ -330,6 +335,13 @@ def _listening(progress: bool | OnEvent) -> Iterator[OnEvent | None]:
         return
     with progress_bars(quiet=not progress) as bars:
         yield listener(bars) if progress else None
+
+
+def _check_kinds(given: Mapping[str, tuple[Any, type]]) -> None:
+    """Raises a ValueError if an argument is a value of another kind, for example in another's place."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
 
 
 def _check_counts(**counts: int | None) -> None:

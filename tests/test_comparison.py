@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from rich.console import Console
 
 import fljax
-from fljax import algorithms, data, engine, scenarios
+from fljax import algorithms, data, scenarios
 from fljax.checkpoints import Stopped, StopRequest
 from fljax.cli.run import _table
 from fljax.contributions import Measure
@@ -172,6 +173,7 @@ def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: s
         ({"rounds": 0}, "expected rounds to be a positive whole number, got 0"),
         ({"evaluate_every": 1.5}, "expected evaluate_every to be a positive whole number, got 1.5"),
         ({"seeds": 0}, "expected a positive number of seeds"),
+        ({"federation": TASK}, "expected federation to be a Federation, got Task"),
         ({"callbacks": [3]}, "expected callbacks to be functions of a Block, got 3"),
     ],
 )
@@ -238,7 +240,16 @@ def test_run_config_is_fljax_run(tmp_path: Any) -> None:
 
 @pytest.mark.thorough
 def test_one_federation_per_seed() -> None:
-    stacked = data.stack([tiny_federation(0)] * 2)
-    found = compare(["fedavg", "iafl"], stacked)
-    assert engine.is_stacked(stacked)
-    assert found.metrics.sizes["seed"] == 2
+    """The first seed is as on its federation alone; the second has other data, and other thresholds."""
+    both = [tiny_federation(0), tiny_federation(1)]
+    found, single = compare(["fedavg"], both), compare(["fedavg"], both[0])
+    for name in ("threshold", "test_loss"):
+        expected = single.metrics[name].isel(seed=0)
+        np.testing.assert_allclose(found.metrics[name].isel(seed=0), expected, rtol=1e-5, err_msg=name)
+        assert not np.allclose(found.metrics[name].isel(seed=1), single.metrics[name].isel(seed=1))
+    assert found.metrics.identical(compare(["fedavg"], data.stack(both)).metrics.assign(seconds(found.metrics)))
+
+
+def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
+    """What differs between two equal runs."""
+    return {str(name): values for name, values in metrics.items() if str(name).startswith("seconds_")}

@@ -18,7 +18,7 @@ from fljax.results import Result
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
-WORDS = "5 clients, 2 unseen, 102 examples float32[4], at most 9 training rows each; held: validation, test"
+WORDS = "5 clients, 2 unseen, 102 examples float32[4], at most 9 training rows each; held: test, validation"
 
 
 def test_a_federation_in_one_line_and_as_a_table() -> None:
@@ -42,7 +42,7 @@ def test_a_federation_without_numbers_has_a_text() -> None:
     stacked = data.stack([federation] * 2)
     axes: Any = jax.tree.map(lambda _: 0, stacked)._replace(examples=None)
     jax.vmap(look, in_axes=(axes,))(stacked)
-    jax.eval_shape(look, federation)
+    jax.eval_shape(lambda given: look(given), federation)
     assert all("Federation(5 clients, 2 unseen" in each and "<table>" not in each for each in seen)
     assert len(seen) == 3
     nothing: Any = jax.tree.map(lambda leaf: None, federation)

@@ -120,7 +120,7 @@ class Federation(NamedTuple):
         rows = _shape(getattr(self.clients, "train", None), "index")
         examples = f"{x[0]} examples {dtype}[{','.join(map(str, x[1:]))}]" if x else "no examples"
         most = f", at most {rows[-1]} training rows each" if rows else ""
-        held = f"; held: {', '.join(self.held)}" if self.held else ""
+        held = f"; held: {', '.join(sorted(self.held))}" if self.held else ""
         return f"Federation({seeds}{ids[-1] if ids else 'no'} clients{strangers}, {examples}{most}{held})"
 
     def _repr_html_(self) -> str:
