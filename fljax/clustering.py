@@ -7,7 +7,6 @@ which makes it a function of recall.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from fljax.algorithms.market import Clustering
 from fljax.engine import Execution, is_stacked, simulate
 from fljax.engine.layout import products_of
 from fljax.scenarios.common import with_server
+from fljax.seeds import Seeds, seeds_of
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
 
@@ -48,7 +48,7 @@ def by_f1(
     federation: Federation,
     *,
     clusters: int,
-    seeds: Sequence[int] = (0,),
+    seeds: Seeds = (0,),
     rounds: int = 5,
     features: int = 10,
     rows: str = "validation",
@@ -65,7 +65,7 @@ def by_f1(
       local: how clients train.
       federation: shared by all seeds, or one per seed (``fljax.data.stack``).
       clusters: C.
-      seeds: the seeds of the run that uses the clusters.
+      seeds: those of the run that uses the clusters; 3 means the seeds 0, 1 and 2.
       rounds: rounds of pre-training.
       features: number of classes used; all if the task has fewer.
       rows: name of the server's rows in ``federation.held``.
@@ -81,6 +81,7 @@ def by_f1(
     """
     check(federation, rows, clusters)
     training.check_classes(task, "clustering by F1")
+    seeds = seeds_of(seeds)
     result = simulate(_remembering(task, local), federation, rounds=rounds, seeds=seeds, execution=execution)
     members, models = [], []
     for place, seed in enumerate(seeds):

@@ -33,7 +33,7 @@ from fljax.engine import (
 from fljax.engine.debugging import mode
 from fljax.engine.layout import default_platform
 from fljax.failures import during
-from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
+from fljax.folders import OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.model_files import ModelFiles
 from fljax.naming import about_algorithm
@@ -42,6 +42,26 @@ from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
 from fljax.setup import CallbackSetup, Setup, Tell, resolve_setup
 from fljax.watching.following import Watch
+
+
+class Outputs(NamedTuple):
+    """Where the events and results of a run go.
+
+    Attributes:
+      tell: ``(stage, label, round, rounds, message)``, for each step of the run.
+      files: checkpoints and scores of standalone models.
+      models: saves trained models.
+      watch: makes the callbacks.
+      keep: called with metrics and records after each algorithm; None: they are not saved.
+      on_result: called with label, plan and Result of every algorithm after it has run and is saved.
+    """
+
+    tell: Tell
+    files: ProgressFiles
+    models: ModelFiles
+    watch: Watch
+    keep: Callable[[xr.Dataset, xr.Dataset], None] | None = None
+    on_result: Callable[[str, Plan, Result], Any] | None = None
 
 
 class Outcome(NamedTuple):
@@ -114,35 +134,28 @@ def run(
         models = ModelFiles(directory, config.save_models)
         setup = resolve_setup(config, tell)
         watch = Watch.of(setup, directory, tell, callbacks)
-        return _run(setup, claimed, tell, keep, on_result, files, models, watch)
+        return run_setup(setup, Outputs(tell, files, models, watch, keep, on_result), claimed.finished)
 
 
-def _run(
-    setup: Setup,
-    claimed: Claim,
-    tell: Tell,
-    keep: Callable[..., None] | None,
-    on_result: Callable[[str, Plan, Result], Any] | None,
-    files: ProgressFiles,
-    models: ModelFiles,
-    watch: Watch,
-) -> Outcome:
+def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None) -> Outcome:
+    """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
+
+    Args:
+      setup: the experiment.
+      outputs: where events and results go.
+      finished: metrics and records of the algorithms that are not repeated, by label.
+
+    Raises:
+      Stopped, ValueError, OSError, NotFinite: as ``run``.
+    """
+    finished = finished or {}
     plans = check(setup, rehearsed=False)
-    with mode(setup.execution), _Ahead(setup, plans, claimed.finished) as ahead:
-        return _run_all(setup, ahead, claimed, tell, keep, on_result, files, models, watch)
+    with mode(setup.execution), _Ahead(setup, plans, finished) as ahead:
+        return _run_all(setup, ahead, finished, outputs)
 
 
-def _run_all(
-    setup: Setup,
-    ahead: _Ahead,
-    claimed: Claim,
-    tell: Tell,
-    keep: Callable[..., None] | None,
-    on_result: Callable[[str, Plan, Result], Any] | None,
-    files: ProgressFiles,
-    models: ModelFiles,
-    watch: Watch,
-) -> Outcome:
+def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> Outcome:
+    tell, files = outputs.tell, outputs.files
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
 
     def trained() -> list[Reference]:
@@ -161,7 +174,7 @@ def _run_all(
         words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
         tell("note", "", 0, 0, words)
 
-    parts = dict(claimed.finished)
+    parts = dict(finished)
     kept: dict[str, Result] = {}
     for entry in setup.algorithms:
         label = entry.label
@@ -194,11 +207,11 @@ def _run_all(
                 reference=with_required_loss(plan, reference),
                 evaluate_every=setup.evaluate_every,
                 evaluate_at=evaluate_at,
-                callbacks=(progress, watch.callback(label, parts)),
+                callbacks=(progress, outputs.watch.callback(label, parts)),
                 execution=setup.execution,
                 on_memory=held,
                 checkpoint=files.checkpoint(label),
-                **models.arguments(setup, label, plan),
+                **outputs.models.arguments(setup, label, plan),
                 non_finite=setup.non_finite,
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
@@ -210,15 +223,15 @@ def _run_all(
         for each in kept[label].infinite:
             tell("note", label, each.round or 0, rounds, str(each))
         if stopped is None:  # before the results, which say that the algorithm is finished
-            models.save(label, plan, kept[label])
-        if keep is not None:
-            keep(*join(setup.name, setup.labels, parts))
+            outputs.models.save(label, plan, kept[label])
+        if outputs.keep is not None:
+            outputs.keep(*join(setup.name, setup.labels, parts))
             tell("saved", label, rounds, rounds, "")
         if stopped is not None:
             files.finished(label)  # so that resuming runs it again
             raise stopped.of(label)
-        if on_result is not None:
-            on_result(label, plan, kept[label])
+        if outputs.on_result is not None:
+            outputs.on_result(label, plan, kept[label])
         files.finished(label)
     files.all_finished()
     return _outcome(setup.name, setup.labels, parts, kept)

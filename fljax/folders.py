@@ -4,6 +4,7 @@ A run folder contains
 
 - ``run.lock``: locked while a process writes to the folder;
 - ``config.toml``: the config, with every default;
+- ``comparison.toml``: in place of the config, if ``fljax.compare`` made the results: its numbers and labels;
 - ``environment.json``: versions and devices;
 - ``log.jsonl``: one event a line;
 - ``metrics.jsonl``: one evaluation a line, as it happens (``fljax.watching``);
@@ -45,7 +46,7 @@ from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
-EVALUATIONS, RECORDS = "metrics.jsonl", "records"
+EVALUATIONS, RECORDS, COMPARISON = "metrics.jsonl", "records", "comparison.toml"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -191,7 +192,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     from fljax import __version__
 
     where, written = str(directory), _config_of(directory)
-    _check_checkpoints(directory, text, grid)
+    check_checkpoints(directory, text, grid)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
             raise ValueError(
@@ -262,7 +263,7 @@ def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> N
         write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
 
 
-def _check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
+def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
     """Raises a ValueError if the checkpoints of a folder are of another config or version."""
     from fljax import __version__
 

@@ -52,6 +52,8 @@ def build_plan(
     Raises:
       ValueError: if a scenario asks for a baseline and there is none on its rows.
     """
+    if entry.plan is not None:
+        return entry.plan
     build, local = entry.build, entry.local
     offered = {"task": setup.task, "local": local, "clients_per_round": min(setup.clients_per_round, setup.clients)}
     fixed = arguments_for(build, offered, entry.options)
@@ -80,6 +82,8 @@ def build_plan(
 
 def with_required_loss(plan: Plan, reference: Reference) -> Reference:
     """The reference with the ``threshold`` option of the algorithm, or else of its scenarios."""
+    if not isinstance(plan.build, Composed):
+        return reference  # a plan that is run as it is: ``simulate`` reads its threshold
     given = (plan.arguments["arguments"], *plan.arguments["options"])
     own = next((options["threshold"] for options in given if "threshold" in options), None)
     return results.with_threshold(reference, own)

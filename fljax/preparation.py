@@ -124,6 +124,7 @@ def facts(federation: Federation, reference: Reference) -> dict[str, Any]:
     """The arguments that contribution measures may have, by client id; no accuracies if the task has no score."""
     clients = federation.clients
     size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
+    size = np.broadcast_to(size, reference.test_loss.shape)  # one federation may be that of all seeds
     alone = {"standalone_loss": reference.test_loss}
     if reference.test_accuracy is not None:
         alone["standalone_accuracy"] = reference.test_accuracy

@@ -47,6 +47,7 @@ class ProgressFiles(NamedTuple):
       grid: as for ``folders.claim``.
       saving: how.
       tell: told what is resumed and what fails.
+      lasting: whether the files stay after the run.
     """
 
     directory: pathlib.Path | None
@@ -54,6 +55,7 @@ class ProgressFiles(NamedTuple):
     grid: str | None
     saving: Saving
     tell: Tell
+    lasting: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -106,12 +108,12 @@ class ProgressFiles(NamedTuple):
 
     def finished(self, label: str) -> None:
         """Removes the checkpoints of an algorithm, whose results are saved."""
-        if self.directory is not None:
+        if self.directory is not None and not self.lasting:
             shutil.rmtree(folders.checkpoints_of(self.directory, label), ignore_errors=True)
 
     def all_finished(self) -> None:
         """Removes everything."""
-        if self.directory is not None:
+        if self.directory is not None and not self.lasting:
             shutil.rmtree(self.directory / folders.CHECKPOINTS, ignore_errors=True)
 
     def _begin(self) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fljax import metrics as formulas
 from fljax.anomalies import Divergence
+from fljax.describing import html_table
 from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
@@ -114,6 +115,46 @@ class Result(NamedTuple):
     infinite: tuple[InfiniteLoss, ...] = ()
     best: BestModels | None = None
     divergences: tuple[Divergence, ...] = ()
+
+    def __repr__(self) -> str:
+        """Sizes, and the main metrics at the last evaluation: mean and standard deviation over seeds."""
+        sizes = [f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items()]
+        values = [f"{name} {text}" for name, text in _main_values(self.metrics).items()]
+        gone = [f"diverged: {', '.join(f'seed {seed} in round {round}' for seed, round in self.diverged)}"]
+        return f"Result({', '.join(sizes)}: {', '.join([*values, *(gone if self.diverged else [])])})"
+
+    def _repr_html_(self) -> str:
+        sizes = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items())
+        return html_table(("metric", "last evaluation"), list(_main_values(self.metrics).items()), f"Result: {sizes}")
+
+
+# The metrics of a Result's text, as far as they exist.
+_MAIN = (
+    "incentivised_participation_rate",
+    "average_accuracy",
+    "average_loss",
+    "unseen_incentivised_participation_rate",
+    "unseen_average_accuracy",
+)
+
+
+def _sizes(metrics: xr.Dataset) -> dict[str, int]:
+    rounds = int(metrics["evaluated_round"].values[-1]) if metrics.sizes.get("evaluated_round") else 0
+    found = {"seed": metrics.sizes.get("seed", 0), "round": rounds, "client": metrics.sizes.get("client", 0)}
+    return found | ({"unseen client": metrics.sizes["unseen"]} if metrics.sizes.get("unseen") else {})
+
+
+def _main_values(metrics: xr.Dataset) -> dict[str, str]:
+    """``0.712 ± 0.020`` by name: mean and standard deviation (n - 1) over seeds with a number, last evaluation."""
+    found = {}
+    for name in _MAIN:
+        if name not in metrics or not metrics.sizes.get("evaluated_round"):
+            continue
+        values = np.asarray(metrics[name].isel(evaluated_round=-1).values, float).ravel()
+        known = values[np.isfinite(values)]
+        spread = f" ± {known.std(ddof=1):.3f}" if known.size > 1 else ""
+        found[name] = f"{known.mean():.3f}{spread}" if known.size else "none"
+    return found
 
 
 def metrics_dataset(

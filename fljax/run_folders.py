@@ -31,7 +31,7 @@ def load(folder: str | pathlib.Path) -> Run:
     """A run folder as a value.
 
     Args:
-      folder: of ``fljax run`` or, without models, of ``fljax sweep``.
+      folder: of ``fljax run`` or, without models, of ``fljax sweep`` or ``Comparison.save``.
 
     Raises:
       ValueError: if it is no run folder.
@@ -53,12 +53,14 @@ class Run:
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
+        names = (folders.CONFIG, folders.COMPARISON)
+        self._file = next((name for name in names if (self.folder / name).is_file()), folders.CONFIG)
         try:
-            self._raw: dict[str, Any] = tomllib.loads((self.folder / folders.CONFIG).read_text(encoding="utf-8"))
+            self._raw: dict[str, Any] = tomllib.loads((self.folder / self._file).read_text(encoding="utf-8"))
         except OSError:
             raise ValueError(f"expected a run folder with {folders.CONFIG}, got {str(folder)!r}") from None
         except ValueError as error:
-            raise ValueError(f"expected valid TOML in {folders.CONFIG} of {str(folder)!r}, got: {error}") from None
+            raise ValueError(f"expected valid TOML in {self._file} of {str(folder)!r}, got: {error}") from None
 
     def __repr__(self) -> str:
         seeds = self._raw.get("seeds", [0])
@@ -114,10 +116,23 @@ class Run:
 
     @functools.cached_property
     def config(self) -> Config:
-        """The config with every default; names that it imports must be importable."""
+        """The config with every default; names that it imports must be importable.
+
+        Raises:
+          ValueError: if the results are of ``fljax.compare``, whose data and model are values of Python.
+        """
         from fljax import config
 
+        self._check_config("a config")
+
         return config.load(self.folder / folders.CONFIG)
+
+    def _check_config(self, what: str) -> None:
+        if self._file != folders.CONFIG:
+            raise ValueError(
+                f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
+                "fljax.compare: metrics, records and labels only"
+            )
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -139,6 +154,7 @@ class Run:
         if label not in self.labels:
             raise ValueError(unknown("label", label, self.labels))
         known: dict[tuple[str, str, int | None], Models] = self._known
+        self._check_config("models")
         key = label, which, round
         if key not in known:
             from fljax import saved_models

@@ -18,7 +18,7 @@ from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
-from fljax.engine import Execution, StopEarly, stop_early
+from fljax.engine import Execution, Plan, StopEarly, stop_early
 from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
@@ -40,6 +40,7 @@ class AlgorithmSetup(NamedTuple):
       local: how its clients train.
       contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
       clustering: how to find the clusters that it starts from; None: the algorithm draws them.
+      plan: is run as it is; None: it is made from ``build``, ``options`` and ``scenarios``.
     """
 
     label: str
@@ -49,6 +50,7 @@ class AlgorithmSetup(NamedTuple):
     local: Local
     contribution: Measure | Sequence[float] = Measure()
     clustering: ByF1 | None = None
+    plan: Plan | None = None
 
 
 class CallbackSetup(NamedTuple):

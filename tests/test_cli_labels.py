@@ -9,11 +9,11 @@ import xarray as xr
 
 from fljax import reproduce, sweep
 from fljax.cli import printing
-from fljax.cli.progress import listener, progress_bars
 from fljax.cli.reproduce import print_beside
 from fljax.cli.run import _table as table_of_run
 from fljax.cli.sweep import _table as table_of_sweep
 from fljax.folders import Event
+from fljax.progress_bars import listener, progress_bars
 from fljax.report import Row
 
 LABELS = ("my_algorithms:moon", ":smile:", "a:moon:b", "[red]a[/red]", "[/]", "a[c0]", "back\\slash[b]")

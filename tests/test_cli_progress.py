@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fljax.cli.progress import listener, progress_bars
 from fljax.folders import Event
+from fljax.progress_bars import listener, progress_bars
 
 
 def heard(*events: tuple[str, str, int, int, float, str]) -> list[Any]:

@@ -39,7 +39,7 @@ def test_f1_is_that_of_scikit_learn():
 
 def test_kmeans_finds_the_two_halves(world):
     federation, task = world
-    found = clustering.by_f1(task, Local(0.1, 16, epochs=2), federation, clusters=2, seeds=(0, 1), rounds=3)
+    found = clustering.by_f1(task, Local(0.1, 16, epochs=2), federation, clusters=2, seeds=2, rounds=3)
     halves = np.arange(12) < 6
     assert found.member.shape == (2, 12)
     for member in np.asarray(found.member):

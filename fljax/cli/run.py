@@ -9,7 +9,6 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.progress import listener, progress_bars
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
     Cache,
@@ -31,21 +30,10 @@ from fljax.cli.running import (
     resumable,
     saving_of,
 )
+from fljax.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.report import Row
-
-COLUMNS = {
-    "incentivised_participation_rate": "IPR",
-    "unseen_incentivised_participation_rate": "IPR unseen",
-    "preferred_model_accuracy": "preferred",
-    "average_accuracy": "average",
-    "unseen_average_accuracy": "average unseen",
-}
-# Additional columns for a task without accuracy.
-LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
-# An additional column where messages that are not finite are dropped.
-DROPPED = {"dropped_messages": "dropped"}
 
 
 def run(
@@ -133,25 +121,13 @@ def run(
 
 
 def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
-    from fljax.report import pivot
-    from fljax.report.tables import cell, when
+    from fljax.report import overview
 
-    diverged = diverged or {}
-    accuracies = any(row.metric == "average_accuracy" for row in rows)
-    columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
-    lines = pivot(rows, list(columns))
-    shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
-    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    last = f"{when(rows)}, " if rows else ""
-    about = "IPR: share of clients that prefer the deployed model" + (
-        "; accuracies are shares of 1" if accuracies else ""
-    )
-    table = Table(title=f"Test results {last}{spread}", caption=about)
+    found = overview(rows, seeds, diverged)
+    table = Table(title=found.title, caption=found.caption)
     table.add_column("algorithm")
-    for place in shown:
-        table.add_column(list(columns.values())[place], justify="right")
-    if diverged:
-        table.add_column("diverged")
-    for label, line in lines.items():
-        table.add_row(label, *[cell(line[place]) for place in shown], *[diverged.get(label, "")] * bool(diverged))
+    for column in found.columns:
+        table.add_column(column, justify="left" if column == "diverged" else "right")
+    for label, cells in found.lines.items():
+        table.add_row(label, *cells)
     return table

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.progress import listener, progress_bars
 from fljax.cli.running import (
     Cache,
     CheckpointEvery,
@@ -30,6 +29,7 @@ from fljax.cli.running import (
     resumable,
     saving_of,
 )
+from fljax.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.sweep import Best

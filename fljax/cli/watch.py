@@ -13,7 +13,6 @@ from rich.live import Live
 from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
-from fljax.cli.run import COLUMNS, LOSSES
 from fljax.cli.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def watch(
 def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.engine.callbacks import duration
+    from fljax.report.tables import COLUMNS, LOSSES
 
     accuracies = any("average_accuracy" in each.metrics for each in state.algorithms)
     columns = COLUMNS if accuracies else COLUMNS | LOSSES

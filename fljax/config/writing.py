@@ -15,7 +15,7 @@ from fljax.config.keys import Config, Named
 
 def dumps(config: Config) -> str:
     """The config as TOML; ``load`` reads an equal config from this text."""
-    return _toml(_plain(config))
+    return toml_text(_plain(config))
 
 
 def _plain(value: Any) -> Any:
@@ -33,15 +33,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+def toml_text(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Nested dictionaries as TOML; ``path`` is that of ``table``."""
     lines, tables = [], []
     for key, value in table.items():
         nested = (*path, key)
         header = ".".join(_toml_key(each) for each in nested)
         if isinstance(value, Mapping):
-            tables.append(f"\n[{header}]\n{_toml(value, nested)}")
+            tables.append(f"\n[{header}]\n{toml_text(value, nested)}")
         elif not path and value and isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
-            tables.extend(f"\n[[{header}]]\n{_toml(each, nested)}" for each in value)
+            tables.extend(f"\n[[{header}]]\n{toml_text(each, nested)}" for each in value)
         else:
             lines.append(f"{_toml_key(key)} = {_toml_value(value)}\n")
     return "".join([*lines, *tables])

@@ -25,6 +25,7 @@ from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import client_table, row_table
 from fljax.naming import unknown
+from fljax.seeds import Seeds, seeds_of
 from fljax.types import Examples, Federation
 
 _ALWAYS = ("clients", "unseen", "seed")
@@ -269,14 +270,14 @@ def _with_rotated(x: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
     return jnp.concatenate([x, jnp.rot90(x[rows], axes=(1, 2))]), jnp.concatenate([y, y[rows]])
 
 
-def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Sequence[int], **options: Any) -> list[Federation]:
+def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **options: Any) -> list[Federation]:
     """Makes one federation per seed; all share one copy of the examples on the device.
 
     Args:
       dataset: as for ``federate``.
       partition: as for ``federate``.
-      seeds: a seed for each federation.
+      seeds: a seed for each federation; 3 means the seeds 0, 1 and 2.
       **options: as for ``federate``.
     """
     placed = place(dataset)
-    return [federate(placed, partition, seed=seed, **options) for seed in seeds]
+    return [federate(placed, partition, seed=seed, **options) for seed in seeds_of(seeds)]

@@ -9,7 +9,7 @@ from fljax.engine.early_stopping import StopEarly, stop_early
 from fljax.engine.elapsed import print_elapsed
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
-from fljax.engine.program import Plan, groups, is_stacked
+from fljax.engine.program import Plan, groups, is_stacked, plan_of
 from fljax.engine.round import State, one_round
 from fljax.engine.rounds import evaluate_clients, rollout
 from fljax.engine.simulation import simulate
@@ -39,6 +39,7 @@ __all__ = [
     "is_stacked",
     "log_to",
     "one_round",
+    "plan_of",
     "print_elapsed",
     "print_progress",
     "progress_of",

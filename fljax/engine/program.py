@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from fljax import trees
 from fljax.anomalies import NonFinite
+from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
@@ -34,6 +35,20 @@ class Plan(NamedTuple):
     build: Callable[..., Any]
     arguments: Mapping[str, Any] = {}
     by_seed: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """The builder and its arguments in short; of arrays only shapes and types, so that tracers have a text too."""
+        parts = [describe_items(self.arguments)] if self.arguments else []
+        parts += [f"by seed {describe_items(self.by_seed)}"] if self.by_seed else []
+        words = f": {'; '.join(parts)}" if parts else ""
+        return f"Plan({name_of(getattr(self.build, 'build', self.build))}{words})"
+
+    def _repr_html_(self) -> str:
+        lines = [(name, describe(each), "") for name, each in self.arguments.items()]
+        lines += [(name, describe(each), "by seed") for name, each in self.by_seed.items()]
+        return html_table(
+            ("argument", "value", ""), lines, f"Plan of {name_of(getattr(self.build, 'build', self.build))}"
+        )
 
 
 class Spec(NamedTuple):
@@ -122,11 +137,21 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
     return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, by_id(federation))
 
 
-def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
+def plan_of(plan: Algorithm | Plan) -> Plan:
+    """The plan itself, or the plan of an algorithm that is built already.
+
+    Raises:
+      ValueError: if it is neither an Algorithm nor a Plan.
+    """
     if isinstance(plan, Algorithm):
-        plan = Plan(_Fixed(Algorithm(*map(share_partials, plan))))
+        return Plan(_Fixed(Algorithm(*map(share_partials, plan))))
     if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may give anything
         raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
+    return plan
+
+
+def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
+    plan = plan_of(plan)
     leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]

@@ -2,8 +2,21 @@
 
 from fljax.report.drawing import figures, picture
 from fljax.report.live import follow
-from fljax.report.page import write
+from fljax.report.page import write, write_page
 from fljax.report.sweeps import best_rows, sweep_picture
-from fljax.report.tables import Row, pivot, summary
+from fljax.report.tables import Overview, Row, overview, pivot, summary
 
-__all__ = ["Row", "best_rows", "figures", "follow", "picture", "pivot", "summary", "sweep_picture", "write"]
+__all__ = [
+    "Overview",
+    "Row",
+    "best_rows",
+    "figures",
+    "follow",
+    "overview",
+    "picture",
+    "pivot",
+    "summary",
+    "sweep_picture",
+    "write",
+    "write_page",
+]

@@ -15,7 +15,7 @@ import xarray as xr
 from fljax.engine.callbacks import duration
 from fljax.folders import RESULTS
 from fljax.report.drawing import curves
-from fljax.report.page import image, metric_table, note, whole_page, write
+from fljax.report.page import attached_to, image, metric_table, note, whole_page, write
 from fljax.report.tables import summary
 from fljax.watching import Line, RunState, best_cell, is_running, read_lines, read_state
 
@@ -63,9 +63,8 @@ def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) 
         parts += [metric_table("Seen clients", rows, unseen=False), metric_table("Unseen clients", rows, unseen=True)]
         drawn = [image(name, figure, dpi=80) for name, figure in curves(metrics).items()]
         parts += [f'<h2>So far</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""]
-    attached = [folder / name for name in ("config.toml", "environment.json") if (folder / name).is_file()]
     head = "" if reload is None else f'<meta http-equiv="refresh" content="{reload}">'
-    return whole_page(state.name, parts, attached, head)
+    return whole_page(state.name, parts, attached_to(folder), head)
 
 
 def as_dataset(lines: Sequence[Line], state: RunState) -> xr.Dataset:

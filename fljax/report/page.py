@@ -12,7 +12,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from fljax.anomalies import diverged_seeds, in_which, senders_of
-from fljax.folders import load
+from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.report.drawing import figures, picture
 from fljax.report.sweeps import best_rows, sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title, when
@@ -42,7 +42,7 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     metrics, records = load(folder)
     image, page = folder / "report.png", folder / "report.html"
     heading = str(metrics.attrs.get("name", folder.resolve().name))
-    attached = [folder / name for name in ("config.toml", "environment.json") if (folder / name).is_file()]
+    attached = attached_to(folder)
     if axes_of(metrics):
         image = folder / "sweep.png"
         drawn = sweep_picture(metrics, heading)
@@ -54,7 +54,28 @@ def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     return image, page
 
 
-def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list[pathlib.Path]) -> str:
+def write_page(
+    path: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, heading: str, attached: Mapping[str, str]
+) -> None:
+    """Writes a page of its own with the tables and pictures of a run.
+
+    Args:
+      path: the file.
+      metrics: over algorithm, seed and evaluated_round.
+      records: over algorithm, seed and round.
+      heading: of the page.
+      attached: texts at the end of the page, by title.
+    """
+    path.write_text(_page(heading, metrics, records, attached), encoding="utf-8")
+
+
+def attached_to(folder: pathlib.Path) -> dict[str, str]:
+    """The texts of a run folder that say how it was run, by the name of the file."""
+    names = (CONFIG, COMPARISON, ENVIRONMENT)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
+
+
+def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: Mapping[str, str]) -> str:
     rows = summary(metrics)
     drawn = [image(name, figure) for name, figure in figures(metrics, records).items()]
     marks = diverged_seeds(metrics)
@@ -65,7 +86,7 @@ def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: list
     )
 
 
-def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list[pathlib.Path]) -> str:
+def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: Mapping[str, str]) -> str:
     metric = str(metrics.attrs["metric"])
     head, *rows = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
     lines = ["".join(f"<td>{html.escape(each)}</td>" for each in row) for row in rows]
@@ -77,11 +98,11 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: list
     return whole_page(heading, [tables, f"<h2>Grid</h2>{image(metric, drawn)}"], attached)
 
 
-def whole_page(heading: str, parts: list[str], attached: list[pathlib.Path], head: str = "") -> str:
-    """A page of its own: a heading, the parts, and the attached files; ``head`` is added to its head."""
+def whole_page(heading: str, parts: list[str], attached: Mapping[str, str], head: str = "") -> str:
+    """A page of its own: a heading, the parts, and the attached texts by title; ``head`` is added to its head."""
     files = [
-        f"<details><summary>{each.name}</summary><pre>{html.escape(each.read_text(encoding='utf-8'))}</pre></details>"
-        for each in attached
+        f"<details><summary>{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"
+        for name, text in attached.items()
     ]
     whole = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(heading)}</title>',

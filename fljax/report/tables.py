@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,20 @@ NOT_SHARES = frozenset(
 )
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "dropped_messages"})
+
+
+# The columns of the table that ``fljax run`` prints.
+COLUMNS = {
+    "incentivised_participation_rate": "IPR",
+    "unseen_incentivised_participation_rate": "IPR unseen",
+    "preferred_model_accuracy": "preferred",
+    "average_accuracy": "average",
+    "unseen_average_accuracy": "average unseen",
+}
+# Additional columns for a task without accuracy.
+LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
+# An additional column where messages that are not finite are dropped.
+DROPPED = {"dropped_messages": "dropped"}
 
 
 class Row(NamedTuple):
@@ -109,6 +123,48 @@ def cell(row: Row | None) -> str:
     spread = "" if math.isnan(row.std) else f" ± {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
     return f"{row.mean:.{digits}f}{spread}{missing}"
+
+
+class Overview(NamedTuple):
+    """The main metrics of all algorithms as text.
+
+    Attributes:
+      title: of the table.
+      caption: what the numbers are.
+      columns: the heads of all columns after the label.
+      lines: the cells of each algorithm, by label.
+    """
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    lines: dict[str, tuple[str, ...]]
+
+
+def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Overview:
+    """The table that ``fljax run`` prints: the main metrics, those of losses for a task without accuracies.
+
+    Args:
+      rows: from ``summary``.
+      seeds: number of seeds.
+      diverged: words about seeds that diverged, by label.
+    """
+    diverged = diverged or {}
+    accuracies = any(row.metric == "average_accuracy" for row in rows)
+    columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
+    lines = pivot(rows, list(columns))
+    shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
+    heads = [list(columns.values())[place] for place in shown] + ["diverged"] * bool(diverged)
+    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    last = f"{when(rows)}, " if rows else ""
+    about = "IPR: share of clients that prefer the deployed model" + (
+        "; accuracies are shares of 1" if accuracies else ""
+    )
+    cells = {
+        label: (*(cell(line[place]) for place in shown), *([diverged.get(label, "")] * bool(diverged)))
+        for label, line in lines.items()
+    }
+    return Overview(f"Test results {last}{spread}", about, tuple(heads), cells)
 
 
 def title(name: str) -> str:

@@ -109,6 +109,51 @@ class Federation(NamedTuple):
     unseen: ClientData | None = None
     held: Mapping[str, Rows] = {}
 
+    def __repr__(self) -> str:
+        """Numbers of clients and examples. Only shapes are read, so it works for tracers and for shapes alone."""
+        ids = _shape(self.clients, "id")
+        seeds = f"{ids[0]} seeds, " if len(ids) == 2 else ""
+        unseen = _shape(self.unseen, "id")
+        strangers = f", {unseen[-1]} unseen" if unseen else ""
+        x = _shape(self.examples, "x")
+        dtype = getattr(getattr(self.examples, "x", None), "dtype", "")
+        rows = _shape(getattr(self.clients, "train", None), "index")
+        examples = f"{x[0]} examples {dtype}[{','.join(map(str, x[1:]))}]" if x else "no examples"
+        most = f", at most {rows[-1]} training rows each" if rows else ""
+        held = f"; held: {', '.join(sorted(self.held))}" if self.held else ""
+        return f"Federation({seeds}{ids[-1] if ids else 'no'} clients{strangers}, {examples}{most}{held})"
+
+    def _repr_html_(self) -> str:
+        """The text of ``repr`` and, where the numbers are there, a table of rows by client: least, mean, most."""
+        lines = []
+        for kind, clients in (("seen", self.clients), ("unseen", self.unseen)):
+            for part in ("train", "valid", "test"):
+                found = _numbers(getattr(getattr(clients, part, None), "size", None))
+                if found is None or not found.size:
+                    continue
+                cells = (kind, part, f"{found.min()}", f"{found.mean():.1f}", f"{found.max()}")
+                lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        text = f"<p>{repr(self).replace('&', '&amp;').replace('<', '&lt;')}</p>"
+        if not lines:
+            return text
+        head = "".join(f"<th>{each}</th>" for each in ("clients", "rows", "least", "mean", "most"))
+        return f"{text}<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _shape(node: Any, name: str) -> tuple[int, ...]:
+    """The shape of a field; empty where it has none, as a transformed federation may."""
+    return tuple(getattr(getattr(node, name, None), "shape", ()))
+
+
+def _numbers(array: Any) -> np.ndarray | None:
+    """The numbers of an array; None if it has none: for a tracer, a shape alone, or an array that was deleted."""
+    if not isinstance(array, np.ndarray | jax.Array):
+        return None
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError):
+        return None
+
 
 class Subset(NamedTuple):
     """Some rows of the shared examples, for one client or the server: see ``fljax.training.fetch``."""

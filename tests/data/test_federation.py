@@ -212,6 +212,15 @@ def assert_rows_equal(stacked, number, single):
     assert np.all(np.asarray(stacked.clients.train.index)[padding] == 0)
 
 
+def test_a_number_of_seeds_is_the_seeds_from_zero():
+    found = federations(BLOBS, "dirichlet", clients=4, seeds=2)
+    for seed, each in enumerate(found):
+        expected = federate(BLOBS, "dirichlet", clients=4, seed=seed)
+        np.testing.assert_array_equal(each.clients.train.index, expected.clients.train.index)
+    with pytest.raises(ValueError, match="expected a positive number of seeds"):
+        federations(BLOBS, clients=4, seeds=0)
+
+
 @pytest.mark.thorough
 def test_stack_keeps_shared_examples_once():
     single = federations(BLOBS, "dirichlet", clients=4, unseen=1, seeds=(1, 2, 3))

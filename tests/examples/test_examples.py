@@ -10,6 +10,10 @@ import jax
 import numpy as np
 import pytest
 
+import fljax
+from fljax.algorithms import fedavg
+from fljax.testing import logistic_regression, tiny_federation
+
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FOLDER = pathlib.Path(__file__).parent
@@ -30,6 +34,21 @@ def test_scripts_are_short(name):
     lines = (FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 120
+
+
+def test_the_template_of_an_algorithm_is_twenty_lines():
+    text = (FOLDER / "own_algorithm.py").read_text(encoding="utf-8")
+    builder = text[text.index("def fednova") : text.index("if __name__")]
+    assert len([line for line in builder.splitlines() if line.strip()]) <= 20
+
+
+def test_the_template_is_fedavg_by_size_where_steps_are_equal():
+    """In ``tests/testing`` it is checked by all laws."""
+    task, federation, local = logistic_regression(), tiny_federation(), fljax.Local(0.2, 2, steps=3)
+    own = runpy.run_path(str(FOLDER / "own_algorithm.py"))["fednova"]
+    run = jax.jit(fljax.rollout, static_argnames=("algorithm", "rounds"))
+    one, other = (run(build(task, local), federation, rounds=2)[0].server.model for build in (own, fedavg))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other)
 
 
 @pytest.mark.thorough

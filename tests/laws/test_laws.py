@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import sys
@@ -13,36 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, local_data, train_one
+from fljax.engine.round import by_id, local_data
+from fljax.testing import laws
 from fljax.types import Seat, seen_from
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
     LOCAL,
-    POPULATION,
     ROUNDS,
     SLOW,
     UNLIKE,
     Bench,
-    Controls,
     bench,
     federation,
     with_numbers,
 )
-from tests.laws.compare import assert_close, assert_finite, assert_same, is_same, shapes
-from tests.precision import enable_x64
-from tests.toys.federation import (
-    pad_with_nan,
-    spoil_client,
-    store_in_order,
-    tiny_federation,
-    twin_clients,
-)
+from tests.laws.compare import assert_close, assert_same, is_same, shapes
 from tests.toys.quick import QUICK
-from tests.toys.task import logistic_regression
 
 
 @pytest.fixture(
@@ -68,13 +55,7 @@ def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) 
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: bool) -> None:
     """In double precision a task of single precision must keep its dtype as well."""
-    with enable_x64(double):
-        for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
-            task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
-            algorithm = case.algorithm(task=task)
-            start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
-            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Layout(5, 1, 5), state)[0]  # noqa: E731
-            assert shapes(jax.eval_shape(step, start)) == shapes(start)
+    laws.keeps_shapes(case, double)
 
 
 @pytest.mark.sampled(6)
@@ -87,66 +68,27 @@ def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_law_03_chunks_of_two(name: str) -> None:
-    case = bench(name)
-    step = jax.jit(functools.partial(case.round, layout=Layout(2, 1, 2)), compiler_options=QUICK)
-    state = case.start()
-    for _ in range(ROUNDS):
-        state, _ = step(case.numbers, federation(), state, case.everybody, case.all)
-    assert_close(case.run(case.start()), state)
+    laws.maps_clients(bench(name))
 
 
 @pytest.mark.sampled(4)
 def test_law_04_order_of_clients_and_of_rows_does_not_matter(case: Bench) -> None:
-    twins = twin_clients(federation(), 1, 3)
-    for data in (federation(), twins):
-        stored = case.run(case.start(data), data=data)
-        other = store_in_order(data, (4, 3, 2, 1, 0))
-        # Ties between twins break by id, not by place.
-        assert_same(stored, case.run(case.start(other), data=other))
-        assert_same(case.judge(stored, data), case.judge(stored, other))
-        order = np.random.default_rng(0).permutation(case.rows)
-        shuffled = case.run(case.start(data), data=data, controls=case.all._replace(order=jnp.asarray(order)))
-        assert_close(stored, shuffled)
+    laws.ignores_order(case)
+
+
+@pytest.mark.sampled(4)
+def test_law_20_empty_rows_count_for_nothing(case: Bench) -> None:
+    laws.leaves_out_empty_rows(case)
 
 
 @pytest.mark.sampled(3)
 def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
-    before = case.run(case.start(), rounds=1)
-    for keep in (np.arange(case.rows) % 2 == 0, np.arange(case.rows) == 0):
-        controls = Controls(case.all.order, jnp.asarray(keep))
-        after, info = case.step(case.numbers, federation(), before, case.everybody, controls)
-        present = np.zeros(POPULATION, bool)
-        present[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = True
-        assert present.sum() <= keep.sum()
-        absent = lambda state, gone=~present: jax.tree.map(lambda leaf: np.asarray(leaf)[gone], state.clients)  # noqa: E731
-        assert_same(absent(before), absent(after))
+    laws.keeps_absent_clients(case)
 
 
 @pytest.mark.sampled(3)
 def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> None:
-    padded = pad_with_nan(federation())
-    state = case.run(case.start())
-    assert_same(state, case.run(case.start(padded), data=padded))
-    assert_same(case.judge(state), case.judge(state, padded))
-
-    spoilt = spoil_client(federation(), 1)
-    available = case.everybody.at[1].set(False)
-    state = case.run(case.start(), available=available)
-    assert_finite(state)
-    assert_same(state, case.run(case.start(), data=spoilt, available=available))
-    others = lambda found: {  # noqa: E731
-        name: values if name.startswith(("unseen_", "server_")) else np.delete(values, 1)
-        for name, values in found.items()
-    }
-    assert_same(others(case.judge(state)), others(case.judge(state, spoilt)))
-
-    # Where nobody is polled, a client that is selected but does not come may hold NaN as well.
-    if case.algorithm().poll is None:
-        _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
-        there = case.all._replace(present=jnp.arange(case.rows) != 1)
-        gone = spoil_client(federation(), int(info["cohort_id"].values[1]))
-        state = case.run(case.start(), rounds=1, controls=there)
-        assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
+    laws.never_reads_nan(case)
 
 
 @pytest.mark.sampled(4)
@@ -192,15 +134,7 @@ def test_law_08_hyper_parameters_are_traced_and_seeds_mapped(case: Bench) -> Non
 
 
 def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
-    before = case.run(case.start())
-    nobody_comes = case.all._replace(present=~case.all.present)
-    for available, controls in ((~case.everybody, case.all), (case.everybody, nobody_comes)):
-        after = case.run(before, available=available, controls=controls, rounds=1)
-        assert_finite(after)
-        assert (int(after.round), int(after.diverged)) == (int(before.round) + 1, -1)
-        assert_same(before.clients, after.clients)
-        if not available.any():
-            assert_same(case.judge(before, round=2), case.judge(after, round=2))
+    laws.survives_empty_rounds(case)
 
 
 @pytest.mark.sampled(4)
@@ -217,19 +151,7 @@ def test_law_10_loss_falls(case: Bench) -> None:
 
 
 def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> None:
-    def sent(extra: int) -> Any:
-        data, algorithm = by_id(tiny_federation(extra=extra)), case.algorithm()
-
-        def messages() -> Any:
-            state = initial_state(algorithm, data, jnp.uint32(0))
-            kept, client = jax.tree.map(lambda leaf: leaf[0], (state.clients, data.clients))
-            zero = jnp.int32(0)
-            up, _ = train_one(algorithm, data, jnp.uint32(0), zero, state.server, client, zero, kept)
-            return up, state.ballots
-
-        return shapes(jax.eval_shape(messages))
-
-    assert sent(0) == sent(3)
+    laws.sends_no_rows(case)
 
 
 @pytest.mark.sampled(4)
@@ -248,15 +170,7 @@ def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
 
 
 def test_law_14_strangers_do_not_depend_on_any_clients_own_entry(case: Bench) -> None:
-    """Entries of all seen clients change places: each is another's now, so what a stranger gets must not move."""
-    state = case.run(case.start(), rounds=3)
-    roll = lambda leaf: jnp.roll(leaf, 1, axis=0) if leaf.ndim and leaf.shape[0] == POPULATION else leaf  # noqa: E731
-    rolled = state._replace(server=jax.tree.map(roll, state.server), clients=jax.tree.map(roll, state.clients))
-    strangers = lambda found: {n: v for n, v in found.items() if n.startswith("unseen_")}  # noqa: E731
-    before = strangers(case.judge(state))
-    assert before
-    after = case.evaluate(jax.tree.map(roll, case.numbers), federation(), rolled, state.round)
-    assert_close(before, strangers(after))
+    laws.keeps_strangers_apart(case)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

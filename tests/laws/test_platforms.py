@@ -16,9 +16,10 @@ import pytest
 from fljax import algorithms, engine, models
 from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state
+from fljax.testing import laws
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
-from tests.laws.cases import ALGORITHMS, Bench, bench, federation
+from tests.laws.cases import ALGORITHMS, Bench, bench
 from tests.laws.compare import assert_close
 from tests.platforms import forms_of
 
@@ -34,12 +35,7 @@ def case(request: pytest.FixtureRequest) -> Bench:
 @pytest.mark.sampled(4)
 def test_law_16_it_lowers_for_every_platform(case: Bench) -> None:
     """Lowering raises an error where an operation has no form for one of the platforms."""
-    state, zero = jax.eval_shape(case._init, case.numbers, federation(), jnp.uint32(0)), jnp.int32(0)
-    for program in (
-        jax.jit(case.round).trace(case.numbers, federation(), state, case.everybody, case.all),
-        jax.jit(case._evaluate).trace(case.numbers, federation(), state, zero),
-    ):
-        program.lower(lowering_platforms=PLATFORMS)
+    laws.lowers_for_every_platform(case)
 
 
 @pytest.mark.sampled(6)

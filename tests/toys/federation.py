@@ -1,110 +1,35 @@
-"""A tiny ragged federation, and what may be done to it without changing a result (or with known effect)."""
+"""The tiny federation of ``fljax.testing``, and what may be done to it."""
 
-from __future__ import annotations
+from fljax.testing.federation import (
+    HELD,
+    STORED,
+    TEST,
+    TRAIN,
+    UNSEEN_TEST,
+    UNSEEN_TRAIN,
+    UNSEEN_VALID,
+    VALID,
+    client_rows,
+    pad_with_nan,
+    spoil_client,
+    store_in_order,
+    tiny_federation,
+    twin_clients,
+)
 
-from collections.abc import Sequence
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from fljax import trees
-from fljax.types import ClientData, Examples, Federation, Rows
-from tests.toys.task import CLASSES, FEATURES
-
-# Sizes by client id; the second half of each line belongs to the unseen clients.
-TRAIN, UNSEEN_TRAIN = (7, 3, 5, 9, 4), (6, 4)
-VALID, UNSEEN_VALID = (3, 2, 4, 3, 2), (2, 3)
-TEST, UNSEEN_TEST = (6, 4, 5, 3, 6), (4, 5)
-HELD = {"validation": 5, "test": 6}
-STORED = (2, 0, 4, 1, 3)  # the ids in the order in which the clients are stored
-
-
-def tiny_federation(seed: int = 0, *, extra: int = 0, dtype: Any = np.float32) -> Federation:
-    """5 seen and 2 unseen clients, each with rows of its own; the last example is NaN and belongs to nobody.
-
-    Args:
-      seed: of the examples.
-      extra: columns of padding beyond what the largest client needs.
-      dtype: of the features.
-    """
-    rng = np.random.default_rng(seed)
-    counts = np.array([[*TRAIN, *UNSEEN_TRAIN], [*VALID, *UNSEEN_VALID], [*TEST, *UNSEEN_TEST]])
-    total = int(counts.sum()) + sum(HELD.values())
-    x = rng.normal(size=(total, FEATURES))
-    teacher = 2 * rng.normal(size=(FEATURES, CLASSES))
-    starts = np.cumsum(counts.ravel()).reshape(counts.shape) - counts
-    # Clients differ in what they prefer, so that personal models and clusters have something to find.
-    shift = np.zeros((total, CLASSES))
-    for part, client in np.ndindex(*counts.shape):
-        own = slice(starts[part, client], starts[part, client] + counts[part, client])
-        shift[own, client % CLASSES] = 0.5
-    y = np.argmax(x @ teacher + shift, axis=1)
-
-    def rows(part: int, clients: slice) -> Rows:
-        size = counts[part, clients]
-        column = np.arange(size.max() + extra)
-        index = np.where(column[None, :] < size[:, None], starts[part, clients][:, None] + column[None, :], 0)
-        return Rows(jnp.asarray(index, jnp.int32), jnp.asarray(size, jnp.int32))
-
-    def population(clients: slice, count: int) -> ClientData:
-        train, valid, test = (rows(part, clients) for part in range(3))
-        return ClientData(jnp.arange(count, dtype=jnp.int32), train, valid, test)
-
-    held, start = {}, int(counts.sum())
-    for name, size in HELD.items():
-        held[name] = Rows(jnp.arange(start, start + size, dtype=jnp.int32), jnp.int32(size))
-        start += size
-    x = np.concatenate([x, np.full((1, FEATURES), np.nan)]).astype(dtype)
-    examples = Examples(jnp.asarray(x), jnp.asarray(np.append(y, 0), jnp.int32))
-    seen = population(slice(0, 5), 5)
-    federation = Federation(examples, seen, population(slice(5, 7), 2), held)
-    return store_in_order(federation, STORED)
-
-
-def store_in_order(federation: Federation, ids: Sequence[int]) -> Federation:
-    """The same clients with the same ids, stored in another order."""
-    position = np.argsort(np.asarray(federation.clients.id))[np.asarray(ids)]
-    return federation._replace(clients=trees.take(federation.clients, position))
-
-
-def pad_with_nan(federation: Federation) -> Federation:
-    """Padding of all index lists points to the example that is NaN."""
-    nan_row = federation.examples.x.shape[0] - 1
-
-    def repad(rows: Rows) -> Rows:
-        real = jnp.arange(rows.index.shape[-1])[None, :] < rows.size[:, None]
-        return rows._replace(index=jnp.where(real, rows.index, nan_row))
-
-    def population(clients: ClientData) -> ClientData:
-        return clients._replace(train=repad(clients.train), valid=repad(clients.valid), test=repad(clients.test))
-
-    assert federation.unseen is not None
-    return federation._replace(clients=population(federation.clients), unseen=population(federation.unseen))
-
-
-def spoil_client(federation: Federation, id: int) -> Federation:
-    """All examples of one seen client become NaN."""
-    position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
-    client = jax.tree.map(np.asarray, trees.take(federation.clients, position))
-    x = np.array(federation.examples.x)
-    for rows in (client.train, client.valid, client.test):
-        x[rows.index[: rows.size]] = np.nan
-    return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
-
-
-def twin_clients(federation: Federation, id: int, twin: int) -> Federation:
-    """Gives client ``twin`` the very rows of client ``id``, so that whatever ranks them meets a tie."""
-    ids = np.asarray(federation.clients.id)
-    source = np.arange(len(ids))
-    source[np.flatnonzero(ids == twin)[0]] = np.flatnonzero(ids == id)[0]
-    return federation._replace(clients=trees.take(federation.clients, source)._replace(id=federation.clients.id))
-
-
-def client_rows(federation: Federation, id: int, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """The examples ``(x, y)`` of one seen client, for NumPy."""
-    position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
-    rows = getattr(federation.clients, part)
-    index = np.asarray(rows.index)[position][: int(rows.size[position])]
-    return np.asarray(federation.examples.x)[index], np.asarray(federation.examples.y)[index]
+__all__ = [
+    "HELD",
+    "STORED",
+    "TEST",
+    "TRAIN",
+    "UNSEEN_TEST",
+    "UNSEEN_TRAIN",
+    "UNSEEN_VALID",
+    "VALID",
+    "client_rows",
+    "pad_with_nan",
+    "spoil_client",
+    "store_in_order",
+    "tiny_federation",
+    "twin_clients",
+]

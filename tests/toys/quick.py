@@ -6,25 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import pytest
 
 from fljax.engine import jit, program, standalone_models
+from fljax.testing.quick import quick_options
 
-
-def _quick_options() -> dict[str, Any] | None:
-    """Compiler options with which tiny programs compile three times faster; None where XLA does not know them."""
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    if jax.default_backend() == "cpu":
-        options["xla_cpu_use_fusion_emitters"] = False
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=options)(0)
-    except Exception:
-        return None
-    return options
-
-
-QUICK = _quick_options()
+QUICK = quick_options()
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""The algorithms that ``fljax.compare`` is given, as entries of a Setup, and a text that says what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from fljax import algorithms as registered
+from fljax import scenarios as wrapping
+from fljax.arguments import parameters_of, takes_anything
+from fljax.clustering import ByF1
+from fljax.config.writing import toml_text
+from fljax.contributions import Measure
+from fljax.describing import describe, name_of
+from fljax.engine import Plan, plan_of
+from fljax.naming import about_algorithm, resolve, unknown
+from fljax.setup import AlgorithmSetup
+from fljax.training import Local
+from fljax.types import Algorithm
+
+Builder = Callable[..., Algorithm]
+# A name or a builder, with options and scenarios, or a value that runs as it is.
+Entrant = str | Builder | tuple[Any, ...] | Plan | Algorithm | AlgorithmSetup
+Algorithms = Sequence[Entrant] | Mapping[str, Entrant]
+
+_FORMS = "a name, a builder, (name or builder, options), (name or builder, options, scenarios), a Plan or an Algorithm"
+_SCENARIO_FORMS = "a scenario as a name, a wrapper or (name or wrapper, options)"
+# Parameters of builders that an experiment gives; options cannot.
+_GIVEN = ("task", "algorithm")
+
+
+def entrants(
+    algorithms: Algorithms, local: Local, contribution: Measure | Sequence[float]
+) -> tuple[AlgorithmSetup, ...]:
+    """The entries of a Setup.
+
+    Args:
+      algorithms: a list of entries, or entries by label, as for ``fljax.compare``.
+      local: how clients train, unless the options have ``local``.
+      contribution: as for ``fljax.contributions.measure``, unless the options have ``contribution``.
+
+    Raises:
+      ValueError: if a name or an option is unknown, an entry has another form, or two entries have one label.
+    """
+    single = isinstance(algorithms, str | Algorithm | Plan | AlgorithmSetup) or callable(algorithms)
+    if single or not isinstance(algorithms, Mapping | Sequence) or not algorithms:
+        raise ValueError(f"expected a list of algorithms, or algorithms by label, got {describe(algorithms)}")
+    if isinstance(algorithms, Mapping):
+        return tuple(_entry(str(label), each, local, contribution) for label, each in algorithms.items())
+    found: dict[str, AlgorithmSetup] = {}
+    for each in algorithms:
+        label = _label(each)
+        if label in found:
+            raise ValueError(
+                f"expected a label for each algorithm, got two entries {label!r}; a mapping gives labels: "
+                f"{{'{label}, first': ..., '{label}, second': ...}}"
+            )
+        found[label] = _entry(label, each, local, contribution)
+    return tuple(found.values())
+
+
+def _label(entrant: Entrant) -> str:
+    """The label of an entry of a list: the name of its algorithm."""
+    if isinstance(entrant, AlgorithmSetup):
+        return entrant.label
+    if isinstance(entrant, Algorithm):
+        raise ValueError("expected a label for an Algorithm, which has no name, as in {'a label': algorithm}, got none")
+    if isinstance(entrant, Plan):
+        return name_of(getattr(entrant.build, "build", entrant.build))
+    first: Any = next(iter(entrant)) if _is_pair(entrant) else entrant  # type: ignore[arg-type]
+    return first if isinstance(first, str) else name_of(getattr(first, "build", first))
+
+
+def _is_pair(entrant: Any) -> bool:
+    return isinstance(entrant, tuple) and not hasattr(entrant, "_fields") and len(entrant) > 0
+
+
+def _entry(label: str, entrant: Entrant, local: Local, contribution: Measure | Sequence[float]) -> AlgorithmSetup:
+    with about_algorithm(label):
+        if isinstance(entrant, AlgorithmSetup):
+            return entrant._replace(label=label)
+        if isinstance(entrant, Plan | Algorithm):
+            plan = plan_of(entrant)
+            return AlgorithmSetup(label, plan.build, {}, (), local, contribution, None, plan)
+        given: tuple[Any, ...] = tuple(entrant) if _is_pair(entrant) else (entrant,)  # type: ignore[arg-type]
+        first, options, scenarios = (*given, {}, ())[:3] if len(given) == 1 else (*given, ())[:3]
+        if len(given) > 3 or not isinstance(options, Mapping) or isinstance(scenarios, str | Mapping):
+            raise ValueError(f"expected {_FORMS}, got {describe(entrant)}")
+        build = _builder(first, registered.REGISTRY, "algorithm")
+        options = dict(options)
+        own, measure = options.pop("local", local), options.pop("contribution", contribution)
+        start = options.pop("clustering") if isinstance(options.get("clustering"), ByF1) else None
+        _check_options(build, options)
+        wrappers = tuple(map(_scenario, scenarios))
+        return AlgorithmSetup(label, build, options, wrappers, own, measure, start)
+
+
+def _scenario(given: Any) -> tuple[Callable[..., Algorithm], Mapping[str, Any]]:
+    first, options = given if _is_pair(given) and len(given) == 2 else (given, {})
+    wrap = _builder(first, wrapping.REGISTRY, "scenario")
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f"expected a scenario as a name, a wrapper or (name or wrapper, options), got {describe(given)}"
+        )
+    _check_options(wrap, options)
+    return wrap, dict(options)
+
+
+def _builder(given: Any, registry: Mapping[str, Any], kind: str) -> Callable[..., Algorithm]:
+    found = resolve(given, registry, kind) if isinstance(given, str) else given
+    build: Any = getattr(found, "build", found)
+    if not callable(build):
+        forms = _FORMS if kind == "algorithm" else _SCENARIO_FORMS
+        raise ValueError(f"expected {forms}, got {describe(given)}")
+    return cast(Callable[..., Algorithm], build)
+
+
+def _check_options(build: Callable[..., Algorithm], options: Mapping[str, Any]) -> None:
+    """Raises a ValueError if a builder has no parameter for an option."""
+    names = [name for name in parameters_of(build) if name not in _GIVEN]
+    for name in options:
+        if name not in names and not takes_anything(build):
+            raise ValueError(f"{unknown('option', str(name), names)} for {name_of(build)}")
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Nested settings as TOML: numbers, texts and lists as they are, other values in a few words."""
+    return toml_text({name: value for name, value in _plain(settings).items() if value is not None})
+
+
+def describe_entrant(entry: AlgorithmSetup) -> dict[str, Any]:
+    """An entry's label, builder, options and scenarios, for ``settings_text``."""
+    build = getattr(entry.build, "build", entry.build)
+    found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
+    wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
+    return found | ({"scenarios": wrappers} if wrappers else {})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields") and len(value) <= 100:
+        return [_plain(each) for each in value if each is not None]
+    return describe(value)

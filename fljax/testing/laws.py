@@ -1,0 +1,282 @@
+"""The laws that every algorithm obeys, each a function of a ``Bench`` that raises an AssertionError."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import engine
+from fljax.engine.layout import Layout
+from fljax.engine.round import State, by_id, initial_state, train_one
+from fljax.streaming import Streamed
+from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
+from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes
+from fljax.testing.federation import pad_with_nan, spoil_client, store_in_order, tiny_federation, twin_clients
+from fljax.testing.quick import enable_x64, quick_options
+from fljax.testing.task import logistic_regression
+from fljax.types import Algorithm, Cohort, Federation
+
+
+def check(condition: object, sentence: str) -> None:
+    """Raises an AssertionError with the sentence unless the condition holds."""
+    if not condition:
+        raise AssertionError(sentence)
+
+
+def keeps_shapes(case: Bench, double: bool = False) -> None:
+    """The state keeps structure, shapes and dtypes, also of a task of single precision in double precision."""
+    with enable_x64(double):
+        for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
+            task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
+            algorithm = case.algorithm(task=task)
+            start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
+            step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Layout(5, 1, 5), state)[0]  # noqa: E731
+            after = shapes(jax.eval_shape(step, start))
+            before, names = jax.tree_util.tree_flatten_with_path(shapes(start), is_leaf=_is_shape)
+            check(
+                names == jax.tree.structure(after, is_leaf=_is_shape), "the state has another structure after a round"
+            )
+            for (path, was), now in zip(before, jax.tree.leaves(after, is_leaf=_is_shape), strict=True):
+                check(was == now, f"state{jax.tree_util.keystr(path)} is {_words(was)} before and {_words(now)} after")
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and isinstance(value[1], str)
+
+
+def _words(shape: tuple[tuple[int, ...], str, bool]) -> str:
+    return f"{shape[1]}{list(shape[0])}{' (weak type)' * shape[2]}"
+
+
+def is_repeatable(case: Bench) -> None:
+    """A program that is traced anew gives the same bits: nothing is random or remembered outside of keys and state."""
+    again = Bench(case.case)
+    assert_same(case.run(case.start()), again.run(again.start()))
+
+
+def is_compiled_right(case: Bench) -> None:
+    """A round op by op, of one local step, is the compiled round, up to rounding."""
+    algorithm = case.case.build(TASK, LOCAL._replace(steps=1), **case.case.example)
+    data, start = by_id(federation()), case.start()
+
+    def step(state: State) -> State:
+        return engine.one_round(algorithm, data, Layout(16, 1, 16), state)[0]
+
+    expected = jax.jit(step, compiler_options=quick_options())(start)
+    with jax.disable_jit():
+        found = step(start)
+    assert_close(expected, found, 1e-4)
+
+
+def maps_clients(case: Bench) -> None:
+    """Chunks of two clients give the same as all clients side by side, up to rounding."""
+    step = jax.jit(functools.partial(case.round, layout=Layout(2, 1, 2)), compiler_options=quick_options())
+    state = case.start()
+    for _ in range(ROUNDS):
+        state, _ = step(case.numbers, federation(), state, case.everybody, case.all)
+    assert_close(case.run(case.start()), state)
+
+
+def maps_seeds(case: Bench) -> None:
+    """Seeds that run side by side are the runs of each seed alone, up to rounding, and differ."""
+    seeds = jnp.asarray((0, 3), jnp.uint32)
+    whole = jax.vmap(case.whole, in_axes=(None, None, 0, None))
+    both = jax.jit(whole, compiler_options=quick_options())(case.numbers, federation(), seeds, jnp.int32(ROUNDS))
+    for place, seed in enumerate((0, 3)):
+        assert_close(case.run(case.start(seed=seed)), jax.tree.map(lambda leaf, i=place: leaf[i], both))
+    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], both.server) for i in range(2))
+    check(not is_same(first, second) or not jax.tree.leaves(first), "two seeds give the same server")
+
+
+def ignores_order(case: Bench) -> None:
+    """The order in which clients are stored changes nothing; the order of a cohort's rows changes rounding only."""
+    twins = twin_clients(federation(), 1, 3)
+    for data in (federation(), twins):
+        stored = case.run(case.start(data), data=data)
+        other = store_in_order(data, (4, 3, 2, 1, 0))
+        # Ties between twins break by id, not by place.
+        assert_same(stored, case.run(case.start(other), data=other))
+        assert_same(case.judge(stored, data), case.judge(stored, other))
+        order = np.random.default_rng(0).permutation(case.rows)
+        shuffled = case.run(case.start(data), data=data, controls=case.all._replace(order=jnp.asarray(order)))
+        assert_close(stored, shuffled)
+
+
+def keeps_absent_clients(case: Bench) -> None:
+    """A client that does not come keeps its state."""
+    before = case.run(case.start(), rounds=1)
+    for keep in (np.arange(case.rows) % 2 == 0, np.arange(case.rows) == 0):
+        controls = case.all._replace(present=jnp.asarray(keep))
+        after, info = case.step(case.numbers, federation(), before, case.everybody, controls)
+        present = np.zeros(POPULATION, bool)
+        present[np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)]] = True
+        check(present.sum() <= keep.sum(), "a client that was cleared from the cohort is present")
+        absent = lambda state, gone=~present: jax.tree.map(lambda leaf: np.asarray(leaf)[gone], state.clients)  # noqa: E731
+        assert_same(absent(before), absent(after))
+
+
+def leaves_out_empty_rows(case: Bench) -> None:
+    """Empty rows of a cohort count for nothing, whatever they hold: more of them change rounding only."""
+    algorithm, data = case.algorithm(), by_id(federation())
+    some = jnp.arange(case.rows) != 1
+
+    def with_empty_rows(count: int) -> Algorithm:
+        def select(*given: Any) -> Any:
+            server, cohort, info = algorithm.select(*given)
+            cohort = cohort._replace(present=cohort.present & some)
+            nobody = Cohort(cohort.id[:1].repeat(count), cohort.slot[:1].repeat(count), jnp.zeros(count, bool))
+            return server, jax.tree.map(lambda *each: jnp.concatenate(each), cohort, nobody), info
+
+        return algorithm._replace(select=select)
+
+    def run(count: int) -> State:
+        @functools.partial(jax.jit, compiler_options=quick_options())
+        def step(state: State) -> State:
+            return engine.one_round(with_empty_rows(count), data, Layout(16, 1, 16), state)[0]
+
+        return step(case.start())
+
+    assert_close(run(0), run(3))
+
+
+def never_reads_nan(case: Bench) -> None:
+    """NaN in the data of absent clients and in padding is never read."""
+    padded = pad_with_nan(federation())
+    state = case.run(case.start())
+    assert_same(state, case.run(case.start(padded), data=padded))
+    assert_same(case.judge(state), case.judge(state, padded))
+
+    spoilt = spoil_client(federation(), 1)
+    available = case.everybody.at[1].set(False)
+    state = case.run(case.start(), available=available)
+    assert_finite(state)
+    assert_same(state, case.run(case.start(), data=spoilt, available=available))
+    others = lambda found: {  # noqa: E731
+        name: values if name.startswith(("unseen_", "server_")) else np.delete(values, 1)
+        for name, values in found.items()
+    }
+    assert_same(others(case.judge(state)), others(case.judge(state, spoilt)))
+
+    # Where nobody is polled, a client that is selected but does not come may hold NaN as well.
+    if case.algorithm().poll is None:
+        _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
+        there = case.all._replace(present=jnp.arange(case.rows) != 1)
+        gone = spoil_client(federation(), int(info["cohort_id"].values[1]))
+        state = case.run(case.start(), rounds=1, controls=there)
+        assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
+
+
+def survives_empty_rounds(case: Bench) -> None:
+    """A round to which nobody comes changes no model and brings no NaN."""
+    before = case.run(case.start())
+    nobody_comes = case.all._replace(present=~case.all.present)
+    for available, controls in ((~case.everybody, case.all), (case.everybody, nobody_comes)):
+        after = case.run(before, available=available, controls=controls, rounds=1)
+        assert_finite(after)
+        check(int(after.diverged) == -1, "the server or a client is not finite after a round of nobody")
+        check(int(after.round) == int(before.round) + 1, "the round was not counted")
+        assert_same(before.clients, after.clients)
+        if not available.any():
+            assert_same(case.judge(before, round=2), case.judge(after, round=2))
+
+
+def drops_what_is_not_finite(case: Bench) -> None:
+    """With ``non_finite="drop"``, a client that sends NaN is as one that does not come."""
+    algorithm, data = case.algorithm(), by_id(federation())
+    if algorithm.poll is not None:
+        return  # what clients answer from such data changes who is selected
+    _, info = case.step(case.numbers, federation(), case.start(), case.everybody, case.all)
+    who = int(np.asarray(info["cohort_id"].values)[np.asarray(info["cohort_present"].values)][0])
+
+    def absent(*given: Any) -> Any:
+        server, cohort, chosen = algorithm.select(*given)
+        return server, cohort._replace(present=cohort.present & (cohort.id != who)), chosen
+
+    @functools.partial(jax.jit, compiler_options=quick_options(), static_argnames="gone")
+    def step(data: Federation, state: State, gone: bool) -> State:
+        how: dict[str, Any] = {} if gone else {"non_finite": "drop"}
+        chosen = algorithm._replace(select=absent) if gone else algorithm
+        return engine.one_round(chosen, data, Layout(16, 1, 16), state, **how)[0]
+
+    found = step(by_id(spoil_client(federation(), who)), case.start(), False)
+    assert_finite(found)
+    assert_close(step(data, case.start(), True), found)
+
+
+def sends_no_rows(case: Bench) -> None:
+    """Nothing that is sent has a shape that depends on how many rows clients have."""
+
+    def sent(extra: int) -> Any:
+        data, algorithm = by_id(tiny_federation(extra=extra)), case.algorithm()
+
+        def messages() -> Any:
+            state = initial_state(algorithm, data, jnp.uint32(0))
+            kept, client = jax.tree.map(lambda leaf: leaf[0], (state.clients, data.clients))
+            zero = jnp.int32(0)
+            up, _ = train_one(algorithm, data, jnp.uint32(0), zero, state.server, client, zero, kept)
+            return up, state.ballots
+
+        return shapes(jax.eval_shape(messages))
+
+    check(sent(0) == sent(3), "a message has another shape where clients have more padding")
+
+
+def keeps_strangers_apart(case: Bench) -> None:
+    """Entries of all seen clients change places: each is another's now, so what a stranger gets must not move."""
+    state = case.run(case.start(), rounds=3)
+    roll = lambda leaf: jnp.roll(leaf, 1, axis=0) if leaf.ndim and leaf.shape[0] == POPULATION else leaf  # noqa: E731
+    rolled = state._replace(server=jax.tree.map(roll, state.server), clients=jax.tree.map(roll, state.clients))
+    strangers = lambda found: {n: v for n, v in found.items() if n.startswith("unseen_")}  # noqa: E731
+    before = strangers(case.judge(state))
+    check(before, "unseen clients have no metrics")
+    after = case.evaluate(jax.tree.map(roll, case.numbers), federation(), rolled, state.round)
+    assert_close(before, strangers(after))
+
+
+def streams_as_it_stacks(case: Bench) -> None:
+    """A streamed aggregation gives the same on a cohort that is stacked."""
+    streamed = case.algorithm()
+    if not isinstance(streamed.aggregate, Streamed):
+        return
+
+    def aggregate(*given: Any) -> Any:
+        return streamed.aggregate(*given)
+
+    data, available = by_id(federation()), jnp.arange(POPULATION) != 1
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def step(state: State) -> tuple[State, State]:
+        both = (streamed, streamed._replace(aggregate=aggregate))
+        first, second = (engine.one_round(a, data, Layout(5, 1, 5), state, available=available)[0] for a in both)
+        return first, second
+
+    first, second = step(case.start())
+    assert_close(first, second)
+
+
+def lowers_for_every_platform(case: Bench) -> None:
+    """The round has a form for CPUs, GPUs and TPUs."""
+    state, zero = jax.eval_shape(case._init, case.numbers, federation(), jnp.uint32(0)), jnp.int32(0)
+    for program in (
+        jax.jit(case.round).trace(case.numbers, federation(), state, case.everybody, case.all),
+        jax.jit(case._evaluate).trace(case.numbers, federation(), state, zero),
+    ):
+        program.lower(lowering_platforms=("cpu", "cuda", "tpu"))
+
+
+def resumes_and_pickles(case: Bench) -> None:
+    """A run that is continued was never interrupted, and its Result is the same after pickle."""
+    algorithm = case.case.build(TASK, LOCAL, **case.case.example)
+    run = functools.partial(engine.simulate, algorithm, federation(), seeds=(0, 3), evaluate_every=ROUNDS)
+    whole, half = run(rounds=4), run(rounds=2)
+    half = pickle.loads(pickle.dumps(half))
+    rest = run(rounds=2, initial=half.state)
+    assert_same(whole.state, rest.state)
+    left, right = whole.metrics["test_loss"].sel(evaluated_round=[2, 4]), rest.metrics["test_loss"]
+    check(left.identical(right), "the losses of a run that is continued are others")
+    check(whole.records.sel(round=[2, 3]).identical(rest.records), "the records of a run that is continued are others")

@@ -1,0 +1,255 @@
+"""``fljax.compare`` and ``fljax.run_config``: what ``fljax run`` does, as functions of values."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from rich.console import Console
+
+import fljax
+from fljax import algorithms, data, scenarios
+from fljax.checkpoints import Stopped, StopRequest
+from fljax.cli.run import _table
+from fljax.contributions import Measure
+from fljax.entrants import entrants
+from fljax.report import summary, write
+from fljax.setup import AlgorithmSetup
+from tests.test_experiment import BASE
+from tests.toys.federation import tiny_federation
+from tests.toys.quick import quick_programs
+from tests.toys.task import logistic_regression
+
+TASK, LOCAL = logistic_regression(), fljax.Local(0.1, 2, steps=2)
+HOW: dict[str, Any] = {"rounds": 3, "seeds": 2, "clients_per_round": 3, "progress": False, "evaluate_every": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    with quick_programs():
+        yield
+
+
+def compare(entries: Any, federation: Any = None, **changes: Any) -> fljax.Comparison:
+    """A short comparison on the tiny federation."""
+    how: Any = HOW | changes
+    return fljax.compare(entries, tiny_federation() if federation is None else federation, TASK, LOCAL, **how)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> fljax.Comparison:
+    return compare(["fedavg", algorithms.incfl, ("iafl", {"kappa": 0.5})])
+
+
+def test_all_algorithms_and_metrics_are_in_one_dataset(comparison: fljax.Comparison) -> None:
+    metrics = comparison.metrics
+    assert comparison.labels == ("fedavg", "incfl", "iafl")
+    assert metrics["average_accuracy"].dims == ("algorithm", "seed", "evaluated_round")
+    assert metrics["evaluated_round"].values.tolist() == [0, 1, 2, 3]
+    assert metrics["seed"].values.tolist() == [0, 1]
+    for name in ("incentivised_participation_rate", "unseen_ipr_loss", "opt_outs", "threshold"):
+        assert name in metrics
+    assert comparison.records.sizes["round"] == 3
+    assert set(comparison.results) == set(comparison.labels)
+    assert comparison.diverged == ()
+
+
+def test_it_is_what_simulate_gives_with_thresholds_of_standalone_models(comparison: fljax.Comparison) -> None:
+    federation = tiny_federation()
+    alone = fljax.standalone(TASK, federation, LOCAL._replace(steps=100), seeds=2)
+    arguments = {"task": TASK, "local": LOCAL, "clients_per_round": 3}
+    plan = fljax.Plan(algorithms.incfl, arguments, {"threshold": alone.threshold})
+    result = fljax.simulate(plan, federation, rounds=3, seeds=2, reference=alone, evaluate_every=1)
+    found = comparison.metrics.sel(algorithm="incfl")
+    for name in ("test_loss", "incentivised_participation_rate", "threshold"):
+        np.testing.assert_allclose(found[name].values, result.metrics[name].values, rtol=1e-5, err_msg=name)
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(comparison.results["incfl"].predict(3, x), result.predict(3, x), rtol=1e-4, atol=1e-6)
+
+
+def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
+    table = comparison.table()
+    assert list(table.index) == list(comparison.labels)
+    assert {"IPR", "average", "average unseen"} <= set(table.columns)
+    values = comparison.metrics["average_accuracy"].sel(algorithm="incfl", evaluated_round=3).values
+    assert table.loc["incfl", "average"] == f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
+    written = io.StringIO()
+    Console(file=written, width=150).print(_table(summary(comparison.metrics), 2))
+    printed = written.getvalue()
+    assert all(cell in printed for cell in table.to_numpy().ravel())
+    numbers = comparison.summary().set_index(["algorithm", "metric"])
+    np.testing.assert_allclose(numbers.loc[("incfl", "average_accuracy"), "mean"], values.mean())
+
+
+def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
+    lines = repr(comparison).splitlines()
+    assert lines[0] == "Comparison of 3 algorithms. Test results after round 3, mean ± std over 2 seeds"
+    assert lines[2].startswith("  incfl: IPR ")
+    page = comparison._repr_html_()
+    assert page.startswith("<table>")
+    assert page.count("<tr>") == 4
+
+
+def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) -> None:
+    path = comparison.report(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    assert path == tmp_path / "report.html"
+    assert "data:image/png" in text
+    assert "made_by = &quot;fljax.compare&quot;" in text
+    with pytest.raises(ValueError, match="expected a file to write the page to"):
+        comparison.report(tmp_path / "none" / "page.html")
+
+
+def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp_path: Any) -> None:
+    folder = comparison.save(tmp_path / "run")
+    run = fljax.load(folder)
+    assert run.labels == comparison.labels
+    assert run.metrics.identical(comparison.metrics)
+    assert run.records.equals(comparison.records)
+    assert "3 rounds" in repr(run)
+    assert run.records_of("incfl")["weight"].dims[0] == "seed"
+    for refused in (lambda: run.models("incfl"), lambda: run.config):
+        with pytest.raises(ValueError, match=r"has results of fljax.compare: metrics, records and labels only"):
+            refused()
+    assert "comparison.toml" in write(folder)[1].read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="expected a folder without results, or overwrite=True"):
+        comparison.save(folder)
+    comparison.save(folder, overwrite=True)
+
+
+def test_a_plan_and_an_algorithm_run_as_they_are(comparison: fljax.Comparison) -> None:
+    plan = fljax.Plan(algorithms.fedavg, {"task": TASK, "local": LOCAL, "clients_per_round": 3})
+    entries = {"a": plan, "b": algorithms.fedavg(TASK, LOCAL, clients_per_round=3)}
+    found = compare(entries)
+    expected = comparison.metrics["test_loss"].sel(algorithm="fedavg").values
+    for label in entries:
+        np.testing.assert_allclose(found.metrics["test_loss"].sel(algorithm=label).values, expected, rtol=1e-5)
+
+
+def test_options_may_have_local_contribution_and_scenarios() -> None:
+    other = LOCAL._replace(steps=5)
+    measure = Measure("size")
+    (entry,) = entrants(
+        [("iafl", {"local": other, "contribution": measure}, ["dropout", ("clipped", {"norm": 1.0})])], LOCAL, ()
+    )
+    assert entry == AlgorithmSetup(
+        "iafl",
+        algorithms.iafl,
+        {},
+        ((scenarios.dropout, {}), (scenarios.clipped, {"norm": 1.0})),
+        other,
+        measure,
+    )
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("fedavg", "expected a list of algorithms"),
+        ([], "expected a list of algorithms"),
+        (["fedavgg"], r"expected one of the algorithms .*did you mean 'fedavg'\?"),
+        (["fedavg", "fedavg"], "two entries 'fedavg'"),
+        ([("incfl", {"epz": 1})], r"expected one of the options .*got 'epz' \(did you mean 'eps'\?\) for incfl"),
+        ([("incfl", 3)], "expected a name, a builder"),
+        ([3], "expected a name, a builder"),
+        ([("incfl", {}, [3])], "expected a scenario as a name"),
+        ([algorithms.fedavg(TASK, LOCAL)], "expected a label for an Algorithm"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        entrants(given, LOCAL, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rounds": 0}, "expected rounds to be a positive whole number, got 0"),
+        ({"evaluate_every": 1.5}, "expected evaluate_every to be a positive whole number, got 1.5"),
+        ({"seeds": 0}, "expected a positive number of seeds"),
+        ({"federation": TASK}, "expected federation to be a Federation, got Task"),
+        ({"callbacks": [3]}, "expected callbacks to be functions of a Block, got 3"),
+    ],
+)
+@pytest.mark.unchecked
+def test_numbers_out_of_range_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        compare(["fedavg"], **changes)
+
+
+def test_progress_and_callbacks_see_every_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    events, blocks = [], []
+    stop = fljax.stop_early("average_accuracy", patience=1, minimum_change=2.0)
+    how = {"seeds": 1, "progress": events.append, "callbacks": [stop, blocks.append]}
+    found = compare(["fedavg", "fedprox"], **how)
+    trained = dict.fromkeys(event.label for event in events if event.stage == "train")
+    assert list(trained) == ["fedavg", "fedprox"]
+    # Each algorithm stops after as many evaluations, since histories begin anew.
+    assert [block.round for block in blocks] == [1, 2] * 2 or [block.round for block in blocks] == [1] * 2
+    assert set(found.metrics["rounds_done"].values.tolist()) == {blocks[-1].round}
+    assert capsys.readouterr().err == ""
+    compare(["fedavg"], progress=True)
+    assert "fedavg" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_a_stopped_comparison_goes_on_from_its_checkpoints(comparison: fljax.Comparison, tmp_path: Any) -> None:
+    entries = ["fedavg", "incfl"]
+    stop = StopRequest()
+    seen: list[str] = []
+
+    def ask(event: Any) -> None:
+        seen.append(f"{event.label}: {event.message}")
+        if event.stage == "train" and event.label == "incfl" and event.round == 1:
+            stop.make()
+
+    with pytest.raises(Stopped):
+        compare(entries, checkpoint=tmp_path, stop=stop, progress=ask)
+    again: list[str] = []
+    found = compare(entries, checkpoint=tmp_path, progress=lambda event: again.append(event.message))
+    assert "standalone models are those of the earlier process" in again
+    for name in ("test_loss", "incentivised_participation_rate"):
+        expected = comparison.metrics[name].sel(algorithm=entries).values
+        np.testing.assert_allclose(found.metrics[name].values, expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="expected the config of the checkpoints"):
+        compare(entries, checkpoint=tmp_path, seeds=3)
+
+
+@pytest.mark.thorough
+def test_run_config_is_fljax_run(tmp_path: Any) -> None:
+    raw = copy.deepcopy(BASE)
+    found = fljax.run_config(raw, ["rounds=2"], folder=tmp_path / "run", progress=False)
+    assert raw == BASE
+    assert found.metrics["evaluated_round"].values.tolist() == [0, 2]
+    run = fljax.load(tmp_path / "run")
+    assert run.config.rounds == 2
+    assert run.metrics.identical(found.metrics)
+    copied = fljax.load(found.save(tmp_path / "copy"))
+    assert copied.config == run.config
+    with pytest.raises(ValueError, match="expected a folder that no run writes to"):
+        found.save(tmp_path / "run", overwrite=True)
+    with pytest.raises(ValueError, match="expected"):
+        fljax.run_config({"rounds": 2}, progress=False)
+
+
+@pytest.mark.thorough
+def test_one_federation_per_seed() -> None:
+    """The first seed is as on its federation alone; the second has other data, and other thresholds."""
+    both = [tiny_federation(0), tiny_federation(1)]
+    found, single = compare(["fedavg"], both), compare(["fedavg"], both[0])
+    for name in ("threshold", "test_loss"):
+        expected = single.metrics[name].isel(seed=0)
+        np.testing.assert_allclose(found.metrics[name].isel(seed=0), expected, rtol=1e-5, err_msg=name)
+        assert not np.allclose(found.metrics[name].isel(seed=1), single.metrics[name].isel(seed=1))
+    assert found.metrics.identical(compare(["fedavg"], data.stack(both)).metrics.assign(seconds(found.metrics)))
+
+
+def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
+    """What differs between two equal runs."""
+    return {str(name): values for name, values in metrics.items() if str(name).startswith("seconds_")}
