@@ -218,7 +218,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
-    source = resolve(config.data.dataset, data.SOURCES, "dataset")
+    source = data.find_source(config.data.dataset)
     partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
     counts = {"clients": config.data.clients, "unseen": config.data.unseen}
     by_seed = "seed" in parameters_of(source)

@@ -7,10 +7,12 @@ run on.
 from __future__ import annotations
 
 from fljax.data.assignment import Partition
-from fljax.data.datasets import Dataset, dataset
+from fljax.data.clients import dataset_from_clients, from_clients
+from fljax.data.datasets import Dataset, count_owners, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
+from fljax.data.frames import dataset_from_frame, from_frame
 from fljax.data.partition import PARTITIONERS
-from fljax.data.sources import SOURCES, load, status
+from fljax.data.sources import SOURCES, absolute, find_source, load, own_source, status
 from fljax.data.tables import census, pad, stack
 
 __all__ = [
@@ -18,12 +20,20 @@ __all__ = [
     "SOURCES",
     "Dataset",
     "Partition",
+    "absolute",
     "census",
+    "count_owners",
     "dataset",
+    "dataset_from_clients",
+    "dataset_from_frame",
     "federate",
     "federations",
+    "find_source",
     "from_arrays",
+    "from_clients",
+    "from_frame",
     "load",
+    "own_source",
     "pad",
     "place",
     "stack",

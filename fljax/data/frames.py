@@ -109,10 +109,13 @@ def dataset_from_frame(
     for column in apart:
         _check_column(table, column)
     chosen = [name for name in table.columns if name not in apart] if features is None else list(features)
+    given = [name for name in chosen if name in apart]
+    if given:
+        raise ValueError(f"expected features without the columns of label, client and part, got {shown(given[0])}")
     if not len(table) or not chosen:
         raise ValueError(
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
-            f"{_listed(table.columns)}"
+            f"{_listed(list(table.columns))}"
         )
     x = _features(table, chosen, shape, vocabulary)
     labels = _labels(table, label if len(labels_of) > 1 else labels_of[0], classes, regression)

@@ -87,7 +87,9 @@ def plain_labels(y: Any) -> np.ndarray:
         if y.dtype.kind not in "biufUM":
             raise ValueError(f"expected labels to be numbers, bools or text, got {_kind(y.dtype)}")
         return y
-    values = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in y.ravel().tolist()]
+    values: list[Any] = [
+        each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in y.ravel().tolist()
+    ]
     missing = sum(is_missing(each) for each in values)
     if missing:
         raise ValueError(f"expected a label in each row, got none in {missing} of {len(values)} rows")
