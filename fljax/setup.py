@@ -214,7 +214,13 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
 
 
 def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
-    """The federations of all seeds, stacked, and the task on them.
+    """The federations of all seeds, stacked, and the task on them."""
+    federation, dataset = build_data(config, tell)
+    return federation, with_initial(_task(config, dataset), config.model.initial, config.model.initial_seed)
+
+
+def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, data.Dataset]:
+    """The federations of all seeds, stacked, and the data set of the first seed; no model is built.
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
@@ -248,8 +254,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
                 **builder_arguments(partition, config.data.partition_options),
             )
         )
-    task = _task(config, datasets[config.seeds[0]])
-    return data.stack(federations), with_initial(task, config.model.initial, config.model.initial_seed)
+    return data.stack(federations), datasets[config.seeds[0]]
 
 
 def _task(config: Config, dataset: data.Dataset) -> Task:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fljax.data.assignment import Partition
 from fljax.data.clients import dataset_from_clients, from_clients
+from fljax.data.counts import ClientCounts, count_clients, name_text
 from fljax.data.datasets import Dataset, count_owners, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.frames import dataset_from_frame, from_frame
@@ -18,10 +19,12 @@ from fljax.data.tables import census, pad, stack
 __all__ = [
     "PARTITIONERS",
     "SOURCES",
+    "ClientCounts",
     "Dataset",
     "Partition",
     "absolute",
     "census",
+    "count_clients",
     "count_owners",
     "dataset",
     "dataset_from_clients",
@@ -33,6 +36,7 @@ __all__ = [
     "from_clients",
     "from_frame",
     "load",
+    "name_text",
     "own_source",
     "pad",
     "place",

@@ -1,9 +1,21 @@
 """Figures and an HTML page from the results of a run."""
 
+from fljax.report.clients import data_picture
 from fljax.report.drawing import figures, picture
 from fljax.report.live import follow
 from fljax.report.page import write
 from fljax.report.sweeps import best_rows, sweep_picture
 from fljax.report.tables import Row, pivot, summary
 
-__all__ = ["Row", "best_rows", "figures", "follow", "picture", "pivot", "summary", "sweep_picture", "write"]
+__all__ = [
+    "Row",
+    "best_rows",
+    "data_picture",
+    "figures",
+    "follow",
+    "picture",
+    "pivot",
+    "summary",
+    "sweep_picture",
+    "write",
+]
