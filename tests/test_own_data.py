@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import pytest
 
+import fljax
 from fljax import cli
 from fljax.config import ConfigError, dumps, load, parse
 from fljax.config.sweeping import parse_grid
@@ -147,3 +148,17 @@ def test_nan_is_named(config):
     table.to_csv(config.parent / "patients.csv", index=False)
     with pytest.raises(ConfigError, match=r"patients\.csv: expected a value in each row of the column 'age', got none"):
         load(config)
+
+
+@pytest.mark.thorough
+def test_a_run_knows_the_names_of_its_classes_and_clients(config):
+    out = ["--out", str(config.parent / "run"), "--save-models", "last"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(config), "--quiet", "--no-report", *out])
+    assert end.value.code == 0
+    run = fljax.load(config.parent / "run")
+    assert run.names.clients == ("h0", "h1", "h2", "h3")
+    table = pandas.read_csv(config.parent / "patients.csv")
+    logits = run.predict("fedavg", 2, table[["age", "income"]].to_numpy(np.float32))
+    assert run.names.classes is not None
+    assert {run.names.classes[each] for each in np.argmax(logits, axis=-1).tolist()} <= {"no", "yes"}

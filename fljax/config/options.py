@@ -23,7 +23,6 @@ class Registries(NamedTuple):
 
     algorithms: Mapping[str, Any]
     scenarios: Mapping[str, Any]
-    datasets: Mapping[str, Any]
     partitioners: Mapping[str, Any]
     models: Mapping[str, Any]
     contributions: Mapping[str, Any]
@@ -39,7 +38,6 @@ def registries() -> Registries:
     return Registries(
         algorithms.REGISTRY,
         scenarios.REGISTRY,
-        data.SOURCES,
         data.PARTITIONERS,
         models.MODELS,
         contributions.CONTRIBUTIONS,
@@ -107,13 +105,14 @@ def checked_source(
     Raises:
       ConfigError: if there is no such data set, or an option is not one of its own.
     """
-    from fljax.data import own_source
+    from fljax.data import find_source
 
     try:
-        own = own_source(name)
+        source = find_source(name, imports=found.imports)
     except ValueError as error:
-        raise ConfigError(f"data.dataset: {error}") from None
-    source = _find("data.dataset", name, found.datasets, "dataset", found.imports) if own is None else own
+        raise ConfigError(f"data.dataset: {error}") from error.__cause__
+    if not callable(source):
+        raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
     return source, _options("data.dataset_options", source, options, OFFERS["dataset"])
 
 

@@ -127,15 +127,31 @@ def existing_file(path: str | Path) -> Path:
     Raises:
       ValueError: if there is no such file.
     """
-    place = Path(path).expanduser()
+    place = with_home(path)
     try:
         found = place.is_file()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # names that no system has
         found = False
     if not found:
-        got = "a folder" if place.is_dir() else "nothing there"
+        got = "a folder" if is_folder(place) else "nothing there"
         raise ValueError(f"expected the path of a file, got {shown(str(path))} ({got})")
     return place
+
+
+def with_home(path: str | Path) -> Path:
+    """The path with ``~`` replaced, if it means somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def is_folder(place: Path) -> bool:
+    """Whether there is such a folder; False for names that no system has, too."""
+    try:
+        return place.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _ending(place: Path) -> str:

@@ -12,7 +12,7 @@ from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
 from fljax.data.datasets import Dataset
-from fljax.data.files import arrays, existing_file, table
+from fljax.data.files import arrays, existing_file, is_folder, table, with_home
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import leaf
@@ -49,7 +49,14 @@ def find_source(name: str, *, imports: bool = True) -> Callable[..., Dataset]:
       ValueError: if there is no such name, file or function.
     """
     own = own_source(name)
-    return resolve(name, SOURCES, "dataset", imports=imports) if own is None else own
+    if own is not None:
+        return own
+    try:
+        return resolve(name, SOURCES, "dataset", imports=imports)
+    except ValueError as error:
+        if ":" in name:
+            raise
+        raise ValueError(f"{error}, a file by its path ('mine.csv'), a folder with a slash ('mine/')") from None
 
 
 # Readers of files of one's own, by the end of their names.
@@ -75,8 +82,8 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
         return _of(PREFIXES[prefix], rest, name)
     if not is_path(name):
         return None
-    place = Path(name).expanduser()
-    if place.is_dir():
+    place = with_home(name)
+    if is_folder(place):
         has_json = any(place.glob("*.json")) or any((place / "train").glob("*.json"))
         return _of(leaf if has_json else image_folder, name, name)
     reader = next((read for ending, read in FILES.items() if name.lower().endswith(ending)), None)
@@ -96,7 +103,7 @@ def is_path(name: str) -> bool:
 
 def absolute(name: str, folder: str | Path) -> str:
     """A data set's name in a config of this folder; a path becomes absolute, other names stay."""
-    return os.path.normpath(Path(folder).absolute() / Path(name).expanduser()) if is_path(name) else name
+    return os.path.normpath(Path(folder).absolute() / with_home(name)) if is_path(name) else name
 
 
 def _of(reader: Callable[..., Dataset], place: str, name: str) -> Callable[..., Dataset]:

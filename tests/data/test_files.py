@@ -114,6 +114,8 @@ def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, options, words):
     ("name", "words"),
     [
         ("nothing.csv", "expected the path of a file, got .*nothing there"),
+        ("x" * 300 + "/a.csv", "expected the path of a file"),
+        ("a\0b.csv", "expected the path of a file"),
         ("none/", "expected a folder, or a file that ends in one of .csv"),
         ("mine.xlsx", "expected a folder, or a file that ends in one of .csv"),
     ],
