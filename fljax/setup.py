@@ -18,6 +18,7 @@ from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
+from fljax.data.sources import find_source
 from fljax.engine import Execution, StopEarly, stop_early
 from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
@@ -224,7 +225,7 @@ def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, da
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
-    source = data.find_source(config.data.dataset)
+    source = find_source(config.data.dataset)
     partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
     counts = {"clients": config.data.clients, "unseen": config.data.unseen}
     by_seed = "seed" in parameters_of(source)

@@ -81,7 +81,7 @@ def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> None:
 
 
 def _texts(names: Sequence[Any]) -> list[str]:
-    from fljax.data import name_text
+    from fljax.data.counts import name_text
 
     return [name_text(name) for name in names]
 

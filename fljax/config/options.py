@@ -23,6 +23,7 @@ class Registries(NamedTuple):
 
     algorithms: Mapping[str, Any]
     scenarios: Mapping[str, Any]
+    datasets: Mapping[str, Any]
     partitioners: Mapping[str, Any]
     models: Mapping[str, Any]
     contributions: Mapping[str, Any]
@@ -38,6 +39,7 @@ def registries() -> Registries:
     return Registries(
         algorithms.REGISTRY,
         scenarios.REGISTRY,
+        data.SOURCES,
         data.PARTITIONERS,
         models.MODELS,
         contributions.CONTRIBUTIONS,
@@ -105,10 +107,10 @@ def checked_source(
     Raises:
       ConfigError: if there is no such data set, or an option is not one of its own.
     """
-    from fljax.data import find_source
+    from fljax.data.sources import find_source
 
     try:
-        source = find_source(name, imports=found.imports)
+        source = find_source(name, found.datasets, imports=found.imports)
     except ValueError as error:
         raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if not callable(source):

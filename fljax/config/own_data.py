@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fljax.arguments import parameters_of
+from fljax.config import options as checks
 from fljax.config.errors import ConfigError
 from fljax.config.keys import Data
-from fljax.config.options import checked_source, registries
 from fljax.naming import unknown
 
 _NO_CLIENTS = (
@@ -27,7 +27,7 @@ def with_absolute_path(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, A
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
         return raw  # so that reading other configs does not import JAX
-    from fljax.data import absolute
+    from fljax.data.sources import absolute
 
     return {**raw, "data": {**raw["data"], "dataset": absolute(name, folder)}}
 
@@ -46,10 +46,11 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     keys = raw["data"].keys() if isinstance(name, str) else set()
     if not isinstance(name, str) or ({"partition", "clients"} <= keys <= Data.model_fields.keys()):
         return raw
-    from fljax.data import find_source, own_source
+    from fljax.data.sources import find_source, own_source
 
     try:
-        find_source(name, imports=imports)  # before keys that are missing, for a name that is misspelt
+        # A name that is misspelt explains more than a key that is missing.
+        find_source(name, checks.registries().datasets, imports=imports)
         source = own_source(name)
     except ValueError as error:
         raise ConfigError(f"data.dataset: {error}") from error.__cause__
@@ -61,7 +62,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
         return {**raw, "data": table}
     if "client" in parameters_of(source) and not options.get("client"):
         raise ConfigError(_NO_CLIENTS)
-    _, options = checked_source(name, options, registries()._replace(imports=imports))
+    _, options = checks.checked_source(name, options, checks.registries()._replace(imports=imports))
     folder = table.get("folder")
     text = json.dumps(options, sort_keys=True, default=str)
     found = _count_owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
@@ -98,7 +99,8 @@ def _stamp(name: str) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
 def _count_owners(name: str, options: str, folder: str | None, stamp: tuple[int, int]) -> int:
-    from fljax.data import count_owners, load
+    from fljax.data.datasets import count_owners
+    from fljax.data.sources import load
 
     try:
         found = count_owners(load(name, folder=folder, **json.loads(options)))

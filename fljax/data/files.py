@@ -46,7 +46,7 @@ def table(
       label: the column to predict; see ``from_frame`` for labels that are not 0..C-1. Several columns are several
         targets.
       client: the column that says whose row it is.
-      features: the columns of the features; all other columns if not given.
+      features: the columns of the features; all other columns that have a name if not given.
       part: the column with "train", "valid" or "test"; None: rows are split by fractions.
       classes: number of classes, if some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
@@ -165,11 +165,17 @@ def _read_csv(place: Path) -> Any:
         with warnings.catch_warnings():
             # Columns whose parts look different to pandas; they are text, which is said when they are used.
             warnings.simplefilter("ignore", pandas.errors.DtypeWarning)
-            return pandas.read_csv(place, skipinitialspace=True)
+            found = pandas.read_csv(place, skipinitialspace=True)
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise ValueError(f"expected a table with a line of names and commas, got {_one_line(error)}") from None
     except OSError as error:
         raise ValueError(f"expected a file that can be read, got {_one_line(error)}") from None
+    return _named_columns(found)
+
+
+def _named_columns(found: Any) -> Any:
+    """The columns that have a name; pandas writes row numbers as a first column without one."""
+    return found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
 
 
 def _read_parquet(place: Path) -> Any:

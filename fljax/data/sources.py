@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,15 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def find_source(name: str, *, imports: bool = True) -> Callable[..., Dataset]:
+def find_source(
+    name: str, registry: Mapping[str, Callable[..., Dataset]] = SOURCES, *, imports: bool = True
+) -> Callable[..., Dataset]:
     """The function that makes the data set of this name in a config; its keywords are the data set's options.
 
     Args:
       name: a name in SOURCES, the path of a file or folder of one's own, ``"tfds:NAME"``, ``"hf:NAME"``, or an import
         path ``"module:name"``.
+      registry: the sources by name.
       imports: as for ``fljax.naming.resolve``.
 
     Raises:
@@ -52,7 +55,7 @@ def find_source(name: str, *, imports: bool = True) -> Callable[..., Dataset]:
     if own is not None:
         return own
     try:
-        return resolve(name, SOURCES, "dataset", imports=imports)
+        return resolve(name, registry, "dataset", imports=imports)
     except ValueError as error:
         if ":" in name:
             raise

@@ -16,6 +16,7 @@ import numpy as np
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.download import reachable
+from fljax.data.files import with_home
 from fljax.data.frames import with_moments
 from fljax.naming import shown, unknown
 
@@ -119,11 +120,12 @@ def _prepared(name: str, folder: str | Path | None) -> Any:
     """The builder of a data set whose files are on this machine."""
     import tensorflow_datasets as tfds
 
-    # Known first, since TFDS asks for TensorFlow before it says that there is no such data set.
-    names = tfds.list_builders(with_community_datasets=False)
-    if re.split("[/:]", name)[0] not in names:
+    place = None if folder is None else str(with_home(folder))
+    # Looked up first, since TFDS asks for TensorFlow before it says that there is no such data set. It also reads
+    # prepared files whose builder is not here.
+    names, first = tfds.list_builders(with_community_datasets=False), re.split("[/:]", name)[0]
+    if first not in names and (place is None or not (Path(place) / first).is_dir()):
         raise ValueError(_unknown_name(name, names))
-    place = None if folder is None else str(Path(folder).expanduser())
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # TFDS's own advice, which is for TensorFlow
         builder: Any = tfds.builder(name, data_dir=place, file_format="array_record")
     if not Path(builder.data_dir).is_dir():

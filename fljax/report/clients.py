@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fljax.data import ClientCounts, name_text
+from fljax.data import ClientCounts
+from fljax.data.counts import name_text
 from fljax.report.style import COLOURS, INK, dress, legend_columns, printable
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.

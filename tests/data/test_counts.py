@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from fljax.data import count_clients, federate, from_clients, load, name_text
+from fljax.data import count_clients, federate, from_clients, load
+from fljax.data.counts import name_text
 
 
 def test_labels_of_training_rows_by_client():

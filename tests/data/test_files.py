@@ -8,8 +8,8 @@ import numpy as np
 import pandas
 import pytest
 
-from fljax.data import find_source, load
-from fljax.data.sources import absolute, is_path
+from fljax.data import load
+from fljax.data.sources import absolute, find_source, is_path
 
 FRAME = pandas.DataFrame({"age": [20, 40, 30, 50], "ill": ["no", "yes", "no", "yes"], "site": ["b", "a", "b", "a"]})
 
@@ -25,6 +25,11 @@ def test_tables_are_read(tmp_path):
         assert np.asarray(made.mean).tolist() == [35]
     plain = load(str(tmp_path / "mine.csv"), label="ill", client="site", standardise=False)
     assert (plain.mean, plain.std) == (0.0, 1.0)
+
+
+def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):
+    FRAME.to_csv(tmp_path / "mine.csv")
+    assert load(str(tmp_path / "mine.csv"), label="ill", client="site").x.tolist() == [[20], [40], [30], [50]]
 
 
 def test_parquet_is_an_extra(tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from fljax.data import count_owners, load
+from fljax.data import load
+from fljax.data.datasets import count_owners
 
 
 class Split:

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from fljax.data import count_owners, federate, load
+from fljax.data import federate, load
+from fljax.data.datasets import count_owners
 from fljax.data.sources import own_source
 
 

@@ -8,8 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from fljax.data import count_owners, load
+from fljax.data import load
 from fljax.data import tfds as source
+from fljax.data.datasets import count_owners
 
 tfds = pytest.importorskip("tensorflow_datasets")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TFDS itself
@@ -67,6 +68,11 @@ def test_numbers_become_a_vector(folder):
     made = load("tfds:fljax_tiny", folder=folder, features=["width", "height"], train="train[:6]", test="test")
     assert (made.x.shape, made.x.dtype, made.train_size) == ((10, 2), np.float32, 6)
     np.testing.assert_allclose(made.x[:, 1], 2 * made.x[:, 0])
+
+
+def test_prepared_files_are_enough(folder, monkeypatch):
+    monkeypatch.setattr(tfds, "list_builders", lambda **options: [])
+    assert load("tfds:fljax_tiny", folder=folder).train_size == 12
 
 
 @pytest.mark.parametrize(
