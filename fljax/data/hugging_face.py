@@ -58,8 +58,10 @@ def hugging_face_dataset(
     """
     try:
         datasets: Any = importlib.import_module("datasets")
-    except ImportError:
-        raise ValueError(f"expected the package datasets for hf:{name}, got none; {_ADVICE}") from None
+    except ImportError as error:
+        missing = error.name or "datasets"
+        what = "the package datasets" if missing == "datasets" else f"{missing}, which the package datasets needs,"
+        raise ValueError(f"expected {what} for hf:{name}, got none; {_ADVICE}") from None
     try:
         splits: Any = datasets.load_dataset(name, configuration)
     except Exception as error:  # errors of the hub, of files and of networks
