@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fljax.config import Config
     from fljax.engine import Models
     from fljax.setup import Setup
+    from fljax.types import Names
 
 
 def load(folder: str | pathlib.Path) -> Run:
@@ -139,6 +140,11 @@ class Run:
         from fljax.setup import resolve_setup
 
         return resolve_setup(self.config)
+
+    @property
+    def names(self) -> Names:
+        """What the data call classes and clients, e.g. ``names.classes[2]``; the data set is read for it."""
+        return self._setup.federation.names
 
     def models(self, label: str, which: str = "last", round: int | None = None) -> Models:
         """The trained models of an algorithm: ``state``, ``deployed(client)`` and ``predict(client, x)``.

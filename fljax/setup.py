@@ -18,6 +18,7 @@ from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
 from fljax.contributions import Measure
+from fljax.data.sources import find_source
 from fljax.engine import Execution, Plan, StopEarly, stop_early
 from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
@@ -216,11 +217,17 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
 
 
 def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
-    """The federations of all seeds, stacked, and the task on them.
+    """The federations of all seeds, stacked, and the task on them."""
+    federation, dataset = build_data(config, tell)
+    return federation, with_initial(_task(config, dataset), config.model.initial, config.model.initial_seed)
+
+
+def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, data.Dataset]:
+    """The federations of all seeds, stacked, and the data set of the first seed; no model is built.
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
-    source = resolve(config.data.dataset, data.SOURCES, "dataset")
+    source = find_source(config.data.dataset)
     partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
     counts = {"clients": config.data.clients, "unseen": config.data.unseen}
     by_seed = "seed" in parameters_of(source)
@@ -250,8 +257,7 @@ def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federati
                 **builder_arguments(partition, config.data.partition_options),
             )
         )
-    task = _task(config, datasets[config.seeds[0]])
-    return data.stack(federations), with_initial(task, config.model.initial, config.model.initial_seed)
+    return data.stack(federations), datasets[config.seeds[0]]
 
 
 def _task(config: Config, dataset: data.Dataset) -> Task:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fljax.cli import faults, show
+from fljax.cli.data import show_data
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: where they are, and getting them.")
+data_app = typer.Typer(help="Data sets: where they are, getting them, and what the clients of a config have.")
 
 app.command()(run)
 app.command()(reproduce)
@@ -41,6 +42,7 @@ app.command()(show.doctor)
 app.add_typer(data_app, name="data")
 data_app.command()(show.prepare)
 data_app.command()(show.status)
+data_app.command(name="show")(show_data)
 
 # Click's exception class, whether typer includes its own click or imports it.
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -74,12 +74,12 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
         from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
         check_metric("stop.metric", config.stop.metric, OF_ONE_EVALUATION, data)
-    source = _find("data.dataset", data.dataset, found.datasets, "dataset", found.imports)
+    dataset_options = checked_source(data.dataset, data.dataset_options, found)[1]
     partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
     model = _find("model.name", config.model.name, found.models, "model", found.imports)
     data = data.model_copy(
         update={
-            "dataset_options": _options("data.dataset_options", source, data.dataset_options, OFFERS["dataset"]),
+            "dataset_options": dataset_options,
             "partition_options": _options(
                 "data.partition_options", partitioner, data.partition_options, OFFERS["partition"]
             ),
@@ -97,6 +97,25 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
             "callbacks": tuple(_checked_callback(each, found) for each in config.callbacks),
         }
     )
+
+
+def checked_source(
+    name: str, options: Mapping[str, Any], found: Registries
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The source of a data set and its options, checked against its signature.
+
+    Raises:
+      ConfigError: if there is no such data set, or an option is not one of its own.
+    """
+    from fljax.data.sources import find_source
+
+    try:
+        source = find_source(name, found.datasets, imports=found.imports)
+    except ValueError as error:
+        raise ConfigError(f"data.dataset: {error}") from error.__cause__
+    if not callable(source):
+        raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
+    return source, _options("data.dataset_options", source, options, OFFERS["dataset"])
 
 
 def _checked_callback(entry: Callback, found: Registries) -> Callback:

@@ -2,13 +2,27 @@
 
 ``federate(load("fashion_mnist"), "dirichlet", clients=100, beta=0.5)`` gives the Federation that algorithms
 run on.
+
+Data of one's own:
+
+- ``from_clients({"anna": (x, y), "ben": (x2, y2)})``: arrays by client;
+- ``from_frame(frame, label="diagnosis", client="hospital")``: a table with a column of clients;
+- ``from_arrays(x, y, owners)``: arrays of all clients, with an owner for each row;
+- ``federate(load("patients.csv", label="diagnosis"), "dirichlet", clients=10, alpha=0.5)``: a file (.csv, .parquet,
+  .npz, LEAF's .json) or a folder of images, ``"tfds:NAME"`` of TensorFlow Datasets, or ``"hf:NAME"`` of Hugging Face. A
+  config names them in the same way: ``dataset = "patients.csv"``.
+
+``Federation.names`` has the labels and the clients as the user calls them. ``count_clients`` counts what clients have.
 """
 
 from __future__ import annotations
 
 from fljax.data.assignment import Partition
+from fljax.data.clients import dataset_from_clients, from_clients
+from fljax.data.counts import ClientCounts, count_clients
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
+from fljax.data.frames import dataset_from_frame, from_frame
 from fljax.data.partition import PARTITIONERS
 from fljax.data.sources import SOURCES, load, status
 from fljax.data.tables import census, pad, stack
@@ -16,13 +30,19 @@ from fljax.data.tables import census, pad, stack
 __all__ = [
     "PARTITIONERS",
     "SOURCES",
+    "ClientCounts",
     "Dataset",
     "Partition",
     "census",
+    "count_clients",
     "dataset",
+    "dataset_from_clients",
+    "dataset_from_frame",
     "federate",
     "federations",
     "from_arrays",
+    "from_clients",
+    "from_frame",
     "load",
     "pad",
     "place",

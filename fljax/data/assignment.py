@@ -27,6 +27,8 @@ class Partition(NamedTuple):
       group: the group (cluster, source distribution) of each client; None: no groups.
       rotated: rows that are replaced by rotated copies.
       held: rows that stay with the server, by name.
+      valid: the validation rows of each client, if the partitioner chooses them; None: they are split off ``rows``.
+      owner: the data set's owner whose rows a client has; None: clients are not owners.
     """
 
     rows: tuple[Row, ...]
@@ -35,6 +37,8 @@ class Partition(NamedTuple):
     group: Int[np.ndarray, " clients"] | None = None
     rotated: Row = np.zeros(0, np.int64)
     held: Mapping[str, Row] = {}
+    valid: tuple[Row, ...] | None = None
+    owner: Int[np.ndarray, " clients"] | None = None
 
 
 def begin(

@@ -31,6 +31,10 @@ class Dataset(NamedTuple):
       std: standard deviation of the same features.
       owner: natural owner of each row, -1 for none; None if the data set has no owners.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
+      part: which rows of an owner are for training (0), validation (1) and test (2), as the data's author chose; None:
+        nobody chose, and ``federate`` splits by its fractions.
+      class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
+      owner_names: what the user calls each owner; None if owners have no names.
     """
 
     x: np.ndarray
@@ -41,6 +45,9 @@ class Dataset(NamedTuple):
     std: float | Float[np.ndarray, " d"] = 1.0
     owner: Int[np.ndarray, " n"] | None = None
     vocabulary: int | None = None
+    part: Int[np.ndarray, " n"] | None = None
+    class_names: tuple[Any, ...] | None = None
+    owner_names: tuple[Any, ...] | None = None
 
 
 def dataset(
@@ -99,6 +106,16 @@ def dataset(
         return Dataset(stored_features(x), y, classes, size, owner=owner)
     mean, std = _moments(x[:size])
     return Dataset(x, y, classes, size, mean, std, owner)
+
+
+def count_owners(dataset: Dataset) -> int:
+    """The number of owners with training rows, outside upstream's test part; 0 if rows have no owners."""
+    if dataset.owner is None:
+        return 0
+    owner = np.asarray(dataset.owner)[: dataset.train_size]
+    if dataset.part is not None:
+        owner = owner[np.asarray(dataset.part)[: dataset.train_size] == 0]
+    return len(np.unique(owner[owner >= 0]))
 
 
 def check_rows(x: Any, y: Any) -> None:

@@ -45,7 +45,7 @@ def fetch_files(
     urls = {url.rsplit("/", 1)[-1]: url for url in infos}
     urls = {file: url for file, url in urls.items() if only is None or file in only}
     # Without this check an offline machine would spend minutes in retries.
-    if not _reachable(next(iter(urls.values()))):
+    if not reachable(next(iter(urls.values()))):
         raise ValueError(f"expected {name} on this machine or a network to fetch it, got neither; {advice}")
     with tempfile.TemporaryDirectory() as folder:
         manager = tfds.download.DownloadManager(
@@ -63,7 +63,7 @@ def fetch_files(
         yield renamed
 
 
-def _reachable(url: str, seconds: float = 4.0) -> bool:
+def reachable(url: str, seconds: float = 4.0) -> bool:
     """Whether a HEAD request for one file gets any answer, even a refusal."""
     answered = threading.Event()
 

@@ -21,15 +21,15 @@ from fljax.data.arrays import (
 )
 from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
-from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.datasets import Dataset, check_rows, count_owners, dataset
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import client_table, row_table
 from fljax.naming import unknown
 from fljax.seeds import Seeds, seeds_of
-from fljax.types import Examples, Federation
+from fljax.types import Examples, Federation, Names
 
 _ALWAYS = ("clients", "unseen", "seed")
-_OFFERED = ("classes", "owner", "test_fraction")
+_OFFERED = ("classes", "owner", "part", "test_fraction")
 # Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
 _ALIKE = {"i": "u", "u": "i"}
 
@@ -56,21 +56,23 @@ def federate(
       dataset: the data set. To make several federations from one data set, put it on the device first
         (``fljax.data.place``); the federations then share one copy.
       partition: a name in PARTITIONERS, or a function ``(labels, *, clients, unseen, seed, ...) -> Partition``. If the
-        function has parameters ``classes``, ``owner`` or ``test_fraction``, it also gets the data set's classes and
-        owners, and ``1 - train_fraction``. It may also return a list of row lists.
+        function has parameters ``classes``, ``owner``, ``part`` or ``test_fraction``, it also gets the data set's
+        classes, owners and parts, and ``1 - train_fraction``. It may also return a list of row lists.
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
       unseen: number of clients that never train, with separate ids 0..unseen-1.
       seed: seed of all random draws in this function.
       train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
         the share of all rows that clients get, and is used only if upstream has no test part.
-      valid_fraction: share of each client's training rows that become its validation rows.
+      valid_fraction: share of each client's training rows that become its validation rows. Not used if the partition
+        chooses the validation rows.
       test: "own" (each client is tested on its own rows) or "global" (all clients are tested on ``held["test"]``).
       held_fraction: share of the training part that the server keeps.
       **partition_parameters: keywords of the partition itself, e.g. ``beta``.
 
     Returns:
-      A Federation whose index tables are padded with 0.
+      A Federation whose index tables are padded with 0. ``names`` has the data set's names of classes, and those of
+      clients that are owners (the partition "natural").
 
     Raises:
       ValueError: if an argument is out of range, the partition has no such keyword or is impossible, examples are not
@@ -101,6 +103,7 @@ def federate(
     facts = {
         "classes": dataset.classes,
         "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
+        "part": None if dataset.part is None else np.asarray(dataset.part)[pool],
         "test_fraction": 1 - train_fraction,
     }
     labels = np.asarray(given).astype(dataset.y.dtype)[pool]
@@ -125,7 +128,15 @@ def federate(
         tables.append(client_table(trains, valids, tests, noise) if len(group) else None)
     rows = {name: row_table([each]) for name, each in held.items()}
     server = {name: each._replace(index=each.index[0], size=each.size[0]) for name, each in rows.items()}
-    return Federation(Examples(x, y), tables[0], tables[1], server)
+    return Federation(Examples(x, y), tables[0], tables[1], server, _names(dataset, made.owner, clients))
+
+
+def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:
+    """The names of a federation whose clients are these owners, first the seen ones; None: clients are not owners."""
+    if owner is None or dataset.owner_names is None:
+        return Names(dataset.class_names)
+    found = tuple(dataset.owner_names[number] for number in owner.tolist())
+    return Names(dataset.class_names, found[:clients], found[clients:] or None)
 
 
 def place(dataset: Dataset) -> Dataset:
@@ -166,7 +177,7 @@ def from_arrays(
       y: labels. Whole numbers ``[n]`` are classes, counted from 0; floats, and several numbers for each row
         ``[n, ...]``, are for tasks without classes (``fljax.models.task_from_module(..., loss=...)``).
       owners: owner of each row, ``[n]``: whole numbers or anything that can be sorted, e.g. names. Clients are numbered
-        in the sorted order of owners. Rows with a negative owner belong to no client.
+        in the sorted order of owners, which ``names.clients`` has. Rows with a negative owner belong to no client.
       test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
       classes: number of classes; the largest label plus one if not given.
       vocabulary: number of different tokens in ``x [n, length]``, for a check of the tokens; None: not checked.
@@ -182,7 +193,8 @@ def from_arrays(
         raise ValueError(f"expected one owner for each of the {len(y)} rows, got shape {owners.shape}")
     check_finite("features", x, owners)
     check_finite("labels", y, owners)
-    owners = number_owners(owners)
+    given, owners = owners, number_owners(owners)
+    names = tuple(np.unique(given[owners >= 0]).tolist())
     size = len(y)
     if test_data is not None:
         test_x, test_y = (np.asarray(each) for each in test_data)
@@ -198,6 +210,7 @@ def from_arrays(
         x, y = np.concatenate([x, test_x]), np.concatenate([y, test_y])
         owners = np.concatenate([owners, np.full(len(test_y), -1)])
     made = dataset(x, y, owner=owners, classes=classes, train_size=size, vocabulary=vocabulary)
+    made = made._replace(owner_names=names)
     return federate(made, options.pop("partition", "natural"), **options)
 
 
@@ -211,8 +224,7 @@ def _count_clients(
         return check_count("clients", clients)
     if partition != "natural" or dataset.owner is None:
         raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
-    owner = np.asarray(dataset.owner)[: dataset.train_size]
-    return check_count("the number of owners less unseen", len(np.unique(owner[owner >= 0])) - unseen)
+    return check_count("the number of owners less unseen", count_owners(dataset) - unseen)
 
 
 def _deal(
@@ -228,14 +240,19 @@ def _deal(
     name = partition if isinstance(partition, str) else getattr(partition, "__name__", "given")
     if not takes_anything(function):
         check_keywords("partition", name, parameters, set(list(parameters_of(function))[1:]) - set(_ALWAYS))
+    if facts["part"] is not None and "part" not in parameters_of(function):
+        raise ValueError(
+            f"expected a partition that keeps each client's own training, validation and test rows, such as natural, "
+            f"got {name}"
+        )
     offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
     made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
     if not isinstance(made, Partition):
         made = Partition(tuple(np.asarray(rows, int) for rows in made))
-    everything = [*made.rows, *(made.test or ()), *made.held.values()]
+    everything = [*made.rows, *(made.valid or ()), *(made.test or ()), *made.held.values()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
-    if len(made.rows) != clients + unseen or len(made.test or made.rows) != clients + unseen:
+    if any(len(each or made.rows) != clients + unseen for each in (made.rows, made.valid, made.test)):
         raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}")
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
         raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")
@@ -260,6 +277,8 @@ def _split(
         # Guarantee one training row first, then one test row, then apply the fraction.
         kept = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
         train, tests = rows[:kept], rows[kept:]
+    if made.valid is not None:
+        return train, made.valid[client], tests
     valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
     return train[valid:], train[:valid], tests
 

@@ -88,6 +88,15 @@ def noise(
     return split._replace(noise=(sigma * (position + 1) / population).astype(np.float32))
 
 
+def _concentration(beta: float | None, alpha: float | None) -> float:
+    """The concentration of a Dirichlet distribution, by either of its two names."""
+    if beta is not None and alpha is not None:
+        raise ValueError(f"expected one of beta and alpha, which are the same, got beta={beta} and alpha={alpha}")
+    if alpha is not None:
+        return check_positive("alpha", alpha)
+    return check_positive("beta", 0.5 if beta is None else beta)
+
+
 def dirichlet(
     labels: np.ndarray,
     *,
@@ -95,7 +104,8 @@ def dirichlet(
     unseen: int = 0,
     seed: int = 0,
     minimum: int = 10,
-    beta: float = 0.5,
+    beta: float | None = None,
+    alpha: float | None = None,
     classes: int | None = None,
 ) -> Partition:
     """Label skew Dir(beta): each class is divided among clients in proportions ``p ~ Dirichlet(beta)``.
@@ -109,16 +119,17 @@ def dirichlet(
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
-      beta: concentration; near 0 a class goes to few clients, for large beta it is divided evenly.
+      beta: concentration, 0.5 if not given; near 0 a class goes to few clients, for large beta it is divided evenly.
+      alpha: another name of ``beta``, which many papers use.
       classes: number of labels; the largest label plus one if not given.
 
     Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4, and its
     code.
 
     Raises:
-      ValueError: if a count or beta is out of range, or there are too few rows.
+      ValueError: if a count or beta is out of range, beta and alpha are both given, or there are too few rows.
     """
-    check_positive("beta", beta)
+    beta = _concentration(beta, alpha)
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
     totals = np.bincount(labels, minlength=count)
@@ -140,7 +151,14 @@ def dirichlet(
 
 
 def quantity(
-    labels: np.ndarray, *, clients: int, unseen: int = 0, seed: int = 0, minimum: int = 10, beta: float = 0.5
+    labels: np.ndarray,
+    *,
+    clients: int,
+    unseen: int = 0,
+    seed: int = 0,
+    minimum: int = 10,
+    beta: float | None = None,
+    alpha: float | None = None,
 ) -> Partition:
     """Quantity skew: clients' shares of all rows are ``p ~ Dirichlet(beta)``; labels stay IID.
 
@@ -153,14 +171,15 @@ def quantity(
       unseen: number of unseen clients.
       seed: seed of the draw.
       minimum: least rows per client.
-      beta: concentration; smaller values give more unequal sizes.
+      beta: concentration, 0.5 if not given; smaller values give more unequal sizes.
+      alpha: another name of ``beta``, which many papers use.
 
     Source: Li et al., "Federated Learning on Non-IID Data Silos" (NIID-Bench), ICDE 2022, section 4.
 
     Raises:
-      ValueError: if a count or beta is out of range, or there are too few rows.
+      ValueError: if a count or beta is out of range, beta and alpha are both given, or there are too few rows.
     """
-    check_positive("beta", beta)
+    beta = _concentration(beta, alpha)
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     order = rng.permutation(len(labels))
     counts = np.zeros(everybody, int)
@@ -293,6 +312,7 @@ def natural(
     seed: int = 0,
     minimum: int = 1,
     owner: np.ndarray | None,
+    part: np.ndarray | None = None,
 ) -> Partition:
     """The natural clients of the data set: each client gets the rows of one owner.
 
@@ -304,8 +324,10 @@ def natural(
       clients: number of seen clients.
       unseen: number of unseen clients.
       seed: seed of the draw.
-      minimum: owners with fewer rows are excluded.
+      minimum: owners with fewer training rows are excluded.
       owner: owner of each row, ``[n]``, -1 for none.
+      part: 0 for training rows, 1 for validation rows, 2 for test rows, ``[n]``; None: all rows are training rows, of
+        which ``federate`` splits the others off. It also does so for a part that no row belongs to.
 
     Raises:
       ValueError: if the data set has no owners, or not enough owners.
@@ -314,15 +336,22 @@ def natural(
     if owner is None:
         raise ValueError("expected a dataset whose rows have owners for the partition natural, got one without")
     owner = np.asarray(owner)
-    names, sizes = np.unique(owner[owner >= 0], return_counts=True)
+    part = np.zeros(len(owner), np.int8) if part is None else np.asarray(part)
+    names, sizes = np.unique(owner[(owner >= 0) & (part == 0)], return_counts=True)
     names = names[sizes >= minimum]
     if len(names) < everybody:
         raise ValueError(f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}")
     chosen = rng.permutation(names)[:everybody]
     ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(chosen[clients:])])
-    order = np.argsort(owner, kind="stable")
-    starts, ends = (np.searchsorted(owner[order], ordered, side) for side in ("left", "right"))
-    return Partition(tuple(order[a:b] for a, b in zip(starts, ends, strict=True)))
+    lists: list[tuple[np.ndarray, ...] | None] = []
+    for which in range(3):
+        rows = np.flatnonzero(part == which)
+        order = rows[np.argsort(owner[rows], kind="stable")]
+        starts, ends = (np.searchsorted(owner[order], ordered, side) for side in ("left", "right"))
+        found = tuple(order[a:b] for a, b in zip(starts, ends, strict=True))
+        lists.append(found if which == 0 or any(map(len, found)) else None)
+    assert lists[0] is not None
+    return Partition(lists[0], lists[2], valid=lists[1], owner=ordered.astype(np.int32))
 
 
 PARTITIONERS: dict[str, Callable[..., Partition]] = {

@@ -1,8 +1,10 @@
-"""The registry of data sources by name, and ``load``."""
+"""The registry of data sources by name, sources of one's own data by path or prefix, and ``load``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
 from fljax.data.datasets import Dataset
+from fljax.data.files import arrays, existing_file, is_folder, table, with_home
+from fljax.data.hugging_face import hugging_face_dataset
+from fljax.data.image_folders import image_folder
+from fljax.data.leaf import leaf
+from fljax.data.tfds import tfds_dataset
+from fljax.naming import resolve, shown
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,
@@ -29,6 +37,84 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
 }
 
 
+def find_source(
+    name: str, registry: Mapping[str, Callable[..., Dataset]] = SOURCES, *, imports: bool = True
+) -> Callable[..., Dataset]:
+    """The function that makes the data set of this name in a config; its keywords are the data set's options.
+
+    Args:
+      name: a name in SOURCES, the path of a file or folder of one's own, ``"tfds:NAME"``, ``"hf:NAME"``, or an import
+        path ``"module:name"``.
+      registry: the sources by name.
+      imports: as for ``fljax.naming.resolve``.
+
+    Raises:
+      ValueError: if there is no such name, file or function.
+    """
+    own = own_source(name)
+    if own is not None:
+        return own
+    try:
+        return resolve(name, registry, "dataset", imports=imports)
+    except ValueError as error:
+        if ":" in name:
+            raise
+        raise ValueError(f"{error}, a file by its path ('mine.csv'), a folder with a slash ('mine/')") from None
+
+
+# Readers of files of one's own, by the end of their names.
+FILES: dict[str, Callable[..., Dataset]] = {
+    ".csv": table,
+    ".csv.gz": table,
+    ".parquet": table,
+    ".npz": arrays,
+    ".json": leaf,
+}
+# Sources of other packages, by the prefix of their names in a config.
+PREFIXES: dict[str, Callable[..., Dataset]] = {"tfds": tfds_dataset, "hf": hugging_face_dataset}
+
+
+def own_source(name: str) -> Callable[..., Dataset] | None:
+    """The source for a path, or for a name with a prefix of PREFIXES; None if the name is neither.
+
+    Raises:
+      ValueError: if there is no such file or folder, or fljax cannot read files of its kind.
+    """
+    prefix, colon, rest = name.partition(":")
+    if colon and rest and prefix in PREFIXES:
+        return _of(PREFIXES[prefix], rest, name)
+    if not is_path(name):
+        return None
+    place = with_home(name)
+    if is_folder(place):
+        has_json = any(place.glob("*.json")) or any((place / "train").glob("*.json"))
+        return _of(leaf if has_json else image_folder, name, name)
+    reader = next((read for ending, read in FILES.items() if name.lower().endswith(ending)), None)
+    if reader is None:
+        endings = ", ".join(FILES)
+        raise ValueError(f"expected a folder, or a file that ends in one of {endings}, got {shown(name)}")
+    return _of(reader, str(existing_file(name)), name)
+
+
+def is_path(name: str) -> bool:
+    """Whether the name of a data set in a config is the path of a file or folder: it has a slash or a full stop.
+
+    Import paths, which have a colon, and names with a prefix of PREFIXES are no paths.
+    """
+    return ":" not in name and ("/" in name or os.sep in name or "." in name)
+
+
+def absolute(name: str, folder: str | Path) -> str:
+    """A data set's name in a config of this folder; a path becomes absolute, other names stay."""
+    return os.path.normpath(Path(folder).absolute() / with_home(name)) if is_path(name) else name
+
+
+def _of(reader: Callable[..., Dataset], place: str, name: str) -> Callable[..., Dataset]:
+    source: Any = functools.partial(reader, place)
+    source.__name__ = name  # for error messages
+    return source
+
+
 def load(
     name: str | Callable[..., Dataset],
     *,
@@ -39,7 +125,8 @@ def load(
     """Loads a data set.
 
     Args:
-      name: a name in SOURCES, or a function that returns a Dataset.
+      name: a name in SOURCES, the path of a file or folder of one's own, ``"tfds:NAME"``, ``"hf:NAME"``, or a function
+        that returns a Dataset.
       folder: folder with the upstream files, for sources that read files.
       cache: folder of fljax's own copies, for sources that use the cache; other sources ignore ``cache``.
       **options: keywords of the source itself, e.g. ``alpha`` of ``synthetic``.
@@ -47,7 +134,7 @@ def load(
     Raises:
       ValueError: if the source or a keyword is unknown, or the data cannot be found or fetched.
     """
-    source = name if callable(name) else choose("dataset", name, SOURCES)
+    source = name if callable(name) else own_source(name) or choose("dataset", name, SOURCES)
     label = name if isinstance(name, str) else getattr(name, "__name__", "given")
     valid, anything = parameters_of(source), takes_anything(source)
     if folder is not None or is_required(source, "folder"):

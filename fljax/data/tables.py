@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.types import Census, ClientData, Examples, Federation, Rows
+from fljax.types import Census, ClientData, Examples, Federation, Names, Rows
 
 
 def row_table(lists: Sequence[np.ndarray], n_max: int | None = None) -> Rows:
@@ -53,7 +53,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
     """Stacks federations, one per seed: every leaf except the examples gets a leading axis ``[seeds]``.
 
     Index tables are padded with 0 to one shape. Equal examples are stored once; different examples are concatenated,
-    and the indices are shifted accordingly.
+    and the indices are shifted accordingly. Names of clients are kept if they are the same in all federations.
 
     Args:
       federations: at least one; all with the same numbers of seen and unseen clients and the same names in ``held``.
@@ -81,7 +81,16 @@ def stack(federations: Sequence[Federation]) -> Federation:
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
-    return Federation(examples, clients, unseen, held)
+    return Federation(examples, clients, unseen, held, _shared_names([each.names for each in federations]))
+
+
+def _shared_names(names: Sequence[Names]) -> Names:
+    """The names that are the same in all federations; None in place of others."""
+
+    def shared(values: list[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+        return values[0] if all(each == values[0] for each in values) else None
+
+    return Names(*(shared([getattr(each, field) for each in names]) for field in ("classes", "clients", "unseen")))
 
 
 def census(federation: Federation) -> Census:

@@ -24,6 +24,7 @@ from fljax.types import (
     Federation,
     Info,
     LocalData,
+    Names,
     Rows,
     Seat,
     Subset,
@@ -56,8 +57,10 @@ class State(NamedTuple):
 def by_id(federation: Federation) -> Federation:
     """The federation with its seen clients sorted by id, so that their original order does not matter.
 
-    Takes one federation or several stacked ones.
+    Takes one federation or several stacked ones. Names of classes and clients are left out, since federations that
+    differ in names alone run the same programs.
     """
+    federation = federation._replace(names=Names())
     try:
         if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
             return federation

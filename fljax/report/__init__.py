@@ -1,5 +1,6 @@
 """Figures and an HTML page from the results of a run."""
 
+from fljax.report.clients import data_picture
 from fljax.report.drawing import figures, picture
 from fljax.report.live import follow
 from fljax.report.page import write, write_page
@@ -10,6 +11,7 @@ __all__ = [
     "Overview",
     "Row",
     "best_rows",
+    "data_picture",
     "figures",
     "follow",
     "overview",

@@ -7,7 +7,7 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 """
 
 from fljax.types.arrays import AnyArray, NumpyArray
-from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Rows, Subset, Vectors
+from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Names, Rows, Subset, Vectors
 from fljax.types.protocol import (
     Aggregate,
     Algorithm,
@@ -50,6 +50,7 @@ __all__ = [
     "Labelled",
     "LocalData",
     "Models",
+    "Names",
     "NumpyArray",
     "PerClient",
     "Personal",

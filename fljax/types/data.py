@@ -98,16 +98,37 @@ class ClientData(NamedTuple):
     noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: no noise
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Names:
+    """What a user calls the classes and clients of a federation; fljax numbers them from 0.
+
+    Names have no leaves: they are static in JAX's transformations, and no program of the engine sees them.
+
+    Attributes:
+      classes: the label that class c has in the user's data, at place c; None if labels are numbers of classes
+        already, or are not classes.
+      clients: what the user calls seen client i, at place i; None if clients have no names.
+      unseen: the same for unseen clients.
+    """
+
+    classes: tuple[Any, ...] | None = None
+    clients: tuple[Any, ...] | None = None
+    unseen: tuple[Any, ...] | None = None
+
+
 class Federation(NamedTuple):
     """A partitioned data set: examples, seen clients [N], unseen clients [U] (None: none), the server's rows by name.
 
-    Several federations (one per seed) that share ``examples`` may be stacked: see ``fljax.data.stack``.
+    ``names`` has what the user calls classes and clients. Several federations (one per seed) that share ``examples``
+    may be stacked: see ``fljax.data.stack``.
     """
 
     examples: Examples
     clients: ClientData
     unseen: ClientData | None = None
     held: Mapping[str, Rows] = {}
+    names: Names = Names()
 
     def __repr__(self) -> str:
         """Numbers of clients and examples. Only shapes are read, so it works for tracers and for shapes alone."""

@@ -21,4 +21,4 @@ def pretend(monkeypatch, remote):
             return {name: self.folder / f"hashed_{name}" for name in urls}
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(download, "_reachable", lambda url: True)
+    monkeypatch.setattr(download, "reachable", lambda url: True)

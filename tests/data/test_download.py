@@ -24,7 +24,7 @@ def test_offline_is_one_sentence_that_says_what_to_do(tmp_path, monkeypatch, nam
     (tmp_path / "vectors.txt").write_text("a 1 2\n")
     options: dict[str, Any] = {"glove": tmp_path / "vectors.txt"} if name == "sent140" else {}
     asked = []
-    monkeypatch.setattr(download, "_reachable", lambda url: asked.append(url))
+    monkeypatch.setattr(download, "reachable", lambda url: asked.append(url))
     with pytest.raises(ValueError, match=f"expected {name} .*folder=") as caught:
         load(name, **options)
     assert len(asked) == 1
@@ -40,14 +40,14 @@ def test_probe_gives_up_quickly(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
     start = time.monotonic()
-    assert not download._reachable("http://nowhere.invalid/file", seconds=0.05)
+    assert not download.reachable("http://nowhere.invalid/file", seconds=0.05)
     assert time.monotonic() - start < 0.35
 
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("no route")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    assert not download._reachable("http://nowhere.invalid/file")
+    assert not download.reachable("http://nowhere.invalid/file")
 
 
 def test_a_failed_download_is_one_sentence(monkeypatch):
@@ -61,7 +61,7 @@ def test_a_failed_download_is_one_sentence(monkeypatch):
             raise OSError("checksum differs")
 
     monkeypatch.setattr(tfds.download, "DownloadManager", Manager)
-    monkeypatch.setattr(download, "_reachable", lambda url: True)
+    monkeypatch.setattr(download, "reachable", lambda url: True)
     with (
         pytest.raises(ValueError, match=r"expected to fetch mnist, got OSError.*; do this"),
         fetch_files("mnist", "do this"),

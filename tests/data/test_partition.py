@@ -211,3 +211,18 @@ def test_cut_sums_to_the_total_and_follows_the_fractions(parts, total):
     counts = cut(fractions, total)
     assert counts.sum() == total
     assert np.all(np.abs(counts - fractions * total) <= 1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "quantity"])
+def test_alpha_is_another_name_of_beta(name):
+    make = PARTITIONERS[name]
+    one, other = (make(LABELS, clients=4, **{key: 0.3}) for key in ("alpha", "beta"))
+    assert all(np.array_equal(a, b) for a, b in zip(one.rows, other.rows, strict=True))
+    default, half = make(LABELS, clients=4), make(LABELS, clients=4, alpha=0.5)
+    assert all(np.array_equal(a, b) for a, b in zip(default.rows, half.rows, strict=True))
+    with pytest.raises(
+        ValueError, match=r"expected one of beta and alpha, which are the same, got beta=0\.5 and alpha=1"
+    ):
+        make(LABELS, clients=4, alpha=1.0, beta=0.5)
+    with pytest.raises(ValueError, match="expected alpha to be a finite number above 0"):
+        make(LABELS, clients=4, alpha=0.0)

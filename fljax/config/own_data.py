@@ -1,0 +1,111 @@
+"""What a config on a user's own data may leave out: the partition and the number of clients."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fljax.arguments import parameters_of
+from fljax.config import options as checks
+from fljax.config.errors import ConfigError
+from fljax.config.keys import Data
+from fljax.naming import unknown
+
+_NO_CLIENTS = (
+    "data: expected client, which says whose row it is, or a partition (iid, dirichlet, ...) and its number of "
+    "clients, got neither"
+)
+
+
+def with_absolute_path(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+    """The config with the path of a data set, which is relative to the config's ``folder``, made absolute."""
+    data = raw.get("data")
+    name = data.get("dataset") if isinstance(data, Mapping) else None
+    if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
+        return raw  # so that reading other configs does not import JAX
+    from fljax.data.sources import absolute
+
+    return {**raw, "data": {**raw["data"], "dataset": absolute(name, folder)}}
+
+
+def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
+    """The config with the partition "natural" and its number of clients, if its data are the user's own.
+
+    Options of the data set that stand among the keys of ``data``, such as ``label``, move to ``dataset_options``.
+    Clients are counted only if the config does not say how many: the data set is then read once for it.
+
+    Raises:
+      ConfigError: if the data set cannot be read, or has no clients.
+    """
+    data = raw.get("data")
+    name = data.get("dataset") if isinstance(data, Mapping) else None
+    keys = raw["data"].keys() if isinstance(name, str) else set()
+    if not isinstance(name, str) or ({"partition", "clients"} <= keys <= Data.model_fields.keys()):
+        return raw
+    from fljax.data.sources import find_source, own_source
+
+    try:
+        # A name that is misspelt explains more than a key that is missing.
+        find_source(name, checks.registries().datasets, imports=imports)
+        source = own_source(name)
+    except ValueError as error:
+        raise ConfigError(f"data.dataset: {error}") from error.__cause__
+    if source is None:
+        return raw
+    table = {"partition": "natural", **_with_options(raw["data"], parameters_of(source))}
+    options = table.get("dataset_options", {})
+    if table["partition"] != "natural" or "clients" in table or not isinstance(options, Mapping):
+        return {**raw, "data": table}
+    if "client" in parameters_of(source) and not options.get("client"):
+        raise ConfigError(_NO_CLIENTS)
+    _, options = checks.checked_source(name, options, checks.registries()._replace(imports=imports))
+    folder = table.get("folder")
+    text = json.dumps(options, sort_keys=True, default=str)
+    found = _count_owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
+    unseen = table.get("unseen", 0)
+    if type(unseen) is int and found - unseen < 1:
+        raise ConfigError(f"data.unseen: expected fewer than {found}, the number of clients in the data, got {unseen}")
+    return {**raw, "data": {**table, "clients": found - unseen if type(unseen) is int else found}}
+
+
+def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The table ``data`` with its options of the data set in ``dataset_options``."""
+    extra = [key for key in data if key not in Data.model_fields]
+    for key in extra:
+        if key not in names:
+            raise ConfigError(f"data: {unknown('key', key, [*Data.model_fields, *names])}")
+    options = data.get("dataset_options", {})
+    if not extra or not isinstance(options, Mapping):
+        return dict(data)
+    both = next((key for key in extra if key in options), None)
+    if both is not None:
+        raise ConfigError(f"data.{both}: expected {both} here or in data.dataset_options, got both")
+    own = {key: value for key, value in data.items() if key not in extra}
+    return {**own, "dataset_options": {**options, **{key: data[key] for key in extra}}}
+
+
+def _stamp(name: str) -> tuple[int, int]:
+    """Changes if the file does, so that another file is counted anew."""
+    try:
+        found = os.stat(name)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
+def _count_owners(name: str, options: str, folder: str | None, stamp: tuple[int, int]) -> int:
+    from fljax.data.datasets import count_owners
+    from fljax.data.sources import load
+
+    try:
+        found = count_owners(load(name, folder=folder, **json.loads(options)))
+    except ValueError as error:
+        raise ConfigError(f"data.dataset: {error}") from None
+    if not found:
+        raise ConfigError(_NO_CLIENTS)
+    return found

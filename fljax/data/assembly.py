@@ -1,0 +1,126 @@
+"""One data set of a training part and a test part, as files and other packages have them, with or without owners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.data.arrays import check_finite
+from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.labels import is_missing, number_labels, plain_labels
+from fljax.naming import shown
+
+
+class Piece(NamedTuple):
+    """Some rows of a data set.
+
+    Attributes:
+      x: features ``[n, ...]``.
+      y: labels ``[n, ...]`` of any dtype.
+      owner: what the user calls the owner of each row, ``[n]``; None: rows have no owners.
+      test: whether they are test rows.
+      name: what error messages call them.
+    """
+
+    x: np.ndarray
+    y: Any
+    owner: Any = None
+    test: bool = False
+    name: str = "training rows"
+
+
+def assemble(
+    pieces: Sequence[Piece],
+    *,
+    classes: int | None = None,
+    regression: bool | None = None,
+    vocabulary: int | None = None,
+    class_names: Sequence[Any] | None = None,
+) -> Dataset:
+    """Joins pieces into one data set, with numbers for labels and owners, and the user's names for both.
+
+    Test rows of an owner who has training rows are that owner's own test rows. All other test rows are the global test
+    part of the data set.
+
+    Args:
+      pieces: at least one with training rows; either all training pieces have owners or none.
+      classes: number of classes, if some class has no row; whole numbers are then kept as they are.
+      regression: True makes numbers to predict of whole numbers; False makes classes of floats.
+      vocabulary: number of different tokens, where features are tokens.
+      class_names: the names of classes, where labels are numbers of classes already.
+
+    Raises:
+      ValueError: if pieces do not fit together.
+    """
+    pieces = [each for each in pieces if len(each.y)]
+    first = next((each for each in pieces if not each.test), None)
+    if first is None:
+        raise ValueError("expected at least one training row, got none")
+    ys = [plain_labels(each.y) for each in pieces]
+    for piece, y in zip(pieces, ys, strict=True):
+        check_rows(piece.x, y)
+        check_finite(f"features of {piece.name}", piece.x, piece.owner)
+        if _form(piece.x, y) != _form(first.x, ys[0]):
+            raise ValueError(
+                f"expected {piece.name} like {first.name}, which have features {first.x.dtype} {first.x.shape} and "
+                f"labels {ys[0].dtype} {ys[0].shape}, got {piece.x.dtype} {piece.x.shape} and {y.dtype} {y.shape}"
+            )
+    labels = number_labels(
+        np.concatenate(ys), classes=len(class_names) if class_names is not None else classes, regression=regression
+    )
+    owner, names = _numbers_of_owners(pieces)
+    test = np.concatenate([np.full(len(each.y), each.test) for each in pieces])
+    end = test if owner is None else test & (owner < 0)
+    order = np.argsort(end, kind="stable")
+    x = np.concatenate([each.x for each in pieces])
+    made = dataset(
+        x[order] if end.any() else x,
+        labels.y[order],
+        owner=None if owner is None else owner[order],
+        classes=labels.classes,
+        train_size=int(np.sum(~end)),
+        vocabulary=vocabulary,
+    )
+    own_tests = owner is not None and bool(np.any(test & ~end))
+    return made._replace(
+        part=np.where(test, 2, 0).astype(np.int8)[order] if own_tests else None,
+        class_names=labels.names if class_names is None else tuple(class_names),
+        owner_names=names,
+    )
+
+
+def _form(x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
+    """What pieces must have in common: shapes of rows, whether features are scaled as images are, kinds of labels."""
+    return x.shape[1:], x.dtype == np.uint8, y.shape[1:], "number" if y.dtype.kind in "iuf" else y.dtype.kind
+
+
+def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tuple[Any, ...] | None]:
+    """The number of each row's owner, -1 for test rows of nobody who trains; and the owners' names in order."""
+    training = [each for each in pieces if not each.test]
+    having = [each for each in training if each.owner is not None]
+    if not having:
+        return None, None
+    if len(having) < len(training):
+        raise ValueError("expected an owner for each training row, got some without")
+    for each in pieces:
+        if each.owner is not None and np.shape(each.owner) != (len(each.y),):
+            got = np.shape(each.owner)
+            raise ValueError(f"expected one owner for each of the {len(each.y)} {each.name}, got shape {got}")
+    values = [value for each in having for value in np.asarray(each.owner).tolist()]
+    if any(is_missing(value) for value in values):
+        raise ValueError("expected an owner for each training row, got none (NaN) in some")
+    try:
+        names = sorted(set(values))
+    except TypeError:
+        kinds = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise ValueError(f"expected owners of one kind, got {kinds}, e.g. {shown(values[0])}") from None
+    number = {name: place for place, name in enumerate(names)}
+    found = [
+        np.full(len(each.y), -1, np.int32)
+        if each.owner is None
+        else np.array([number.get(value, -1) for value in np.asarray(each.owner).tolist()], np.int32)
+        for each in pieces
+    ]
+    return np.concatenate(found), tuple(names)

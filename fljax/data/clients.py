@@ -1,0 +1,157 @@
+"""A federation from the data of each client, with the labels and the clients' names as the user has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.data.arrays import check_finite
+from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.federation import federate
+from fljax.data.labels import join_labels, number_labels, plain_labels
+from fljax.naming import shown, unknown
+from fljax.types import Federation
+
+PARTS = ("train", "valid", "test")
+
+
+def from_clients(
+    clients: Mapping[Any, Any],
+    *,
+    test_data: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    vocabulary: int | None = None,
+    **options: Any,
+) -> Federation:
+    """Makes a federation from the examples of each client.
+
+    ::
+
+        federation = data.from_clients({"anna": (x, y), "ben": (x2, y2)}, train_fraction=0.8)
+        federation = data.from_clients({"anna": {"train": (x, y), "test": (x2, y2)}, ...})
+        federation.names.classes[0], federation.names.clients[0]  # the label of class 0, the name of client 0
+
+    Args:
+      clients: by client, ``(x, y)``, or a mapping of ``"train"`` and, if the user chose them, ``"valid"`` and
+        ``"test"`` to such pairs. ``federate`` splits rows of the other parts off the training rows. Clients are
+        numbered in the order of this mapping; the keys are kept as ``names.clients``.
+        x: ``[rows, ...]``; uint8 stays uint8 (images), other whole numbers (tokens) become int32, floats float32.
+        y: labels ``[rows]``: text, bools or whole numbers are classes, and floats are numbers to predict. Labels that
+        are not 0..C-1 are numbered in ascending order over all clients, and kept as ``names.classes``.
+      test_data: ``(x, y)`` of a global test set, kept as ``held["test"]``.
+      classes: number of classes, where no client has a row of some class; whole numbers are then kept as they are.
+      regression: True makes numbers to predict of whole numbers; False makes classes of floats.
+      vocabulary: number of different tokens in ``x [rows, length]``; None: ``x`` is not checked for tokens.
+      **options: as for ``federate``: ``unseen`` (so many clients, drawn at random, never train), ``train_fraction``,
+        ``valid_fraction``, ``test="global"``, ``held_fraction``, ``seed``.
+
+    Raises:
+      ValueError: if clients are not alike in the shape of their rows or the kind of their labels, a client has no
+        training rows, or numbers are not finite; the message names the client. And as for ``federate``.
+    """
+    made = dataset_from_clients(
+        clients, test_data=test_data, classes=classes, regression=regression, vocabulary=vocabulary
+    )
+    return federate(made, options.pop("partition", "natural"), **options)
+
+
+def dataset_from_clients(
+    clients: Mapping[Any, Any],
+    *,
+    test_data: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    vocabulary: int | None = None,
+) -> Dataset:
+    """As ``from_clients``, but the Dataset: for several federations of it, or for another partition.
+
+    Raises:
+      ValueError: as for ``from_clients``.
+    """
+    if not isinstance(clients, Mapping) or not clients:
+        raise ValueError(f"expected a mapping of each client to (x, y), with at least one client, got {shown(clients)}")
+    parts = [each for number, (name, given) in enumerate(clients.items()) for each in _parts(name, number, given)]
+    _check_same_parts(parts, len(clients))
+    names = [each.name for each in parts]
+    if test_data is not None:
+        parts.append(_part("test_data", -1, 2, "test", test_data))
+        names.append("test_data")
+    parts, names = zip(*[(part, name) for part, name in zip(parts, names, strict=True) if len(part.y)], strict=True)
+    x, y = _join_features([part.x for part in parts], names), join_labels([part.y for part in parts], names)
+    owner = np.concatenate([np.full(len(part.y), part.owner, np.int32) for part in parts])
+    which = np.concatenate([np.full(len(part.y), part.which, np.int8) for part in parts])
+    labels = number_labels(y, classes=classes, regression=regression)
+    size = int(np.sum(owner >= 0))
+    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
+    chosen = bool(np.any(which[:size] > 0))
+    return made._replace(part=which if chosen else None, class_names=labels.names, owner_names=tuple(clients))
+
+
+class _Part(NamedTuple):
+    """Some rows of one client: whose they are, and what for (a place in PARTS)."""
+
+    name: Any
+    owner: int
+    which: int
+    x: np.ndarray
+    y: np.ndarray
+
+
+def _parts(name: Any, number: int, given: Any) -> list[_Part]:
+    """The parts of one client's data."""
+    if not isinstance(given, Mapping):
+        return [_part(name, number, 0, "train", given)]
+    for key in given:
+        if key not in PARTS:
+            raise ValueError(f"{unknown('part', str(key), PARTS)} of client {shown(name)}")
+    if "train" not in given:
+        raise ValueError(f"expected training rows of each client ('train'), got none of client {shown(name)}")
+    return [_part(name, number, which, part, given[part]) for which, part in enumerate(PARTS) if part in given]
+
+
+def _part(name: Any, number: int, which: int, word: str, pair: Any) -> _Part:
+    whose = word if number < 0 else f"{word} rows of client {shown(name)}"
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise ValueError(f"expected a pair (x, y) as {whose}, got {_described(pair)}")
+    x, y = np.asarray(pair[0]), plain_labels(pair[1])
+    if which and number >= 0 and np.ndim(y) >= 1 and len(y) == 0 == len(x):
+        return _Part(name, number, which, x, y)
+    try:
+        check_rows(x, y)
+    except ValueError as error:
+        raise ValueError(f"{whose}: {error}") from None
+    check_finite(f"features of {whose}", x)
+    check_finite(f"labels of {whose}", y)
+    return _Part(name, number, which, x, y)
+
+
+def _described(value: Any) -> str:
+    return f"an array {value.shape}" if isinstance(value, np.ndarray) else shown(value)
+
+
+def _check_same_parts(parts: Sequence[_Part], clients: int) -> None:
+    """Raises a ValueError if some clients have a validation or test part, and others have none."""
+    for which, word in enumerate(PARTS):
+        having = {part.owner for part in parts if part.which == which}
+        if having and len(having) < clients:
+            lacking = next(part.name for part in parts if part.owner not in having)
+            raise ValueError(f"expected '{word}' of all clients or of none, got none of client {shown(lacking)}")
+
+
+def _join_features(parts: Sequence[np.ndarray], names: Sequence[Any]) -> np.ndarray:
+    """All rows in one array.
+
+    Raises:
+      ValueError: if rows differ in shape, or some are uint8, which is scaled, and others are not.
+    """
+    first = parts[0]
+    for part, name in zip(parts, names, strict=True):
+        if part.shape[1:] != first.shape[1:] or (part.dtype == np.uint8) != (first.dtype == np.uint8):
+            one, other = (f"rows {each.shape[1:]} of {each.dtype}" for each in (first, part))
+            raise ValueError(
+                f"expected features alike in all clients, got {one} of {shown(names[0])} and {other} of {shown(name)}"
+            )
+    return np.concatenate(parts)

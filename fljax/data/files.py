@@ -1,0 +1,232 @@
+"""Data sets in files of one's own: tables (.csv, .parquet) and arrays (.npz), named in a config by their path."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fljax.data.assembly import Piece, assemble
+from fljax.data.datasets import Dataset
+from fljax.data.frames import dataset_from_frame, with_moments
+from fljax.naming import shown, unknown
+
+
+def table(
+    path: str | Path,
+    *,
+    label: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    part: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    shape: Sequence[int] | None = None,
+    vocabulary: int | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """A table in a ``.csv`` (also ``.csv.gz``) or ``.parquet`` file, with one row for each example.
+
+    In a config::
+
+        [data]
+        dataset = "patients.csv"  # beside the config
+        dataset_options = { label = "diagnosis", client = "hospital" }
+
+    Every hospital is then a client (partition "natural", and ``clients`` is their number). Without ``client`` choose a
+    partition and its number of clients.
+
+    Args:
+      path: the file.
+      label: the column to predict; see ``from_frame`` for labels that are not 0..C-1. Several columns are several
+        targets.
+      client: the column that says whose row it is.
+      features: the columns of the features; all other columns that have a name if not given.
+      part: the column with "train", "valid" or "test"; None: rows are split by fractions.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels.
+      vocabulary: number of different tokens, where the features are tokens.
+      standardise: whether models see each feature with mean 0 and standard deviation 1 (on the training rows). The
+        data set itself is not changed.
+
+    Raises:
+      ValueError: if the file cannot be read, a column does not exist or is empty in some rows, features are not
+        numbers, or pyarrow is not installed for ``.parquet``.
+    """
+    place = existing_file(path)
+    read = _read_parquet if _ending(place) == ".parquet" else _read_csv
+    try:
+        made = dataset_from_frame(
+            read(place),
+            label=label,
+            client=client,
+            features=features,
+            part=part,
+            classes=classes,
+            regression=regression,
+            shape=shape,
+            vocabulary=vocabulary,
+        )
+    except ValueError as error:
+        raise ValueError(f"{place.name}: {error}") from None
+    return made if standardise or made.x.dtype != np.float32 else made._replace(mean=0.0, std=1.0)
+
+
+def arrays(
+    path: str | Path,
+    *,
+    features: str = "x",
+    label: str = "y",
+    client: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    vocabulary: int | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """Arrays in an ``.npz`` file: features ``x`` and labels ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``.
+
+    In a config::
+
+        [data]
+        dataset = "scans.npz"
+        dataset_options = { client = "hospital" }  # the name of an array, one entry for each row
+
+    Args:
+      path: the file.
+      features: name of the array of features ``[n, ...]``; uint8 are images, other whole numbers tokens. If there is
+        none, but two whose names end in ``_train`` and ``_test``, the latter are upstream's test part.
+      label: name of the array of labels; see ``from_clients`` for labels that are not 0..C-1.
+      client: name of the array that says whose row each is, with ``_train`` at its end if features have it. If there
+        is one for test rows, too, clients are tested on their own test rows.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      vocabulary: number of different tokens, where the features are tokens.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+
+    Raises:
+      ValueError: if the file cannot be read, or an array does not exist or does not fit the others.
+    """
+    place = existing_file(path)
+    try:
+        pieces = _pieces(_read_npz(place), features, label, client)
+        made = assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{place.name}: {error}") from None
+    return with_moments(made) if standardise and made.x.ndim == 2 else made
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path with ``~`` replaced.
+
+    Raises:
+      ValueError: if there is no such file.
+    """
+    place = with_home(path)
+    try:
+        found = place.is_file()
+    except (OSError, ValueError):  # names that no system has
+        found = False
+    if not found:
+        got = "a folder" if is_folder(place) else "nothing there"
+        raise ValueError(f"expected the path of a file, got {shown(str(path))} ({got})")
+    return place
+
+
+def with_home(path: str | Path) -> Path:
+    """The path with ``~`` replaced, if it means somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def is_folder(place: Path) -> bool:
+    """Whether there is such a folder; False for names that no system has, too."""
+    try:
+        return place.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _ending(place: Path) -> str:
+    return "".join(place.suffixes[-2:]).lower() if place.suffix.lower() == ".gz" else place.suffix.lower()
+
+
+def _read_csv(place: Path) -> Any:
+    import pandas
+
+    try:
+        with warnings.catch_warnings():
+            # Columns whose parts look different to pandas; they are text, which is said when they are used.
+            warnings.simplefilter("ignore", pandas.errors.DtypeWarning)
+            found = pandas.read_csv(place, skipinitialspace=True)
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise ValueError(f"expected a table with a line of names and commas, got {_one_line(error)}") from None
+    except OSError as error:
+        raise ValueError(f"expected a file that can be read, got {_one_line(error)}") from None
+    return _named_columns(found)
+
+
+def _named_columns(found: Any) -> Any:
+    """The columns that have a name; pandas writes row numbers as a first column without one."""
+    return found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
+
+
+def _read_parquet(place: Path) -> Any:
+    import pandas
+
+    try:
+        return pandas.read_parquet(place)
+    except ImportError:
+        raise ValueError(
+            "expected pyarrow to read .parquet, got none; install it (pip install 'fljax[parquet]')"
+        ) from None
+    except Exception as error:  # pyarrow's errors for damaged files have several classes
+        raise ValueError(f"expected a table in Parquet, got {_one_line(error)}") from None
+
+
+def _read_npz(place: Path) -> dict[str, np.ndarray]:
+    if not zipfile.is_zipfile(place):
+        raise ValueError("expected arrays of numpy.savez, got a file of another kind")
+    try:
+        with np.load(place, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
+        raise ValueError(f"expected arrays of numpy.savez, got {_one_line(error)}") from None
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise ValueError("expected arrays of numbers or text, got arrays of Python objects") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return shown(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _pieces(found: dict[str, np.ndarray], features: str, label: str, client: str | None) -> list[Piece]:
+    """The rows of the file: all, or those for training and for test."""
+    if features in found:
+        split = {"": False}
+    else:
+        split = {end: end == "_test" for end in ("_train", "_test") if f"{features}{end}" in found}
+    split = split or {"": False}
+
+    def array(name: str) -> np.ndarray:
+        if name not in found:
+            raise ValueError(unknown("array", name, sorted(found)))
+        return found[name]
+
+    def owner(end: str) -> np.ndarray | None:
+        needed = client is not None and (end != "_test" or f"{client}_test" in found)
+        return array(f"{client}{end}") if needed else None
+
+    return [
+        Piece(array(f"{features}{end}"), array(f"{label}{end}"), owner(end), test, "test rows" if test else "rows")
+        for end, test in split.items()
+    ]

@@ -1,0 +1,275 @@
+"""A federation from a table with a column of labels, a column of clients, and columns of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fljax.data.datasets import Dataset, dataset
+from fljax.data.federation import federate
+from fljax.data.labels import Labels, is_missing, number_labels
+from fljax.naming import nearest, shown, unknown
+from fljax.types import Federation
+
+_PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
+# The number of columns that an error message names.
+_NAMED = 10
+
+
+def from_frame(
+    frame: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    part: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    shape: Sequence[int] | None = None,
+    vocabulary: int | None = None,
+    standardise: bool = False,
+    **options: Any,
+) -> Federation:
+    """Makes a federation from a table: a pandas DataFrame, or anything that has columns by name.
+
+    ::
+
+        federation = data.from_frame(frame, label="diagnosis", client="hospital", train_fraction=0.8)
+        federation.names.classes, federation.names.clients  # the labels and the hospitals, in fljax's order
+
+    Args:
+      frame: one row for each example. Polars and Arrow tables, and dictionaries of arrays, work too.
+      label: the column to predict: text, categories, bools or whole numbers are classes, and floats are numbers to
+        predict. Labels that are not 0..C-1 are numbered in ascending order (categories in their own order) and kept as
+        ``names.classes``. A list of columns with numbers gives several targets for each row.
+      client: the column that says whose row it is. Every value becomes a client, in ascending order, and is kept in
+        ``names.clients``. None: ``partition`` and ``clients`` say how rows are divided.
+      features: the columns of the features, in this order; all other columns if not given. They must have numbers
+        or bools, and become float32.
+      part: the column that says which part a row is of: "train", "valid" or "test". None: rows are split by
+        ``train_fraction`` and ``valid_fraction``.
+      classes: number of classes, if some class has no row; whole numbers are then kept as they are.
+      regression: True makes numbers to predict of whole numbers; False makes classes of floats.
+      shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels, which are then stored as uint8
+        if they are whole numbers in 0..255.
+      vocabulary: number of different tokens, where the features are tokens.
+      standardise: whether each feature is shifted and scaled to mean 0 and standard deviation 1 on the training rows.
+      **options: as for ``federate``: ``partition``, ``clients``, ``unseen``, ``train_fraction``, ``seed``, ...
+
+    Raises:
+      ValueError: if a column does not exist, is empty in some rows or is not numeric, and as for ``federate``.
+    """
+    partition = options.pop("partition", None)
+    if partition is None and client is None:
+        raise ValueError(
+            "expected client, the column of the clients, or partition and clients, e.g. partition='iid', clients=10, "
+            "got neither"
+        )
+    made = dataset_from_frame(
+        frame,
+        label=label,
+        client=client,
+        features=features,
+        part=part,
+        classes=classes,
+        regression=regression,
+        shape=shape,
+        vocabulary=vocabulary,
+    )
+    if standardise and made.x.dtype == np.float32:
+        made = made._replace(x=((made.x - made.mean) / made.std).astype(np.float32), mean=0.0, std=1.0)
+    return federate(made, "natural" if partition is None else partition, **options)
+
+
+def dataset_from_frame(
+    frame: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    part: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    shape: Sequence[int] | None = None,
+    vocabulary: int | None = None,
+) -> Dataset:
+    """As ``from_frame``, but the Dataset. ``mean`` and ``std`` have one number for each float feature.
+
+    ``fljax.models.standardise(made.mean, made.std)`` standardises features inside a task; a config does so by itself.
+
+    Raises:
+      ValueError: if a column does not exist, is empty in some rows or is not numeric.
+    """
+    table = _as_frame(frame)
+    labels_of = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+    apart = [*labels_of, *([] if client is None else [client]), *([] if part is None else [part])]
+    for column in apart:
+        _check_column(table, column)
+    chosen = [name for name in table.columns if name not in apart] if features is None else list(features)
+    given = [name for name in chosen if name in apart]
+    if given:
+        raise ValueError(f"expected features without the columns of label, client and part, got {shown(given[0])}")
+    if not len(table) or not chosen:
+        raise ValueError(
+            f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
+            f"{_listed(list(table.columns))}"
+        )
+    x = _features(table, chosen, shape, vocabulary)
+    labels = _labels(table, label if len(labels_of) > 1 else labels_of[0], classes, regression)
+    owner, owners = (None, None) if client is None else _numbered(table[client], client)
+    which = None if part is None else _which(table[part], part)
+    size = None
+    if which is not None and owner is None:
+        # Without clients the author's test rows are one global test set, which upstream's data sets have at the end.
+        order = np.argsort(which == 2, kind="stable")
+        size = int(np.sum(which != 2))
+        if np.any(which == 1):
+            raise ValueError(f"expected only 'train' and 'test' in {part!r} without a column of clients, got 'valid'")
+        x, labels, which = x[order], labels._replace(y=labels.y[order]), None
+    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
+    made = made._replace(part=which, class_names=labels.names, owner_names=owners)
+    return with_moments(made) if shape is None and vocabulary is None else made
+
+
+def with_moments(made: Dataset) -> Dataset:
+    """The data set with mean and standard deviation of each float feature, by the training rows."""
+    if made.x.dtype != np.float32:
+        return made
+    training = np.arange(len(made.y)) < made.train_size
+    if made.part is not None:
+        training &= np.asarray(made.part) == 0
+    rows = made.x[training].astype(np.float64)
+    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    # A feature that is constant up to rounding has no scale.
+    still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
+    return made._replace(mean=mean.astype(np.float32), std=np.where(still, 1.0, std).astype(np.float32))
+
+
+def _as_frame(frame: Any) -> Any:
+    import pandas
+
+    if isinstance(frame, pandas.DataFrame):
+        if not frame.columns.is_unique:
+            twice = frame.columns[frame.columns.duplicated()][0]
+            raise ValueError(f"expected different names of columns, got {twice!r} twice")
+        return frame
+    if isinstance(frame, Mapping):
+        names: Iterable[Any] = frame.keys()
+    else:
+        names = getattr(frame, "column_names", None) or getattr(frame, "columns", None)  # type: ignore[assignment]
+        if names is None or isinstance(frame, str):
+            raise ValueError(f"expected a table with columns, such as a pandas DataFrame, got {shown(frame)}")
+    columns = {name: np.asarray(frame[name]) for name in names}
+    flat = {name: list(each) if each.ndim > 1 else each for name, each in columns.items()}
+    lengths = {name: len(each) for name, each in flat.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"expected columns of equal lengths, got {lengths}")
+    return pandas.DataFrame(flat)
+
+
+def _check_column(table: Any, column: Any) -> None:
+    if column in table.columns:
+        return
+    names = [str(name) for name in table.columns]
+    close = nearest(str(column), names)
+    question = "" if close is None else f" (did you mean {close!r}?)"
+    raise ValueError(f"expected a column of the table ({_listed(names)}), got {shown(column)}{question}")
+
+
+def _listed(names: Sequence[Any]) -> str:
+    first = ", ".join(str(name) for name in names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{first} and {more} more" if more > 0 else first
+
+
+def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vocabulary: int | None) -> np.ndarray:
+    for column in chosen:
+        _check_column(table, column)
+        _check_complete(table[column], column)
+        kind = table[column].dtype.kind
+        if kind not in "biuf":
+            got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
+            raise ValueError(
+                f"expected numbers in the columns of features, got {got} in {column!r}, e.g. "
+                f"{shown(table[column].iloc[0])}; choose columns with features=, or make numbers of it"
+            )
+    x = table[list(chosen)].to_numpy()
+    if x.dtype == object:  # bools beside numbers, or nullable numbers
+        x = x.astype(np.float64)
+    whole = x.dtype.kind in "iu"
+    if shape is not None:
+        lengths = tuple(shape)
+        if math.prod(lengths) != x.shape[1] or min(lengths, default=0) < 1:
+            raise ValueError(f"expected a shape of {x.shape[1]} entries, the columns of features, got {list(lengths)}")
+        x = x.reshape(len(x), *lengths)
+        return x.astype(np.uint8) if whole and x.min() >= 0 and x.max() <= 255 else _narrow(x)
+    if vocabulary is not None:
+        return x
+    return _narrow(x)
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    """Features as float32; numbers beyond its range stay, for the check of the data set."""
+    with np.errstate(over="ignore"):
+        found = x.astype(np.float32)
+    return found if np.isfinite(found).all() else x.astype(np.float64)
+
+
+def _labels(table: Any, label: Any, classes: int | None, regression: bool | None) -> Labels:
+    if not isinstance(label, str) and isinstance(label, Sequence):
+        for column in label:
+            _check_complete(table[column], column)
+        columns = [table[column].to_numpy() for column in label]
+        if any(each.dtype.kind not in "biuf" for each in columns):
+            raise ValueError(f"expected numbers in several columns of labels, got others in {list(label)}")
+        return number_labels(np.stack([each.astype(np.float32) for each in columns], axis=1))
+    column = table[label]
+    _check_complete(column, label)
+    if hasattr(column, "cat") and not regression:
+        used = column.cat.remove_unused_categories()
+        codes = used.cat.codes.to_numpy().astype(np.int32)
+        names = used.cat.categories.tolist()
+        found = number_labels(codes, classes=len(names) if classes is None else classes)
+        return found._replace(names=tuple(names))
+    return number_labels(_plain(column), classes=classes, regression=regression)
+
+
+def _plain(column: Any) -> np.ndarray:
+    """A column without missing values as an array of NumPy's own kinds, or of objects."""
+    values = column.to_numpy()
+    return np.asarray(values.tolist()) if values.dtype == object and column.dtype.kind in "biuf" else values
+
+
+def _numbered(column: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """The number of each row's client, and the clients' names in ascending order."""
+    _check_complete(column, name)
+    try:
+        names, numbers = np.unique(_plain(column), return_inverse=True)
+    except TypeError:
+        raise ValueError(f"expected clients of one kind, text or numbers, in {name!r}, got several kinds") from None
+    return numbers.reshape(-1).astype(np.int32), tuple(names.tolist())
+
+
+def _which(column: Any, name: str) -> np.ndarray:
+    _check_complete(column, name)
+    values = [str(each) for each in column.tolist()]
+    for value in dict.fromkeys(values):
+        if value.lower() not in _PARTS:
+            raise ValueError(f"{unknown('part', value, ('train', 'valid', 'test'))} in the column {name!r}")
+    return np.array([_PARTS[value.lower()] for value in values], np.int8)
+
+
+def _check_complete(column: Any, name: Any) -> None:
+    """Raises a ValueError if a column has no value in some rows."""
+    missing = int(column.isna().sum())
+    if not missing and column.dtype == object:
+        missing = sum(is_missing(each) for each in column.tolist())
+    if missing:
+        row = int(np.argmax(column.isna().to_numpy()))
+        raise ValueError(
+            f"expected a value in each row of the column {name!r}, got none (NaN) in {missing} of {len(column)} rows, "
+            f"first in row {row}"
+        )

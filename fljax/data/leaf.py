@@ -1,0 +1,124 @@
+"""Data in the JSON files of LEAF, in which users own their examples."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fljax.data.assembly import Piece, assemble
+from fljax.data.datasets import Dataset
+from fljax.data.frames import with_moments
+from fljax.naming import shown
+
+
+def leaf(
+    path: str | Path,
+    *,
+    shape: Sequence[int] | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """Data in LEAF's JSON format: a file, a folder of files, or a folder with the folders ``train`` and ``test``.
+
+    A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``. Every user is a
+    client (partition "natural"). Test rows of a user with training rows are the client's own; test rows of other users
+    are a global test set. In a config::
+
+        [data]
+        dataset = "leaf/femnist/data/"  # the folders train and test are in it
+        dataset_options = { shape = [28, 28, 1] }
+
+    Args:
+      path: the file or folder.
+      shape: the shape of one example, where files have it as a list.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+
+    Rows of text (Shakespeare) become tokens, one for each character, with 0 as padding at the end.
+
+    Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018.
+
+    Raises:
+      ValueError: if files are not found, are no JSON, or are not as LEAF writes them.
+    """
+    place = Path(path).expanduser()
+    pieces = [piece for file, test in _files(place) for piece in _pieces(file, test)]
+    texts = any(isinstance(row, str) for piece in pieces for row in piece.x[:1])
+    alphabet = sorted({letter for piece in pieces for row in piece.x for letter in row}) if texts else []
+    length = max((len(row) for piece in pieces for row in piece.x), default=0) if texts else 0
+    number = {letter: token for token, letter in enumerate(alphabet, 1)}
+    arranged = [
+        piece._replace(x=_tokens(piece.x, number, length) if texts else _numbers(piece, shape)) for piece in pieces
+    ]
+    made = assemble(arranged, classes=classes, regression=regression, vocabulary=len(alphabet) + 1 if texts else None)
+    return with_moments(made) if standardise and made.x.ndim == 2 and not texts else made
+
+
+def _files(place: Path) -> list[tuple[Path, bool]]:
+    """The JSON files, and whether each has test rows."""
+    if place.is_file():
+        return [(place, False)]
+    folders = [(place / "train", False), (place / "test", True)] if (place / "train").is_dir() else [(place, False)]
+    found = [(file, test) for folder, test in folders for file in sorted(folder.glob("*.json"))]
+    if not found:
+        raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}")
+    return found
+
+
+def _pieces(file: Path, test: bool) -> list[Piece]:
+    """The rows of each user in a file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON in {file}, got {shown(str(error))}") from None
+    data = content.get("user_data") if isinstance(content, Mapping) else None
+    if not isinstance(data, Mapping) or not data:
+        raise ValueError(f'expected LEAF\'s keys "users", "num_samples" and "user_data" in {file}, got others')
+    users = content.get("users", list(data))
+    counts = content.get("num_samples", [None] * len(users) if isinstance(users, list) else None)
+    if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
+        raise ValueError(f"expected users and num_samples of one length in {file}, got others")
+    found = []
+    for user, count in zip(users, counts, strict=True):
+        rows = data.get(user) if isinstance(user, str) else None
+        if not isinstance(rows, Mapping) or not all(isinstance(rows.get(key), list) for key in ("x", "y")):
+            raise ValueError(f'expected lists "x" and "y" of the user {shown(user)} in {file}, got others')
+        x, y = rows["x"], rows["y"]
+        if len(x) != len(y) or count not in (None, len(y)):
+            wanted = "as many labels" if count in (None, len(x)) else f"{count} rows"
+            raise ValueError(
+                f"expected {wanted} of the user {shown(user)} in {file}, got {len(x)} rows and {len(y)} labels"
+            )
+        if len(y):
+            found.append(Piece(x, y, np.full(len(y), user), test, f"rows of {shown(user)}"))  # type: ignore[arg-type]
+    return found
+
+
+def _numbers(piece: Piece, shape: Sequence[int] | None) -> np.ndarray:
+    try:
+        x = np.asarray(piece.x)
+    except ValueError:
+        raise ValueError(f"expected {piece.name} of one length, got several") from None
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers or texts as {piece.name}, got {shown(piece.x[0])}")
+    if shape is not None:
+        if math.prod(shape) != math.prod(x.shape[1:]):
+            raise ValueError(f"expected {piece.name} of shape {list(shape)}, got {list(x.shape[1:])}")
+        x = x.reshape(len(x), *shape)
+    return x.astype(np.float32)
+
+
+def _tokens(rows: Any, number: Mapping[str, int], length: int) -> np.ndarray:
+    if not all(isinstance(row, str) for row in rows):
+        raise ValueError("expected texts as all rows, got numbers in some")
+    found = np.zeros((len(rows), length), np.int32)
+    for line, row in zip(found, rows, strict=True):
+        line[: len(row)] = [number[letter] for letter in row]
+    return found

@@ -1,0 +1,135 @@
+"""from_clients: a federation from the data of each client."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fljax import data
+from fljax.engine.round import by_id
+from fljax.types import Names
+
+
+def examples(rows, seed=0, labels=("no", "yes")):
+    draw = np.random.default_rng(seed)
+    return draw.normal(size=(rows, 3)), draw.choice(labels, rows)
+
+
+def rows_of(federation, part, client):
+    rows = getattr(federation.clients, part)
+    return np.asarray(rows.index)[client][: np.asarray(rows.size)[client]]
+
+
+def test_every_key_is_a_client_with_its_rows():
+    given = {"zoe": examples(10, 1), "adam": examples(5, 2)}
+    made = data.from_clients(given, train_fraction=0.8)
+    assert made.names == Names(("no", "yes"), ("zoe", "adam"))
+    assert made.clients.train.size.tolist() == [8, 4]
+    assert made.clients.test.size.tolist() == [2, 1]
+    assert made.names.classes is not None
+    for client, (x, y) in enumerate(given.values()):
+        rows = np.sort(np.concatenate([rows_of(made, part, client) for part in ("train", "test")]))
+        np.testing.assert_allclose(made.examples.x[rows], x, rtol=1e-6)
+        assert [made.names.classes[each] for each in np.asarray(made.examples.y)[rows]] == y.tolist()
+
+
+def test_parts_of_the_user_stay():
+    given = {
+        name: {"train": examples(6, i), "valid": examples(2, 10 + i), "test": examples(3 + i, 20 + i)}
+        for i, name in enumerate(["a", "b"])
+    }
+    made = data.from_clients(given)
+    assert made.clients.train.size.tolist() == [6, 6]
+    assert made.clients.valid.size.tolist() == [2, 2]
+    assert made.clients.test.size.tolist() == [3, 4]
+    for client, name in enumerate(given):
+        for part in ("train", "valid", "test"):
+            x = np.asarray(made.examples.x[rows_of(made, part, client)])
+            np.testing.assert_allclose(np.sort(x, axis=0), np.sort(given[name][part][0], axis=0), rtol=1e-6)
+
+
+def test_missing_parts_are_split_off():
+    made = data.from_clients({1: {"train": examples(10), "test": examples(4)}}, valid_fraction=0.2)
+    sizes = [getattr(made.clients, part).size.tolist() for part in ("train", "valid", "test")]
+    assert sizes == [[8], [2], [4]]
+    made = data.from_clients({1: {"train": examples(10)}}, train_fraction=0.5)
+    assert made.clients.test.size.tolist() == [5]
+
+
+def test_the_server_may_keep_rows_of_parts():
+    given = {name: {"train": examples(20, i), "test": examples(5, i)} for i, name in enumerate("abc")}
+    made = data.from_clients(given, held_fraction=0.1, unseen=1)
+    assert made.names.clients is not None
+    assert made.names.unseen is not None
+    assert sorted([*made.names.clients, *made.names.unseen]) == ["a", "b", "c"]
+    used = np.concatenate([rows_of(made, part, client) for part in ("train", "test") for client in range(2)])
+    assert not set(used.tolist()) & set(np.asarray(made.held["validation"].index).tolist())
+
+
+def test_a_global_test_set():
+    made = data.from_clients({"a": examples(5)}, test_data=examples(4, 1), test="global")
+    assert made.held["test"].size == 4
+    assert made.clients.test.size.tolist() == [4]
+    assert made.names.clients == ("a",)
+
+
+def test_regression_keeps_numbers():
+    made = data.from_clients({"a": (np.ones((4, 2)), [0.5, 1, 2, 3]), "b": (np.ones((2, 2)), [1, 2])})
+    assert made.examples.y.dtype == np.float32
+    assert made.names.classes is None
+
+
+def test_names_are_in_no_program():
+    given = {name: examples(8, i) for i, name in enumerate("abcd")}
+    made = data.from_clients(given)
+    assert len(jax.tree.leaves(made)) == len(jax.tree.leaves(made._replace(names=Names())))
+    same = jax.jit(lambda federation: federation)(made)
+    assert same.names == made.names
+    assert by_id(made).names == Names(), "as the engine's programs see it"
+
+
+def test_stacked_federations_keep_the_names_that_they_share():
+    given = {name: examples(8, i) for i, name in enumerate("abcd")}
+    made = data.dataset_from_clients(given)
+    assert data.stack(data.federations(made, "natural", seeds=[0, 1])).names == Names(("no", "yes"), tuple("abcd"))
+    drawn = data.federations(made, "natural", seeds=range(4), unseen=2)
+    assert data.stack(drawn).names == Names(("no", "yes"))
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "expected a mapping of each client"),
+        ([1], "expected a mapping of each client"),
+        ({"a": 3}, "expected a pair \\(x, y\\) as train rows of client 'a', got 3"),
+        ({"a": (np.ones((2, 2)), [1])}, "train rows of client 'a': expected features"),
+        ({"a": (np.ones((0, 2)), [])}, "train rows of client 'a': expected features"),
+        ({"a": {"test": examples(3)}}, "expected training rows of each client .* got none of client 'a'"),
+        ({"a": {"train": examples(3), "tset": examples(3)}}, "'tset' .*did you mean 'test'.* of client 'a'"),
+        (
+            {"a": {"train": examples(3), "test": examples(3)}, "b": examples(3)},
+            "expected 'test' of all clients or of none, got none of client 'b'",
+        ),
+        ({"a": examples(3), "b": (np.ones((3, 4)), ["no"] * 3)}, r"expected features alike .* of 'b'"),
+        ({"a": examples(3), "b": (np.ones((3, 3), np.uint8), ["no"] * 3)}, r"float64 of 'a' and .* uint8 of 'b'"),
+        ({"a": examples(3), "b": (np.ones((3, 3)), [1, 2, 3])}, "expected labels alike in all clients"),
+        ({"a": (np.full((2, 2), np.nan), [0, 1])}, "finite features of train rows of client 'a'"),
+    ],
+)
+def test_what_does_not_fit_is_named(given, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        data.from_clients(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_parts_need_a_partition_that_keeps_them():
+    made = data.dataset_from_clients({"a": {"train": examples(20), "test": examples(5)}})
+    with pytest.raises(ValueError, match=r"expected a partition that keeps .* such as natural, got iid"):
+        data.federate(made, "iid", clients=2)
+
+
+def test_owners_of_arrays_are_names_too():
+    made = data.from_arrays(np.ones((4, 2)), [0, 1, 0, 1], ["y", "x", "y", "x"])
+    assert made.names.clients == ("x", "y")

@@ -1,0 +1,145 @@
+"""Data sets in files of one's own: .csv, .parquet, .npz."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pandas
+import pytest
+
+from fljax.data import load
+from fljax.data.sources import absolute, find_source, is_path
+
+FRAME = pandas.DataFrame({"age": [20, 40, 30, 50], "ill": ["no", "yes", "no", "yes"], "site": ["b", "a", "b", "a"]})
+
+
+def test_tables_are_read(tmp_path):
+    FRAME.to_csv(tmp_path / "mine.csv", index=False)
+    FRAME.to_csv(tmp_path / "mine.csv.gz", index=False)
+    for name in ("mine.csv", "mine.csv.gz"):
+        made = load(str(tmp_path / name), label="ill", client="site")
+        assert made.x.tolist() == [[20], [40], [30], [50]]
+        assert (made.class_names, made.owner_names) == (("no", "yes"), ("a", "b"))
+        assert (made.y.tolist(), np.asarray(made.owner).tolist()) == ([0, 1, 0, 1], [1, 0, 1, 0])
+        assert np.asarray(made.mean).tolist() == [35]
+    plain = load(str(tmp_path / "mine.csv"), label="ill", client="site", standardise=False)
+    assert (plain.mean, plain.std) == (0.0, 1.0)
+
+
+def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):
+    FRAME.to_csv(tmp_path / "mine.csv")
+    assert load(str(tmp_path / "mine.csv"), label="ill", client="site").x.tolist() == [[20], [40], [30], [50]]
+
+
+def test_parquet_is_an_extra(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "mine.parquet"
+    FRAME.to_parquet(path)
+    assert load(str(path), label="ill", client="site").y.tolist() == [0, 1, 0, 1]
+
+    def missing(*arguments, **options):
+        raise ImportError("no engine")
+
+    monkeypatch.setattr(pandas, "read_parquet", missing)
+    with pytest.raises(ValueError, match=r"mine\.parquet: expected pyarrow.*pip install 'fljax\[parquet\]'"):
+        load(str(path), label="ill")
+
+
+def test_arrays_are_read(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1), y=["b", "a"] * 3, site=[5, 9, 5, 9, 5, 9])
+    made = load(str(path), client="site")
+    assert (made.x.shape, made.x.dtype, made.y.tolist()) == ((6, 2, 2, 1), np.uint8, [1, 0] * 3)
+    assert made.owner_names == (5, 9)
+    np.savez(path, x_train=np.ones((4, 2)), y_train=[3, 4, 3, 4], x_test=np.zeros((2, 2)), y_test=[4, 4])
+    made = load(str(path))
+    assert (made.train_size, made.y.tolist(), made.class_names) == (4, [0, 1, 0, 1, 1, 1], (3, 4))
+
+
+def test_own_test_rows_of_arrays(tmp_path):
+    path = tmp_path / "mine.npz"
+    train = {"x_train": np.ones((4, 2)), "y_train": [0, 1, 0, 1], "who_train": [1, 1, 2, 2]}
+    np.savez(path, **train, x_test=np.arange(6.0).reshape(3, 2), y_test=[1, 1, 0], who_test=[2, 7, 1])
+    made = load(str(path), client="who")
+    assert made.train_size == 6
+    assert np.asarray(made.part).tolist() == [0, 0, 0, 0, 2, 2, 2]
+    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 1, 0, -1], "7 never trains: a row of the global test part"
+    assert made.x[-1].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "words"),
+    [
+        ("mine.csv", b"", {}, r"mine\.csv: expected a table with a line of names and commas"),
+        ("mine.csv", b'a,ill\n1,"2\n3,4\n', {}, "expected a table"),
+        ("mine.csv", b"\xff\xfe\x00", {}, "expected a table"),
+        ("mine.csv.gz", b"not gzip", {}, "expected a file that can be read"),
+        ("mine.csv", b"a,ill\n1,x\n,y\n", {}, r"in each row of the column 'a', got none \(NaN\) in 1 of 2 rows"),
+        ("mine.csv", b"a,b\n1,x\n", {}, r"expected a column of the table \(a, b\), got 'ill'"),
+        ("mine.csv", b"ill\nx\n", {}, "at least one row and one column of features"),
+        ("mine.csv", b"a,ill\n", {}, "at least one row and one column of features"),
+        ("mine.parquet", b"PAR1", {}, "expected a table in Parquet"),
+        ("mine.npz", b"PK", {}, "expected arrays of numpy.savez"),
+        ("mine.npz", b"", {}, "expected arrays of numpy.savez"),
+    ],
+)
+def test_damaged_files_are_named_in_one_sentence(tmp_path, name, content, options, words):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    label = {} if name.endswith("npz") else {"label": "ill"}
+    with pytest.raises(ValueError, match=words) as caught:
+        load(str(tmp_path / name), **label, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "words"),
+    [
+        ({"x": np.ones((2, 2))}, {}, "expected one of the arrays x, got 'y'"),
+        ({"x": np.ones((2, 2)), "y": [0, 1]}, {"client": "z"}, "got 'z'"),
+        ({"x": np.ones((2, 2)), "y": [0, 1], "z": [0]}, {"client": "z"}, "one owner for each of the 2 rows"),
+        ({"x": np.ones((2, 2)), "y": [0]}, {}, "expected features"),
+        ({"x": np.array([[1, None]], object), "y": [0]}, {}, "expected arrays of numbers or text"),
+        (
+            {"x_train": np.ones((2, 2)), "y_train": [0, 1], "x_test": np.ones((2, 3)), "y_test": [0, 1]},
+            {},
+            "expected test rows like rows",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, options, words):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(ValueError, match=words):
+        load(str(tmp_path / "mine.npz"), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing.csv", "expected the path of a file, got .*nothing there"),
+        ("x" * 300 + "/a.csv", "expected the path of a file"),
+        ("a\0b.csv", "expected the path of a file"),
+        ("none/", "expected a folder, or a file that ends in one of .csv"),
+        ("mine.xlsx", "expected a folder, or a file that ends in one of .csv"),
+    ],
+)
+def test_paths_that_lead_nowhere(tmp_path, name, words):
+    with pytest.raises(ValueError, match=words):
+        find_source(f"{tmp_path}/{name}")
+
+
+def test_which_names_are_paths():
+    assert all(map(is_path, ["a.csv", "./a", "a/", "/tmp/a", "a.b"]))
+    assert not any(map(is_path, ["mnist", "module:name", "package.module:name", "tfds:emnist/letters", "hf:a/b"]))
+    assert absolute("a.csv", "/data/configs") == "/data/configs/a.csv"
+    assert absolute("../a/", "/data/configs") == "/data/a"
+    assert absolute("mnist", "/data") == "mnist"
+    assert absolute("hf:a/b", "/data") == "hf:a/b"
+
+
+def test_hf_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"expected the package datasets for hf:a/b, got none; .*fljax\[huggingface\]"):
+        load("hf:a/b")

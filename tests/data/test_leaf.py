@@ -1,0 +1,88 @@
+"""LEAF's JSON files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fljax.data import federate, load
+from fljax.data.datasets import count_owners
+from fljax.data.sources import own_source
+
+
+def write(path, rows_of, **changes):
+    content = {
+        "users": list(rows_of),
+        "num_samples": [len(rows["y"]) for rows in rows_of.values()],
+        "user_data": rows_of,
+        **changes,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def user(rows, value, width=4):
+    return {"x": [[value] * width] * rows, "y": [i % 2 for i in range(rows)]}
+
+
+def test_every_user_is_a_client(tmp_path):
+    write(tmp_path / "data.json", {"f2": user(4, 0.5), "f1": user(6, 1.0)})
+    made = load(f"{tmp_path}/data.json", shape=[2, 2, 1])
+    assert (made.x.shape, made.owner_names) == ((10, 2, 2, 1), ("f1", "f2"))
+    federation = federate(made, "natural")
+    assert federation.names.clients == ("f1", "f2")
+    assert (federation.clients.train.size + federation.clients.test.size).tolist() == [6, 4]
+
+
+def test_folders_of_training_and_test_rows(tmp_path):
+    write(tmp_path / "train" / "a.json", {"u": user(4, 1.0)})
+    write(tmp_path / "train" / "b.json", {"v": user(2, 2.0), "empty": {"x": [], "y": []}})
+    write(tmp_path / "test" / "c.json", {"v": user(1, 3.0), "u": user(2, 4.0), "stranger": user(3, 5.0)})
+    made = load(f"{tmp_path}/")
+    assert count_owners(made) == 2
+    federation = federate(made, "natural")
+    assert federation.clients.train.size.tolist() == [4, 2]
+    assert federation.clients.test.size.tolist() == [2, 1]
+    test = np.asarray(federation.examples.x)[np.asarray(federation.clients.test.index[1, :1])]
+    assert test.tolist() == [[3.0] * 4]
+    assert federation.held["test"].size == 3
+
+
+def test_characters_become_tokens(tmp_path):
+    write(
+        tmp_path / "play.json", {"romeo": {"x": ["abc", "bc "], "y": ["d", "a"]}, "juliet": {"x": ["ca"], "y": ["d"]}}
+    )
+    made = load(f"{tmp_path}/play.json")
+    assert made.x.tolist() == [[2, 3, 4], [3, 4, 1], [4, 2, 0]]
+    assert (made.vocabulary, made.class_names, made.y.tolist()) == (5, ("a", "d"), [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_samples": [3]}, "expected 3 rows of the user 'u'"),
+        ({"num_samples": [1, 2]}, "expected users and num_samples of one length"),
+        ({"users": ["w"]}, 'expected lists "x" and "y" of the user \'w\''),
+        ({"user_data": {}}, "expected LEAF's keys"),
+        ({"user_data": {"u": {"x": [[1], [1, 2]], "y": [0, 1]}}}, "expected rows of 'u' of one length, got several"),
+        ({"user_data": {"u": {"x": [[1], [2]], "y": [0, None]}}}, "expected a label in each row"),
+        ({"user_data": {"u": {"x": [[["a"]], [["b"]]], "y": [0, 1]}}}, "expected numbers or texts as rows of 'u'"),
+        ({"user_data": {"u": {"x": [[1], [2], [3]], "y": [0, 1]}}}, "got 3 rows and 2 labels"),
+    ],
+)
+def test_files_that_are_not_leafs_are_named(tmp_path, changes, words):
+    write(tmp_path / "data.json", {"u": {"x": [[1], [2]], "y": [0, 1]}}, **changes)
+    with pytest.raises(ValueError, match=words) as caught:
+        load(f"{tmp_path}/data.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_json_is_named(tmp_path):
+    (tmp_path / "data.json").write_text("{")
+    with pytest.raises(ValueError, match=r"expected JSON in .*data\.json"):
+        load(f"{tmp_path}/data.json")
+    (tmp_path / "train").mkdir()
+    source = own_source(f"{tmp_path}/")
+    assert source is not None

@@ -1,0 +1,164 @@
+"""A user's own data in a config: paths, options, clients that are counted, and what is wrong in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas
+import pytest
+
+import fljax
+from fljax import cli
+from fljax.config import ConfigError, dumps, load, parse
+from fljax.config.sweeping import parse_grid
+from fljax.setup import resolve_setup
+
+TEXT = """
+rounds = 2
+[data]
+dataset = "patients.csv"
+label = "ill"
+client = "hospital"
+[model]
+name = "logistic_regression"
+[local]
+learning_rate = 0.1
+batch_size = 4
+steps = 2
+[standalone]
+steps = 2
+[[algorithms]]
+name = "fedavg"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    draw = np.random.default_rng(0)
+    columns = {
+        "age": draw.integers(20, 80, 40),
+        "income": draw.normal(5e4, 1e4, 40),
+        "hospital": [f"h{i % 4}" for i in range(40)],
+        "ill": draw.choice(["yes", "no"], 40),
+    }
+    pandas.DataFrame(columns).to_csv(tmp_path / "patients.csv", index=False)
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_path_is_relative_to_the_config_and_clients_are_counted(config, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    found = load(config)
+    assert found.data.dataset == str(config.parent / "patients.csv")
+    assert (found.data.partition, found.data.clients) == ("natural", 4)
+    assert found.data.dataset_options == {"label": "ill", "client": "hospital"}
+    assert found.participation.clients_per_round == 4
+    setup = resolve_setup(found)
+    assert setup.federation.names.clients == ("h0", "h1", "h2", "h3")
+    assert setup.federation.names.classes == ("no", "yes")
+    assert setup.task.prepare is not None
+    mean = np.asarray(setup.task.prepare(setup.federation.examples.x)).mean(axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-5)
+
+
+def test_what_is_written_is_read_again(config, tmp_path_factory):
+    found = load(config)
+    copy = tmp_path_factory.mktemp("run") / "config.toml"
+    copy.write_text(dumps(found))
+    assert load(copy) == found.model_copy(update={"name": "mine"})
+
+
+def test_a_base_has_paths_of_its_own_folder(config):
+    (config.parent / "below").mkdir()
+    child = config.parent / "below" / "child.toml"
+    child.write_text('base = "../mine.toml"\nrounds = 3\n')
+    assert load(child).data.dataset == str(config.parent / "patients.csv")
+
+
+def test_other_partitions_and_unseen_clients(config):
+    changes = ["data.partition=dirichlet", "data.clients=3", "data.partition_options={alpha=0.5,minimum=2}"]
+    found = load(config, changes)
+    assert (found.data.partition, found.data.clients) == ("dirichlet", 3)
+    assert resolve_setup(found).federation.clients.id.shape == (1, 3)
+    assert load(config, ["data.unseen=1"]).data.clients == 3
+
+
+def test_a_config_as_a_dictionary(config, monkeypatch):
+    monkeypatch.chdir(config.parent)
+    raw = {
+        "rounds": 1,
+        "data": {"dataset": "patients.csv", "label": "ill", "client": "hospital"},
+        "model": {"name": "mlp"},
+        "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 1},
+        "algorithms": [{"name": "fedavg"}],
+    }
+    assert parse(raw).data.clients == 4
+    cells = parse_grid({**raw, "sweep": {"grid": {"local.learning_rate": [0.1, 0.2]}}}).cells
+    assert [cell.data.clients for cell in cells] == [4, 4]
+
+
+def test_a_file_that_changes_is_counted_anew(config):
+    assert load(config).data.clients == 4
+    table = pandas.read_csv(config.parent / "patients.csv")
+    table.assign(hospital=[f"h{i % 8}" for i in range(40)]).to_csv(config.parent / "patients.csv", index=False)
+    assert load(config).data.clients == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["data.dataset=nothing.csv"], "data.dataset: expected the path of a file, got"),
+        (["data.dataset=mine.xlsx"], "data.dataset: expected a folder, or a file that ends in one of .csv"),
+        (["data.dataset=patients"], "data.dataset: expected one of the datasets digits"),
+        (
+            ["data.label=il"],
+            "expected a column of the table (age, income, hospital, ill), got 'il' (did you",
+        ),
+        (["data.client=town"], "got 'town'"),
+        (["data.lable=x"], "data: expected one of the keys dataset"),
+        (["data.dataset_options.label=x"], "data.label: expected label here or in data.dataset_options, got both"),
+        (["data.client=ill", "data.label=age"], "got text in 'hospital'"),
+        (["data.unseen=4"], "data.unseen: expected fewer than 4"),
+        (["data.partition=iid"], "data.clients: expected a value"),
+        (["data.standardise=1"], "data.dataset_options.standardise: expected true or false, got 1"),
+        (["data.label=income", 'data.features=["age"]'], "whose labels are no classes"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_code_2(config, changes, words, capsys, monkeypatch):
+    monkeypatch.chdir(config.parent)
+    arguments = ["run", str(config), "--quiet", *(word for change in changes for word in ("--set", change))]
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_neither_clients_nor_a_partition(config):
+    text = TEXT.replace('client = "hospital"\n', "")
+    config.write_text(text)
+    with pytest.raises(ConfigError, match=r"data: expected client, which says whose row it is, or a partition"):
+        load(config)
+
+
+def test_nan_is_named(config):
+    table = pandas.read_csv(config.parent / "patients.csv")
+    table.loc[3, "age"] = np.nan
+    table.to_csv(config.parent / "patients.csv", index=False)
+    with pytest.raises(ConfigError, match=r"patients\.csv: expected a value in each row of the column 'age', got none"):
+        load(config)
+
+
+@pytest.mark.thorough
+def test_a_run_knows_the_names_of_its_classes_and_clients(config):
+    out = ["--out", str(config.parent / "run"), "--save-models", "last"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(config), "--quiet", "--no-report", *out])
+    assert end.value.code == 0
+    run = fljax.load(config.parent / "run")
+    assert run.names.clients == ("h0", "h1", "h2", "h3")
+    table = pandas.read_csv(config.parent / "patients.csv")
+    logits = run.predict("fedavg", 2, table[["age", "income"]].to_numpy(np.float32))
+    assert run.names.classes is not None
+    assert {run.names.classes[each] for each in np.argmax(logits, axis=-1).tolist()} <= {"no", "yes"}
