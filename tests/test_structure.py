@@ -28,6 +28,7 @@ FLOORS = {
     "naming": (0, 1),
     "arguments": (0, 0),
     "environment": (0, 0),
+    "docstrings": (0, 0),
     "checkpoints": (0, 0),
     "atomic_files": (0, 0),
     "aggregators": (1, 0),
@@ -68,6 +69,7 @@ FLOORS = {
     "sweep": (5, 4),
     "report": (6, 0),
     "reproduce": (6, 1),
+    "catalogue": (6, 2),
     "cli": (7, 0),
     "__main__": (8, 0),
 }

@@ -5,13 +5,31 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+# Headings of the metrics that tables on the terminal show, in their order.
+_MAIN = {
+    "incentivised_participation_rate": "IPR",
+    "unseen_incentivised_participation_rate": "IPR unseen",
+    "preferred_model_accuracy": "preferred",
+    "average_accuracy": "average",
+    "unseen_average_accuracy": "average unseen",
+}
+# Also those of a task without accuracies, and where messages that are not finite are dropped.
+_LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
+_DROPPED = {"dropped_messages": "dropped"}
+
+
+def main_columns(names: Container[str]) -> dict[str, str]:
+    """The headings of the main metrics among ``names``, by metric."""
+    headings = (_MAIN if "average_accuracy" in names else _MAIN | _LOSSES) | _DROPPED
+    return {name: words for name, words in headings.items() if name in names}
 
 
 def fail(sentence: str, code: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
-from fljax.cli.printing import Json, console, fail, print_json
+from fljax.cli.printing import Json, console, fail, main_columns, print_json
 from fljax.cli.progress import listener, progress_bars
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
@@ -34,18 +34,6 @@ from fljax.cli.running import (
 
 if TYPE_CHECKING:
     from fljax.report import Row
-
-COLUMNS = {
-    "incentivised_participation_rate": "IPR",
-    "unseen_incentivised_participation_rate": "IPR unseen",
-    "preferred_model_accuracy": "preferred",
-    "average_accuracy": "average",
-    "unseen_average_accuracy": "average unseen",
-}
-# Additional columns for a task without accuracy.
-LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
-# An additional column where messages that are not finite are dropped.
-DROPPED = {"dropped_messages": "dropped"}
 
 
 def run(
@@ -133,14 +121,11 @@ def run(
 
 
 def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None = None) -> Table:
-    from fljax.report import pivot
-    from fljax.report.tables import cell, when
+    from fljax.report.tables import cell, pivot, when
 
     diverged = diverged or {}
     accuracies = any(row.metric == "average_accuracy" for row in rows)
-    columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
-    lines = pivot(rows, list(columns))
-    shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
+    columns = main_columns({row.metric for row in rows if row.seeds})
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     last = f"{when(rows)}, " if rows else ""
     about = "IPR: share of clients that prefer the deployed model" + (
@@ -148,10 +133,10 @@ def _table(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None =
     )
     table = Table(title=f"Test results {last}{spread}", caption=about)
     table.add_column("algorithm")
-    for place in shown:
-        table.add_column(list(columns.values())[place], justify="right")
+    for words in columns.values():
+        table.add_column(words, justify="right")
     if diverged:
         table.add_column("diverged")
-    for label, line in lines.items():
-        table.add_row(label, *[cell(line[place]) for place in shown], *[diverged.get(label, "")] * bool(diverged))
+    for label, line in pivot(rows, list(columns)).items():
+        table.add_row(label, *map(cell, line), *[diverged.get(label, "")] * bool(diverged))
     return table

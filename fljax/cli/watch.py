@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fljax.cli.printing import Json, console, print_json
-from fljax.cli.run import COLUMNS, LOSSES
+from fljax.cli.printing import Json, console, main_columns, print_json
 from fljax.cli.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -53,9 +52,7 @@ def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.engine.callbacks import duration
 
-    accuracies = any("average_accuracy" in each.metrics for each in state.algorithms)
-    columns = COLUMNS if accuracies else COLUMNS | LOSSES
-    shown = {name: head for name, head in columns.items() if any(name in each.metrics for each in state.algorithms)}
+    shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
     found.add_column("algorithm")
     found.add_column("state")

@@ -105,10 +105,15 @@ def cell(row: Row | None) -> str:
     """
     if row is None or not row.seeds:
         return "–"
-    digits = 1 if row.metric.removeprefix("unseen_") in COUNTS else 3
+    digits = digits_of(row.metric)
     spread = "" if math.isnan(row.std) else f" ± {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
     return f"{row.mean:.{digits}f}{spread}{missing}"
+
+
+def digits_of(metric: str) -> int:
+    """The number of decimals with which a metric is shown."""
+    return 1 if metric.removeprefix("unseen_") in COUNTS else 3
 
 
 def title(name: str) -> str:
