@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import numpy as np
@@ -128,11 +129,14 @@ def test_ten_long_labels_fit_into_the_live_page() -> None:
 def grid(labels: tuple[str, ...], **axes: list[float]) -> xr.Dataset:
     random = np.random.default_rng(0)
     sizes = [len(values) for values in axes.values()]
-    values = random.random((len(labels), *sizes, SEEDS, 1))
+    shape = (len(labels), *sizes, SEEDS)
     return xr.Dataset(
-        {"average_accuracy": (("algorithm", *axes, "seed", "evaluated_round"), values)},
+        {
+            "average_accuracy": (("algorithm", *axes, "seed", "evaluated_round"), random.random((*shape, 1))),
+            "diverged": (("algorithm", *axes, "seed"), np.full(shape, -1)),
+        },
         {"algorithm": list(labels), **axes, "seed": np.arange(SEEDS), "evaluated_round": [3]},
-        {"grid": list(axes), "metric": "average_accuracy"},
+        {"grid": json.dumps({name: f"table.{name}" for name in axes}), "metric": "average_accuracy"},
     )
 
 
@@ -152,5 +156,5 @@ def test_the_checks_see_what_is_wrong() -> None:
         axes.set_title("wider than its panel")
     assert len(clipped(figure)) == 2
     assert len(collisions(figure)) == 1
-    axes.legend(bbox_to_anchor=(-1.5, 0.5))
+    axes.legend(loc="center", bbox_to_anchor=(-0.5, 0.5))
     assert len(collisions(figure)) == 2
