@@ -93,6 +93,14 @@ def collisions(figure: Figure) -> list[tuple[str, str]]:
         for a, b in itertools.combinations(titles, 2)
         if a.get_window_extent().overlaps(b.get_window_extent())
     ]
+    for axes in figure.axes:
+        ticks = [each for each in axes.get_yticklabels() if re.search("[a-z]", each.get_text())]
+        overlaps = [
+            (a.get_text(), b.get_text())
+            for a, b in itertools.pairwise(ticks)
+            if a.get_window_extent().overlaps(b.get_window_extent())
+        ]
+        pairs += overlaps
     for place, axes in enumerate(figure.axes):
         for other, legend in enumerate([*(each.get_legend() for each in figure.axes), *figure.legends]):
             if legend is not None and other != place and legend.get_window_extent().overlaps(axes.bbox):

@@ -38,6 +38,8 @@ from fljax.report.tables import NOT_SHARES, TITLES, title
 
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 
+MOST_LINES = 14  # of labels beside an axis
+
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     """The panels, by name, for which the results have numbers."""
@@ -275,7 +277,10 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     names = list(looks)
     start, places = np.zeros(len(names)), np.arange(len(names))
     size = 9.0 if all(width_of(printable(name), 9) < 1.4 for name in names) else 7.5
-    axes.set_yticks(places, [fitted(printable(name, 26), 1.4, size) for name in names], fontsize=size)
+    labels = [fitted(printable(name, 400), 1.4, size) for name in names]
+    if sum(1 + label.count("\n") for label in labels) > MOST_LINES:  # the common legend has the whole labels
+        labels = [f"{label.splitlines()[0]}…" if "\n" in label else label for label in labels]
+    axes.set_yticks(places, labels, fontsize=size)
     for part, alpha in (("compile", 0.3), ("train", 1.0), ("evaluate", 0.6)):
         if has(metrics, f"seconds_{part}"):
             seconds = np.nan_to_num(np.asarray(metrics[f"seconds_{part}"].sel(algorithm=names).values, float))

@@ -76,7 +76,7 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
 
 
 def _legend_text(label: str) -> str:
-    return fitted(printable(label, 30), 2.6, 10)
+    return fitted(printable(label, 400), 2.6, 10)
 
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
@@ -160,7 +160,7 @@ def _maps(
     width, height = max(3.4, 0.75 * across + 1.6), max(2.8, 0.45 * down + 1.5)
     columns = max(1, min(3, len(tables)))
     rows = max(1, -(-len(tables) // columns))
-    heads = {label: fitted(printable(label), 0.85 * width, 11, bold=True) for label in tables}
+    heads = {label: fitted(printable(label, 400), 0.85 * width, 11, bold=True) for label in tables}
     height += 0.2 * max((head.count("\n") for head in heads.values()), default=0)
     figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
     means = {label: mean_over_seeds(values) for label, values in tables.items()}
