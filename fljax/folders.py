@@ -165,7 +165,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
         raise kind(f"expected a folder to write in, got {str(directory)!r} ({error.strerror})") from None
     try:
         found = _resumed(directory, text, grid) if resume else _anew(directory, used)
-        if _config_of(directory) is None or not resume:
+        if config_of(directory) is None or not resume:
             write(directory / CONFIG, text.encode())
         notes = _write_environment(directory, bool(found) or (resume and (directory / CHECKPOINTS).is_dir()))
         yield Claim(found, notes)
@@ -191,7 +191,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
     """Results of an interrupted run by label; raises a ValueError if config, version or grid differ."""
     from fljax import __version__
 
-    where, written = str(directory), _config_of(directory)
+    where, written = str(directory), config_of(directory)
     check_checkpoints(directory, text, grid)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
@@ -235,7 +235,7 @@ def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Pa
 
 def labels_of(directory: pathlib.Path) -> list[str]:
     """The labels of the algorithms of a run folder; empty if its config cannot be read."""
-    entries = tomllib.loads(_config_of(directory) or "").get("algorithms", [])
+    entries = tomllib.loads(config_of(directory) or "").get("algorithms", [])
     return [str(each.get("label", each.get("name"))) for each in entries]
 
 
@@ -295,7 +295,7 @@ def check_origin(directory: pathlib.Path, text: str) -> None:
         raise ValueError(f"expected the config of the results in {str(directory)!r}, got a changed one: {changed}")
 
 
-def _config_of(directory: pathlib.Path) -> str | None:
+def config_of(directory: pathlib.Path) -> str | None:
     """The text of ``config.toml``; None if the file is missing, empty or not valid TOML."""
     with contextlib.suppress(OSError, ValueError):
         text = (directory / CONFIG).read_text(encoding="utf-8")

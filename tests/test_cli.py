@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import algorithms, cli, experiment, folders, metric_names, report, scenarios, sweep
+from fljax import algorithms, catalogue, cli, experiment, folders, metric_names, report, scenarios, sweep
 from fljax import config as configuration
 from fljax.anomalies import Divergence, NotFinite
-from fljax.cli import show
+from fljax.cli.describe import LISTS
 from fljax.cli.environment import mend_cache
 from fljax.cli.run import start_jax
-from fljax.cli.show import LISTS
 from fljax.infinite_losses import InfiniteLoss
 
 CONFIG = """
@@ -371,7 +370,7 @@ def test_lists_show_whole_sentences(capsys):
         need a second line. Then more.
         """
 
-    assert show._line(long) == "Gives what is asked for, in words that need a second line"
+    assert catalogue.line(long) == "Gives what is asked for, in words that need a second line"
     for kind in LISTS:
         for line in call(capsys, "list", kind)[1].splitlines():
             assert line.count("``") % 2 == 0, line

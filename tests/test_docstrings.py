@@ -1,4 +1,4 @@
-"""Examples in docstrings run as they stand."""
+"""Examples in docstrings run as they stand, and docstrings can be read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import importlib
 import pathlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fljax
+from fljax import docstrings
 
 ROOT = pathlib.Path(fljax.__file__).parent
 MODULES = sorted(
@@ -27,3 +30,55 @@ def test_examples(module: str) -> None:
 
 def test_the_protocol_has_a_complete_example() -> None:
     assert "fljax.types.protocol" in MODULES
+
+
+TEXT = """Does ``w <- w + v``. More.
+
+    A rule::
+
+        x = y
+        z ~ N(0, 1)
+
+    ====  =======
+    name  meaning
+    ====  =======
+    a     first
+    ====  =======
+
+    Args:
+      mu: its weight; 0 is
+        FedAvg: as it is.
+      **options: others.
+
+    Source: Li et al., "X",
+    section 5.
+
+    Raises:
+      ValueError: if so.
+    """
+
+
+def test_docstrings_have_parts() -> None:
+    found = docstrings.parse(TEXT)
+    assert found.paragraphs == (
+        "Does ``w <- w + v``. More.",
+        "A rule:\n    x = y\n    z ~ N(0, 1)",
+        "\n  name  meaning\n  a     first",
+    )
+    assert found.arguments == {"mu": "its weight; 0 is FedAvg: as it is.", "**options": "others."}
+    assert found.source == 'Li et al., "X", section 5.'
+    assert found.sections == {"Raises": "ValueError: if so."}
+    assert found.equations == found.paragraphs[:2]
+    assert docstrings.docstring_of(object()).paragraphs != ()
+    assert docstrings.parse("") == docstrings.Docstring((), {}, {}, "")
+
+
+@pytest.mark.parametrize("text", ["``mu``", "``seed=3``", "by size", "``[N]`` numbers"])
+def test_what_is_no_equation(text: str) -> None:
+    assert not docstrings.states_equation(text)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    found = docstrings.parse(text)
+    assert all(each.strip() for each in found.paragraphs)

@@ -30,6 +30,7 @@ FLOORS = {
     "arguments": (0, 0),
     "environment": (0, 0),
     "describing": (0, 0),
+    "docstrings": (0, 0),
     "checkpoints": (0, 0),
     "atomic_files": (0, 0),
     "aggregators": (1, 0),
@@ -74,6 +75,7 @@ FLOORS = {
     "reproduce": (6, 1),
     "comparison": (6, 1),
     "testing": (6, 1),
+    "catalogue": (6, 2),
     "cli": (7, 0),
     "__main__": (8, 0),
 }

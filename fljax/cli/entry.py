@@ -12,12 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fljax.cli import faults, show
+from fljax.cli import describe, faults, show
 from fljax.cli.data import show_data
+from fljax.cli.export import compare, export
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
 from fljax.cli.running import Invocation
+from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
 from fljax.cli.watch import watch
@@ -32,11 +34,15 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: where they are, getting them, and what the clients of a config have.")
 
 app.command()(run)
+app.command()(init)
 app.command()(reproduce)
 app.command()(sweep)
 app.command()(watch)
 app.command(name="report")(show.report_)
-app.command(name="list")(show.list_)
+app.command(name="list")(describe.list_)
+app.command()(describe.show)
+app.command()(compare)
+app.command()(export)
 app.command()(show.cite)
 app.command()(show.doctor)
 app.add_typer(data_app, name="data")

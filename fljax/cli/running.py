@@ -59,7 +59,7 @@ KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N",
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
 ]
-ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file.")]
+ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name of fljax list configs.")]
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:

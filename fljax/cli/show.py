@@ -1,12 +1,10 @@
-"""The commands ``fljax list``, ``cite``, ``doctor``, ``data`` and ``report``."""
+"""The commands ``fljax cite``, ``doctor``, ``data`` and ``report``."""
 
 from __future__ import annotations
 
-import inspect
 import pathlib
-import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -14,74 +12,6 @@ from rich.table import Table
 from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, console, print_json
 from fljax.environment import environment
-
-LISTS = (
-    "algorithms",
-    "datasets",
-    "partitions",
-    "models",
-    "metrics",
-    "tables",
-    "scenarios",
-    "contributions",
-    "callbacks",
-)
-
-
-def list_(
-    kind: Annotated[str, typer.Argument(help=" | ".join(LISTS))],
-    as_json: Json = False,
-) -> None:
-    """List what fljax offers of a kind, one line each."""
-    from fljax.naming import unknown
-
-    if kind not in LISTS:
-        raise ValueError(unknown("list", kind, LISTS))
-    found = _offered(kind)
-    lines = {name: _line(entry) for name, entry in found.items()}
-    if as_json:
-        print_json(lines)
-        return
-    if not lines:
-        print(f"fljax has no {kind} yet.")
-    width = max((len(name) for name in lines), default=0)
-    for name, line in lines.items():
-        print(f"{name:<{width}}  {line}".rstrip())
-
-
-def _offered(kind: str) -> Mapping[str, Any]:
-    import importlib
-
-    if kind == "metrics":
-        from fljax.metric_names import METRICS
-
-        return METRICS
-    if kind == "tables":
-        from fljax.reproduce import tables
-
-        return tables()
-    module, name = {
-        "algorithms": ("algorithms", "REGISTRY"),
-        "scenarios": ("scenarios", "REGISTRY"),
-        "contributions": ("contributions", "CONTRIBUTIONS"),
-        "callbacks": ("tracking", "CALLBACKS"),
-        "datasets": ("data", "SOURCES"),
-        "partitions": ("data", "PARTITIONERS"),
-        "models": ("models", "MODELS"),
-    }[kind]
-    return getattr(importlib.import_module(f"fljax.{module}"), name)
-
-
-def _line(entry: Any) -> str:
-    if isinstance(entry, str):
-        return entry
-    return getattr(entry, "summary", None) or _first_sentence(entry)
-
-
-def _first_sentence(entry: Any) -> str:
-    """A docstring's first sentence in one line: up to a full stop at the paragraph's end or before a capital letter."""
-    paragraph = " ".join(inspect.cleandoc(getattr(entry, "__doc__", None) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<!et al)\.(?= [A-Z`]|$)", paragraph, maxsplit=1)[0]
 
 
 def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
 from fljax.cli.stopping import Interrupted
+from fljax.metric_names import main_columns
 
 if TYPE_CHECKING:
     from fljax.watching import Progress, RunState
@@ -51,11 +52,8 @@ def watch(
 def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
     from fljax.engine.callbacks import duration
-    from fljax.report.tables import COLUMNS, LOSSES
 
-    accuracies = any("average_accuracy" in each.metrics for each in state.algorithms)
-    columns = COLUMNS if accuracies else COLUMNS | LOSSES
-    shown = {name: head for name, head in columns.items() if any(name in each.metrics for each in state.algorithms)}
+    shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
     found.add_column("algorithm")
     found.add_column("state")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Keys that change no result.
@@ -21,15 +21,26 @@ def difference(there: str, here: str) -> str | None:
     Returns:
       For instance "rounds is 6 there and 4 here, and 1 more key differs"; None if all values are equal.
     """
-    first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
-    keys = [key for key in {**first, **second} if key not in WITHOUT_EFFECT]
-    changed = [key for key in keys if first.get(key) != second.get(key)]
+    changed = differences(there, here)
     if not changed:
         return None
-    key, more = changed[0], len(changed) - 1
-    phrase = f"{key} is {_shown(first.get(key))} there and {_shown(second.get(key))} here"
+    (key, (first, second)), more = next(iter(changed.items())), len(changed) - 1
+    phrase = f"{key} is {first} there and {second} here"
     others = f", and {more} more keys differ" if more > 1 else ", and 1 more key differs"
     return phrase + (others if more else "")
+
+
+def differences(there: str, here: str, without: Sequence[str] = WITHOUT_EFFECT) -> dict[str, tuple[str, str]]:
+    """The two values of every key in which two configs differ, as short texts, by the key's path.
+
+    Args:
+      there: a config as TOML.
+      here: another.
+      without: keys that are not compared.
+    """
+    first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
+    keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
+    return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

@@ -14,6 +14,7 @@ from fljax.config.keys import Config
 from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.options import with_checked_options
 from fljax.config.own_data import with_absolute_path, with_natural_clients
+from fljax.config.shipped import find, suggestion
 from fljax.naming import shown, unknown
 
 
@@ -24,7 +25,8 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bo
     by key; all other values, including lists of algorithms, replace the values of the base.
 
     Args:
-      path: a TOML file.
+      path: a TOML file, or the name of a config that comes with fljax (``fljax list configs``). A file of this path
+        counts first.
       overrides: each ``"a.b=c"``, where c is a TOML value, or else text. ``algorithms.<label>.key=c`` selects the
         algorithm by its label (by its name if it has no label).
       imports: False refuses import paths (``"module:name"``), so that the config runs only fljax's code. The
@@ -43,12 +45,17 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bo
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:
-    """Reads a TOML file, merged with its bases, as nested dictionaries; checks only ``fljax.config.limits``.
+    """Reads a TOML file or a shipped config, merged with its bases, as nested dictionaries.
+
+    Checks only ``fljax.config.limits``.
 
     Raises:
       ConfigError: if the file cannot be read, or a value is beyond a limit.
     """
-    return _read(pathlib.Path(path))
+    found = find(path)
+    if found == pathlib.Path(path) and not found.exists() and (question := suggestion(path)):
+        raise ConfigError(f"expected a config file, got {shown(str(path))}{question}")
+    return _read(found)
 
 
 def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:

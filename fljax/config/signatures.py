@@ -17,7 +17,7 @@ def plain_type(annotation: Any) -> Any:
     A NamedTuple becomes a table of any values.
     """
     plain, foreign = [], False
-    for part in _parts(annotation):
+    for part in parts_of(annotation):
         if _is_record(part):
             plain.append(dict[str, Any])
         elif part in (None, type(None), float, int, str, bool) or typing.get_origin(part) in (Literal, Sequence):
@@ -31,10 +31,10 @@ def plain_type(annotation: Any) -> Any:
 
 def record_of(annotation: Any) -> type[tuple] | None:
     """The first NamedTuple in an annotation; None if there is none."""
-    return next((part for part in _parts(annotation) if _is_record(part)), None)
+    return next((part for part in parts_of(annotation) if _is_record(part)), None)
 
 
-def _parts(annotation: Any) -> tuple[Any, ...]:
+def parts_of(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; an annotation that is none is its own only member."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if union else (annotation,)

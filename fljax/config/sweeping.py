@@ -51,7 +51,7 @@ def load_grid(
     """Reads a config and makes the cells of its sweep.
 
     Args:
-      path: a TOML file.
+      path: a TOML file or the name of a shipped config, as for ``load``.
       overrides: as for ``load``.
       grid: each ``"a.b=c,d,e"``: the values of one path, separated by commas, as TOML or else text; they replace the
         values for this path in the file's ``[sweep]``.

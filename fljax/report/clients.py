@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.data import ClientCounts
 from fljax.data.counts import name_text
-from fljax.report.style import COLOURS, INK, dress, legend_columns, printable
+from fljax.report.style import COLOURS, INK, dress, legend_layout, printable
 
 # Up to so many clients are drawn one by one, with their names; more become a map or a band.
 MOST_CLIENTS = 60
@@ -31,7 +31,7 @@ def data_picture(counts: ClientCounts, heading: str = "") -> Figure:
     elif few and counts.labels.shape[1] <= MOST_LABELS:
         _bars(axes, counts)
         handles, labels = axes.get_legend_handles_labels()
-        columns = legend_columns(labels, width)
+        labels, columns = legend_layout(labels, width)
         height = 4.6 + 0.22 * max(0, -(-len(labels) // columns) - 1)
         figure.set_size_inches(width, height)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)

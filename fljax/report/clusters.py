@@ -167,16 +167,18 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
         grid = np.linspace(0, 1, values.shape[-1] + 1)
         curve = np.mean([_curve(row[np.isfinite(row)], grid) for row in values], axis=0)
         gini = float(np.mean(gini_coefficient(values)))
-        (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2)
-        line.set_label(f"_{algorithm}")  # hidden from the common legend: this panel's legend has the coefficients
-        lines.append((line, printable(f"{algorithm}: Gini coefficient {gini:.4f}", 34)))
+        (line,) = axes.plot(grid, curve, color=look.colour, linestyle=look.dash, lw=2, label=printable(algorithm))
+        lines.append((line, f"{gini:.4f}"))
     axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     if lines:
-        axes.legend(*zip(*lines, strict=True), loc="upper left", frameon=False, fontsize=9)
+        # Short words: the common legend has the labels, and curves leave this corner free.
+        columns = 1 + (len(lines) - 1) // 8
+        place = {"loc": "upper left", "frameon": False, "fontsize": 9, "title_fontsize": 9, "alignment": "left"}
+        axes.legend(*zip(*lines, strict=True), title="Gini coefficient", ncols=columns, **place)
 
 
 def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> None:

@@ -24,17 +24,21 @@ from fljax.report.style import (
     Panel,
     Style,
     dress,
+    fitted,
     has,
-    legend_columns,
+    legend_layout,
     printable,
     recorded,
     steps,
     styles,
     values_of,
+    width_of,
 )
 from fljax.report.tables import NOT_SHARES, TITLES, title
 
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
+
+MOST_LINES = 14  # of labels beside an axis
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
@@ -101,7 +105,7 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
     figure = Figure(figsize=(14, 3.9 * rows + 1.0), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, hspace=0.04)  # type: ignore[union-attr]
     if heading:
-        figure.suptitle(printable(heading, 90), fontsize=15, fontweight="bold", color=INK)
+        figure.suptitle(fitted(printable(heading, 200), 13, 15, bold=True), fontsize=15, fontweight="bold", color=INK)
     for place, panel in enumerate(found):
         _draw(panel, figure.add_subplot(rows, 3, place + 1))
     _legend(figure, metrics)
@@ -111,6 +115,9 @@ def picture(metrics: xr.Dataset, records: xr.Dataset, heading: str = "") -> Figu
 def _draw(panel: Panel, axes: Axes) -> None:
     dress(axes)
     panel(axes)
+    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    width = 0.84 * axes.figure.bbox.width / axes.figure.dpi / columns  # beside a title are the numbers of the axis
+    axes.title.set_text(fitted(axes.title.get_text(), width, 11, bold=True))
     axes.title.set(fontsize=11, color=INK, fontweight="bold")
     axes.xaxis.label.set(fontsize=9.5, color=INK)
     axes.yaxis.label.set(fontsize=9.5, color=INK)
@@ -126,12 +133,12 @@ def _legend(figure: Figure, metrics: xr.Dataset) -> None:
         order = [name for name in map(printable, map(str, metrics["algorithm"].values)) if name in handles]
         order += [name for name in handles if name not in order]
         width, height = figure.get_size_inches()
-        columns = legend_columns(order, width)
-        lines = sum(1 + label.count("\n") for label in order) / columns
+        texts, columns = legend_layout(order, width)
+        lines = sum(1 + text.count("\n") for text in texts) / columns
         figure.set_size_inches(width, height + 0.2 * max(0.0, lines - 1))  # the panels keep their height
         figure.legend(
             [handles[name] for name in order],
-            order,
+            texts,
             loc="outside lower center",
             ncols=columns,
             frameon=False,
@@ -269,8 +276,11 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     """Draws the time spent on compiling, training and evaluating."""
     names = list(looks)
     start, places = np.zeros(len(names)), np.arange(len(names))
-    labels = [printable(name, 26) for name in names]
-    axes.set_yticks(places, labels, fontsize=7.5 if any("\n" in label for label in labels) else 9)
+    size = 9.0 if all(width_of(printable(name), 9) < 1.4 for name in names) else 7.5
+    labels = [fitted(printable(name, 400), 1.4, size) for name in names]
+    if sum(1 + label.count("\n") for label in labels) > MOST_LINES:  # the common legend has the whole labels
+        labels = [f"{label.splitlines()[0]}…" if "\n" in label else label for label in labels]
+    axes.set_yticks(places, labels, fontsize=size)
     for part, alpha in (("compile", 0.3), ("train", 1.0), ("evaluate", 0.6)):
         if has(metrics, f"seconds_{part}"):
             seconds = np.nan_to_num(np.asarray(metrics[f"seconds_{part}"].sel(algorithm=names).values, float))

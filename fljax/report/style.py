@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
 
 # Okabe and Ito's colours without black and yellow (too faint on white): safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -80,8 +82,29 @@ def printable(label: str, width: int = LABEL_WIDTH) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def legend_columns(labels: Sequence[str], width: float, fontsize: float = 10) -> int:
-    """The number of legend columns with these labels that fit into ``width`` inches."""
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    # A character is about 0.62 times as wide as high; the line and gaps take the width of six characters.
-    return max(1, min(len(labels), int(width / ((longest + 6) * 0.62 * fontsize / 72))))
+def width_of(text: str, fontsize: float, *, bold: bool = False) -> float:
+    """The width of a text's longest line in inches."""
+    font = FontProperties(size=fontsize, weight="bold" if bold else "normal")
+    lines = text.replace(r"\$", "$").split("\n")
+    return max(TextToPath().get_text_width_height_descent(line, font, ismath=False)[0] for line in lines) / 72
+
+
+def fitted(text: str, width: float, fontsize: float, *, bold: bool = False) -> str:
+    """A text whose lines are at most ``width`` inches wide; longer ones are wrapped, and lines that fit stay."""
+
+    def narrow(line: str) -> str:
+        found, letters = line, len(line)
+        while letters > 1 and (wide := width_of(found, fontsize, bold=bold)) > width:
+            letters = min(letters - 1, max(1, int(letters * width / wide)))
+            found = "\n".join(textwrap.wrap(line, letters))
+        return found
+
+    return "\n".join(map(narrow, text.split("\n")))
+
+
+def legend_layout(labels: Sequence[str], width: float, fontsize: float = 10) -> tuple[list[str], int]:
+    """The labels of a legend, wrapped where ``width`` inches are too narrow for them, and the number of its columns."""
+    beside = 5 * fontsize / 72  # the line, and the gaps around it
+    texts = [fitted(label, width - beside - 0.2, fontsize) for label in labels]
+    longest = max(width_of(text, fontsize) for text in texts)
+    return texts, max(1, min(len(labels), int((width - 0.2) / (longest + beside))))

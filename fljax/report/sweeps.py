@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
 from fljax.endings import at_end
-from fljax.report.style import INK, Style, dress, printable, styles
+from fljax.report.style import INK, Style, dress, fitted, printable, styles
 from fljax.report.tables import NOT_SHARES, title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
@@ -61,17 +61,22 @@ def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:
     labels = [label for label in map(str, metrics["algorithm"].values) if label in chosen]
     tables = {label: _slice(metrics, metric, label, drawn, chosen[label]) for label in labels}
     if len(drawn) == 1:
-        figure = Figure(figsize=(8.6, 4.8), layout="constrained")
+        beside = sum(1 + _legend_text(label).count("\n") for label in labels)  # lines of the legend
+        figure = Figure(figsize=(8.6, max(4.8, 0.2 * beside + 1.0)), layout="constrained")
         _lines(figure.add_subplot(), metrics, drawn[0], tables, chosen, styles(labels))
     else:
         figure = _maps(metrics, drawn, tables, chosen)
     rest = [name for name in names if name not in drawn and metrics.sizes[name] > 1]
     note = f"at each algorithm's best {', '.join(rest)}" if rest else ""
-    letters = int(7.5 * figure.get_figwidth())
-    text = "\n".join(printable(each, letters) for each in (heading, note) if each)
+    wide = 0.95 * figure.get_figwidth()
+    text = "\n".join(fitted(printable(each, 200), wide, 14, bold=True) for each in (heading, note) if each)
     if text:
         figure.suptitle(text, fontsize=14, fontweight="bold", color=INK)
     return figure
+
+
+def _legend_text(label: str) -> str:
+    return fitted(printable(label, 400), 2.6, 10)
 
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
@@ -131,10 +136,10 @@ def _lines(
         joined = look.dash if np.issubdtype(metrics[name].dtype, np.number) else "none"
         shown = {"color": look.colour, "linestyle": joined, "lw": 2, "marker": "o", "markersize": 4}
         if spread is None:
-            axes.plot(place[order], mean[order], label=printable(label, 30), **shown)
+            axes.plot(place[order], mean[order], label=_legend_text(label), **shown)
         else:
             axes.errorbar(
-                place[order], mean[order], spread[order], label=printable(label, 30), capsize=3, elinewidth=1, **shown
+                place[order], mean[order], spread[order], label=_legend_text(label), capsize=3, elinewidth=1, **shown
             )
         (at,) = _best(metrics, [name], chosen[label])
         axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
@@ -155,6 +160,8 @@ def _maps(
     width, height = max(3.4, 0.75 * across + 1.6), max(2.8, 0.45 * down + 1.5)
     columns = max(1, min(3, len(tables)))
     rows = max(1, -(-len(tables) // columns))
+    heads = {label: fitted(printable(label, 400), 0.85 * width, 11, bold=True) for label in tables}
+    height += 0.2 * max((head.count("\n") for head in heads.values()), default=0)
     figure = Figure(figsize=(width * columns + 1, height * rows + 0.8), layout="constrained")
     means = {label: mean_over_seeds(values) for label, values in tables.items()}
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
@@ -165,7 +172,7 @@ def _maps(
         axes = figure.add_subplot(rows, columns, place + 1)
         panels.append(axes)
         image = axes.imshow(mean, cmap="viridis", vmin=low, vmax=high, aspect="auto")
-        axes.set_title(printable(label, max(20, int(9 * width))), fontsize=11, fontweight="bold", color=INK)
+        axes.set_title(heads[label], fontsize=11, fontweight="bold", color=INK)
         axes.set_xticks(range(across), [number(value) for value in metrics[second].values.tolist()])
         axes.set_yticks(range(down), [number(value) for value in metrics[first].values.tolist()])
         axes.set(xlabel=second, ylabel=first)

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.endings import end_of
+from fljax.metric_names import main_columns
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
@@ -42,20 +43,6 @@ NOT_SHARES = frozenset(
 )
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "dropped_messages"})
-
-
-# The columns of the table that ``fljax run`` prints.
-COLUMNS = {
-    "incentivised_participation_rate": "IPR",
-    "unseen_incentivised_participation_rate": "IPR unseen",
-    "preferred_model_accuracy": "preferred",
-    "average_accuracy": "average",
-    "unseen_average_accuracy": "average unseen",
-}
-# Additional columns for a task without accuracy.
-LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
-# An additional column where messages that are not finite are dropped.
-DROPPED = {"dropped_messages": "dropped"}
 
 
 class Row(NamedTuple):
@@ -119,7 +106,7 @@ def cell(row: Row | None) -> str:
     """
     if row is None or not row.seeds:
         return "–"
-    digits = 1 if row.metric.removeprefix("unseen_") in COUNTS else 3
+    digits = digits_of(row.metric)
     spread = "" if math.isnan(row.std) else f" ± {row.std:.{digits}f}"
     missing = "" if row.seeds == row.of else f" ({row.seeds} of {row.of})"
     return f"{row.mean:.{digits}f}{spread}{missing}"
@@ -151,20 +138,21 @@ def overview(rows: Sequence[Row], seeds: int, diverged: Mapping[str, str] | None
     """
     diverged = diverged or {}
     accuracies = any(row.metric == "average_accuracy" for row in rows)
-    columns = (COLUMNS if accuracies else COLUMNS | LOSSES) | DROPPED
+    columns = main_columns({row.metric for row in rows if row.seeds})
     lines = pivot(rows, list(columns))
-    shown = [place for place in range(len(columns)) if any(line[place] for line in lines.values())]
-    heads = [list(columns.values())[place] for place in shown] + ["diverged"] * bool(diverged)
+    heads = [*columns.values(), *["diverged"] * bool(diverged)]
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     last = f"{when(rows)}, " if rows else ""
     about = "IPR: share of clients that prefer the deployed model" + (
         "; accuracies are shares of 1" if accuracies else ""
     )
-    cells = {
-        label: (*(cell(line[place]) for place in shown), *([diverged.get(label, "")] * bool(diverged)))
-        for label, line in lines.items()
-    }
+    cells = {label: (*map(cell, line), *[diverged.get(label, "")] * bool(diverged)) for label, line in lines.items()}
     return Overview(f"Test results {last}{spread}", about, tuple(heads), cells)
+
+
+def digits_of(metric: str) -> int:
+    """The number of decimals with which a metric is shown."""
+    return 1 if metric.removeprefix("unseen_") in COUNTS else 3
 
 
 def title(name: str) -> str:

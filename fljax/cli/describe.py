@@ -1,0 +1,129 @@
+"""The commands ``fljax list`` and ``fljax show``: what fljax has by name, and all that is known of one name."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from fljax.cli.printing import Json, console, print_json
+
+if TYPE_CHECKING:
+    from fljax.catalogue import Description, Parameter
+
+LISTS = (
+    "algorithms",
+    "datasets",
+    "partitions",
+    "models",
+    "metrics",
+    "tables",
+    "scenarios",
+    "contributions",
+    "callbacks",
+    "configs",
+)
+WIDEST = 110  # characters in a line of text that is easy to read
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(help=" | ".join(LISTS))],
+    as_json: Json = False,
+) -> None:
+    """List what fljax has of a kind, one sentence each; fljax show NAME says all about one of them."""
+    from fljax import catalogue, docstrings
+
+    lines = {name: catalogue.line(entry) for name, entry in catalogue.entries(kind).items()}
+    if as_json:
+        print_json(lines)
+        return
+    if not lines:
+        print(f"fljax has no {kind} yet.")
+    width = max((len(name) for name in lines), default=0)
+    for name, words in lines.items():
+        words = docstrings.plain(words)
+        print(_hanging(f"{name:<{width}}", words, _width()))
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="An algorithm, scenario, model or whatever else fljax list prints.")],
+    as_json: Json = False,
+) -> None:
+    """Show all about an algorithm, or anything else with a name: equation, hyper-parameters, source, configs."""
+    from fljax import catalogue
+
+    found = catalogue.describe(name)
+    if as_json:
+        print_json([{**each._asdict(), "parameters": [one._asdict() for one in each.parameters]} for each in found])
+        return
+    terminal = console(WIDEST)
+    for place, each in enumerate(found):
+        if place:
+            print()
+        for line in _lines(each, min(_width() or WIDEST, WIDEST)):
+            terminal.print(line, soft_wrap=True)
+
+
+def _width() -> int | None:
+    """The width of the terminal; None where the output is read by other programs, which want one line for each name."""
+    return console(WIDEST).width if sys.stdout.isatty() else None
+
+
+def _hanging(first: str, words: str, width: int | None) -> str:
+    """``first`` and ``words``; where that is too wide, the other lines begin below the words."""
+    if width is None or len(first) + 24 > width:
+        return f"{first}  {words}".rstrip()
+    margin = " " * (len(first) + 2)
+    whole = textwrap.wrap(words, width - len(margin), break_long_words=False, break_on_hyphens=False) or [""]
+    return f"{first}  {f'{chr(10)}{margin}'.join(whole)}".rstrip()
+
+
+def _lines(each: Description, width: int) -> list[Text]:
+    lines = [Text.assemble((each.name, "bold"), f", {_article(each.kind)}")]
+    lines += _indented(each.summary, width, 0)
+    for paragraph in each.equation:
+        lines += [Text(), *_indented(paragraph, width, 2)]
+    for paragraph in each.about:
+        lines += [Text(), *_indented(paragraph, width, 0)]
+    if each.parameters:
+        word = "Hyper-parameters" if each.kind == "algorithm" else "Options"
+        lines += [Text(), Text(word, "bold")]
+        for parameter in each.parameters:
+            lines.append(Text.assemble("  ", (parameter.name, "bold"), f"  {_value(parameter)}"))
+            lines += _indented(parameter.text, width, 6)
+    if each.facts:
+        lines += [Text(), Text("Facts", "bold")]
+        for about, words in each.facts.items():
+            lines += _indented(f"{about}: {words}", width, 2)
+    if each.source or each.bibtex:
+        lines += [Text(), Text("Source", "bold"), *_indented(each.source, width, 2)]
+        lines += [Text(f"  BibTeX: fljax cite {each.name}")] if each.bibtex else []
+    if each.configs:
+        lines += [Text(), Text("Shipped configs that use it (fljax run NAME)", "bold")]
+        lines += _indented(", ".join(each.configs), width, 2)
+    return lines
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _value(parameter: Parameter) -> str:
+    if parameter.default == "{}":
+        return f"{parameter.type} of the following"
+    if parameter.by_experiment:
+        return f"{parameter.type}; given by the experiment unless set"
+    return f"{parameter.type}; {'no default' if parameter.default is None else f'default {parameter.default}'}"
+
+
+def _indented(text: str, width: int, indent: int) -> list[Text]:
+    """A paragraph in lines; a literal block in it keeps its own."""
+    if not text:
+        return []
+    sentence, *literal = text.split("\n")
+    margin = " " * indent
+    wrapped = textwrap.wrap(sentence, width - indent, break_long_words=False, break_on_hyphens=False)
+    return [Text(f"{margin}{line}") for line in [*wrapped, *literal]]

@@ -1,0 +1,201 @@
+"""The commands ``fljax export`` and ``fljax compare``, which read folders of finished runs."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from fljax.cli.printing import Json, console, print_json
+from fljax.metric_names import main_columns
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.report.comparison import Compared
+
+# typer takes the name of an option from the parameter; these are Python's or too short.
+Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="A metric to show; may be repeated.")
+]
+MOST_KEYS = 12  # differences of configs that are printed
+
+
+def export(
+    run: Annotated[pathlib.Path, typer.Argument(help="The folder of a run or a sweep.")],
+    latex: Annotated[bool, typer.Option("--latex", help="A table for a paper, with booktabs.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="All metrics, unrounded.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Every picture of the report as a PDF and an SVG file.")] = False,
+    metrics: Metrics = None,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            help="Where to write: a file for tables (stdout if not given), a folder for --pdf (RUN/pictures)."
+        ),
+    ] = None,
+) -> None:
+    """Write the results of RUN for a paper: a table as LaTeX or CSV, or single pictures as PDF and SVG."""
+    if (latex, csv, pdf).count(True) != 1:
+        given = [name for name, on in (("--latex", latex), ("--csv", csv), ("--pdf", pdf)) if on]
+        raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(given) or 'none'}")
+    if pdf and metrics:
+        raise ValueError("expected --metric with --latex or --csv, got it with --pdf")
+    from fljax import folders
+
+    found, records = folders.load(run)
+    if pdf:
+        _write_pictures(found, records, run / "pictures" if out is None else out)
+        return
+    text = _table_of(found, latex, metrics or ())
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"expected a file to write to, got {str(out)!r} ({error.strerror})") from None
+    print(out)
+
+
+def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> None:
+    from fljax.report.exporting import write_panels
+
+    try:
+        written = write_panels(metrics, records, folder)
+    except OSError as error:
+        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+    for path in written:
+        print(path)
+
+
+def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
+    from fljax.report import best_rows, exporting, summary
+    from fljax.sweep import axes_of, best
+
+    if axes_of(metrics):
+        if chosen:
+            raise ValueError("expected the results of fljax run with --metric, got those of fljax sweep")
+        metric = str(metrics.attrs["metric"])
+        lines = best_rows(best(metrics, metric), metric)
+        if not latex:
+            return exporting.csv_lines(lines)
+        escaped = [[exporting.escape(each) for each in line] for line in lines]
+        return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
+    rows = [row for row in summary(metrics) if row.seeds]
+    columns = _columns({row.metric for row in rows}, chosen)
+    if latex:
+        return exporting.latex_table(rows, columns)
+    return exporting.csv_table([row for row in rows if not chosen or row.metric in columns])
+
+
+def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
+    """The headings of the chosen metrics, or of the main ones.
+
+    Raises:
+      ValueError: if a chosen metric has no numbers.
+    """
+    from fljax.naming import unknown
+    from fljax.report.tables import title
+
+    for name in chosen:
+        if name not in there:
+            raise ValueError(unknown("metric", name, sorted(there)))
+    return {name: title(name) for name in chosen} or main_columns(there)
+
+
+def compare(
+    runs: Annotated[list[pathlib.Path], typer.Argument(help="Folders of runs; differences are from the first.")],
+    metrics: Metrics = None,
+    as_json: Json = False,
+) -> None:
+    """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
+    if len(runs) < 2:
+        raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
+    from fljax import folders
+    from fljax.report.comparison import compare_runs
+
+    names = _names(runs)
+    found = compare_runs({name: folders.load(folder)[0] for name, folder in names.items()})
+    changes = _changes(names)
+    if as_json:
+        different = {name: {key: list(pair) for key, pair in keys.items()} for name, keys in changes.items()}
+        lines = [
+            {"run": each.run, **each.row._asdict(), "difference": each.difference and each.difference._asdict()}
+            for each in found
+        ]
+        print_json({"metrics": lines, "configs": different})
+        return
+    columns = _columns({each.row.metric for each in found if each.row.seeds}, metrics or ())
+    # Cells have two lines; a narrow terminal wraps headings.
+    console(120).print(_comparison(found, columns))
+    _print_changes(changes, next(iter(names)))
+
+
+def _names(runs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
+    """Folders by name; by path if two have one name.
+
+    Raises:
+      ValueError: if one folder is given twice.
+    """
+    short = [folder.resolve().name for folder in runs]
+    names = [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, runs, strict=True)]
+    if len({folder.resolve() for folder in runs}) < len(runs):
+        raise ValueError("expected different folders of runs, got one of them twice")
+    return dict(zip(names, runs, strict=True))
+
+
+def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
+    from fljax.report.tables import cell, digits_of
+
+    by_line: dict[tuple[str, str], dict[str, Compared]] = {}
+    for each in found:
+        by_line.setdefault((each.run, each.row.algorithm), {})[each.row.metric] = each
+    (first, label), *_ = by_line
+    table = Table(
+        title="Test results at the last evaluation, mean ± std over seeds",
+        caption=f"second line: difference from the same algorithm in {first}, or from {label} if it is not there",
+        show_lines=True,
+    )
+    table.add_column("run/algorithm")
+    for words in columns.values():
+        table.add_column(words, justify="right")
+
+    def shown(each: Compared | None) -> str:
+        if each is None:
+            return "–"
+        if each.difference is None:
+            return cell(each.row)
+        digits = digits_of(each.row.metric)
+        spread = "" if each.difference.std != each.difference.std else f" ± {each.difference.std:.{digits}f}"
+        return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
+
+    for (run, algorithm), line in by_line.items():
+        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns))
+    return table
+
+
+def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The keys in which the config of each other run differs from that of the first, with both values."""
+    from fljax import folders
+    from fljax.config.comparing import WITHOUT_EFFECT, differences
+
+    texts = {name: folders.config_of(folder) for name, folder in runs.items()}
+    (_, there), *others = texts.items()
+    if there is None:
+        return {}
+    return {name: differences(there, text, (*WITHOUT_EFFECT, "name")) for name, text in others if text is not None}
+
+
+def _print_changes(changes: Mapping[str, Mapping[str, tuple[str, str]]], first: str) -> None:
+    for name, keys in changes.items():
+        if not keys:
+            print(f"{name} has the config of {first}.")
+            continue
+        print(f"The config of {name} differs from that of {first}:")
+        for key, (there, here) in list(keys.items())[:MOST_KEYS]:
+            print(f"  {key}: {there} -> {here}")
+        if len(keys) > MOST_KEYS:
+            print(f"  and {len(keys) - MOST_KEYS} more keys")

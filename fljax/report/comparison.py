@@ -1,0 +1,74 @@
+"""Several runs side by side: every metric with its difference from the first run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.report.tables import Row, last_values, mean_and_std, summary
+from fljax.sweep import axes_of
+
+
+class Difference(NamedTuple):
+    """A difference of means over seeds.
+
+    Attributes:
+      mean: the difference.
+      std: standard deviation of the differences seed by seed, with n - 1 in the denominator; NaN if the two runs have
+        different seeds, or fewer than two.
+      of: the run and the algorithm from which it is.
+    """
+
+    mean: float
+    std: float
+    of: tuple[str, str]
+
+
+class Compared(NamedTuple):
+    """One metric of one algorithm of one run; ``difference`` is None for what others are compared with."""
+
+    run: str
+    row: Row
+    difference: Difference | None
+
+
+def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
+    """Every metric of several runs, at each algorithm's own last evaluation, with differences from the first run.
+
+    A difference is from the algorithm of the same label in the first run; if there is none, from the first algorithm
+    of the first run. Where both have the same seeds it is taken seed by seed.
+
+    Args:
+      runs: ``metrics`` of each run, by a name for tables.
+
+    Raises:
+      ValueError: if one of them is a sweep.
+    """
+    for name, metrics in runs.items():
+        if axes_of(metrics):
+            raise ValueError(f"expected folders of fljax run, got {name!r}, which is of fljax sweep")
+    (first, metrics), *_ = runs.items()
+    known = [str(each) for each in metrics["algorithm"].values]
+    found: list[Compared] = []
+    for name, own in runs.items():
+        for row in summary(own):
+            base = row.algorithm if row.algorithm in known else known[0]
+            same = name == first and base == row.algorithm
+            difference = None if same else _difference(metrics, base, own, row)
+            found.append(Compared(name, row, None if difference is None else Difference(*difference, (first, base))))
+    return found
+
+
+def _difference(there: xr.Dataset, base: str, here: xr.Dataset, row: Row) -> tuple[float, float] | None:
+    first, second = last_values(there, base, row.metric), last_values(here, row.algorithm, row.metric)
+    if first is None or second is None:
+        return None
+    if np.array_equal(there["seed"].values, here["seed"].values):
+        mean, std, _ = mean_and_std(second - first)
+    else:
+        mean, std = mean_and_std(second)[0] - mean_and_std(first)[0], math.nan
+    return (mean, std) if math.isfinite(mean) else None

@@ -1,0 +1,104 @@
+"""Tables for papers as LaTeX and CSV, and single panels as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import xarray as xr
+from matplotlib.figure import Figure
+
+from fljax.naming import file_name
+from fljax.report.drawing import figures
+from fljax.report.sweeps import sweep_picture
+from fljax.report.tables import Row, digits_of, pivot, when
+from fljax.sweep import axes_of
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "[": "{[}",  # after \\ it would begin an argument
+    "*": "{*}",
+    **{each: f"\\{each}" for each in "&%$#_{}"},
+}
+
+
+def escape(text: str) -> str:
+    """Text for LaTeX, with every special character as it is."""
+    return "".join(_SPECIAL.get(each, each) for each in text)
+
+
+def latex_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    r"""The last evaluation as a ``tabular`` with the rules of booktabs.
+
+    Args:
+      rows: of ``summary``.
+      columns: headings by metric.
+    """
+    seeds = max((row.of for row in rows), default=1)
+    spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    lines = [[escape(label), *map(_cell, line)] for label, line in pivot(rows, list(columns)).items()]
+    note = f"At the last evaluation, {escape(when(rows))}: {spread}." if rows else ""
+    return latex_lines([["Algorithm", *map(escape, columns.values())], *lines], note)
+
+
+def latex_lines(lines: Sequence[Sequence[str]], note: str) -> str:
+    r"""A ``tabular`` of cells that are LaTeX already; the first line is the heading."""
+    head, *body = [f"  {' & '.join(line)} \\\\" for line in lines]
+    form = "l" + "r" * (len(lines[0]) - 1)
+    first = f"% {note} Needs \\usepackage{{booktabs}}.".replace("%  ", "% ")
+    rules = [
+        f"\\begin{{tabular}}{{{form}}}",
+        "  \\toprule",
+        head,
+        "  \\midrule",
+        *body,
+        "  \\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join([first, *rules, ""])
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "--"
+    digits = digits_of(row.metric)
+    spread = "" if math.isnan(row.std) else f" \\pm {row.std:.{digits}f}"
+    return f"${row.mean:.{digits}f}{spread}$"
+
+
+def csv_table(rows: Sequence[Row]) -> str:
+    """One line for each algorithm and metric: mean, standard deviation, seeds and round, unrounded."""
+    head = ("algorithm", "metric", "mean", "std", "seeds", "round")
+    body = [(row.algorithm, row.metric, row.mean, row.std, row.seeds, row.round) for row in rows]
+    return csv_lines([head, *(["" if each != each else each for each in line] for line in body)])  # no NaN
+
+
+def csv_lines(lines: Sequence[Sequence[object]]) -> str:
+    """Lines as CSV."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    return buffer.getvalue()
+
+
+def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes every panel of a run's report (of a sweep: its picture) as a PDF and an SVG file; returns the paths.
+
+    The same results give the same bytes. Letters in PDF files are letters (TrueType), as publishers ask for.
+    """
+    drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
+
+
+def _written(stem: pathlib.Path, figure: Figure) -> list[pathlib.Path]:
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "svg")]
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fljax"}):
+        figure.savefig(paths[0], format="pdf", metadata={"CreationDate": None})
+        figure.savefig(paths[1], format="svg", metadata={"Date": None})
+    return paths
