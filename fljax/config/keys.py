@@ -49,6 +49,9 @@ class Named(Table):
 class Data(Table):
     """The data set and its partition among clients.
 
+    ``dataset`` is a name (``fljax list datasets``), the path of a file or folder of one's own, relative to the config,
+    ``"tfds:NAME"``, ``"hf:NAME"``, or ``"module:function"``. With data of one's own, ``partition`` is "natural" and
+    ``clients`` is counted where they are left out, and options such as ``label`` may stand among these keys.
     ``train_fraction`` and ``valid_fraction`` are shares of a client's own examples; ``held_fraction`` is the share of
     all training examples that the server keeps. ``test`` selects the rows on which accuracy is measured: each client's
     own test rows or one global test set. ``dataset_options`` and ``partition_options`` are passed to the data set's

@@ -36,7 +36,8 @@ def table(
 
         [data]
         dataset = "patients.csv"  # beside the config
-        dataset_options = { label = "diagnosis", client = "hospital" }
+        label = "diagnosis"
+        client = "hospital"
 
     Every hospital is then a client (partition "natural", and ``clients`` is their number). Without ``client`` choose a
     partition and its number of clients.
@@ -95,7 +96,7 @@ def arrays(
 
         [data]
         dataset = "scans.npz"
-        dataset_options = { client = "hospital" }  # the name of an array, one entry for each row
+        client = "hospital"  # the name of an array, one entry for each row
 
     Args:
       path: the file.

@@ -23,8 +23,8 @@ def hugging_face_dataset(
     features: str | Sequence[str] | None = None,
     client: str | None = None,
     configuration: str | None = None,
-    train: str = "train",
-    test: str | None = None,
+    train_split: str = "train",
+    test_split: str | None = None,
     classes: int | None = None,
     regression: bool | None = None,
     standardise: bool = True,
@@ -35,7 +35,9 @@ def hugging_face_dataset(
 
         [data]
         dataset = "hf:flwrlabs/femnist"
-        dataset_options = { features = "image", label = "character", client = "writer_id" }
+        features = "image"
+        label = "character"
+        client = "writer_id"
 
     Args:
       name: the name on the hub, or a folder's path.
@@ -44,8 +46,8 @@ def hugging_face_dataset(
         given.
       client: the column that says whose row it is; every value is a client.
       configuration: the data set's configuration, if it has several.
-      train: name of the split with the training rows.
-      test: name of the split with the test rows; "test" if there is one.
+      train_split: name of the split with the training rows.
+      test_split: name of the split with the test rows; "test" if there is one.
       classes: number of classes, if the data set does not say it and some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
@@ -68,15 +70,15 @@ def hugging_face_dataset(
         said = shown(" ".join(str(error).split()))
         raise ValueError(f"expected Hugging Face to load {name}, got {type(error).__name__}: {said}") from None
     if not isinstance(splits, Mapping):
-        splits = {train: splits}
-    wanted = [(train, False)]
-    if test is not None or ("test" in splits and train != "test"):
-        wanted.append(("test" if test is None else test, True))
+        splits = {train_split: splits}
+    wanted = [(train_split, False)]
+    if test_split is not None or ("test" in splits and train_split != "test"):
+        wanted.append(("test" if test_split is None else test_split, True))
     for split, _ in wanted:
         if split not in splits:
             raise ValueError(unknown("split", split, splits))
     pieces = [_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
-    names = getattr(splits[train].features[label], "names", None)
+    names = getattr(splits[train_split].features[label], "names", None)
     made = assemble(pieces, classes=classes, regression=regression, class_names=names)
     return with_moments(made) if standardise and made.x.ndim == 2 else made
 

@@ -24,7 +24,7 @@ def image_folder(
 
         [data]
         dataset = "scans/"  # beside the config; the slash says that it is a folder
-        dataset_options = { size = [32, 32] }
+        size = [32, 32]
         partition = "dirichlet"
         clients = 10
 

@@ -32,7 +32,7 @@ def leaf(
 
         [data]
         dataset = "leaf/femnist/data/"  # the folders train and test are in it
-        dataset_options = { shape = [28, 28, 1] }
+        shape = [28, 28, 1]
 
     Args:
       path: the file or folder.

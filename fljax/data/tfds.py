@@ -29,8 +29,8 @@ def tfds_dataset(
     features: str | Sequence[str] | None = None,
     label: str | None = None,
     client: str | None = None,
-    train: str = "train",
-    test: str | None = None,
+    train_split: str = "train",
+    test_split: str | None = None,
     classes: int | None = None,
     regression: bool | None = None,
     folder: str | Path | None = None,
@@ -54,8 +54,8 @@ def tfds_dataset(
         data set's own choice (``supervised_keys``).
       label: the feature to predict; by default the data set's own choice.
       client: the feature that says whose row it is, e.g. a writer's id; every value is a client.
-      train: name of the split with the training rows; ``"train[:10%]"`` works, too.
-      test: name of the split with the test rows; "test" if there is one.
+      train_split: name of the split with the training rows; ``"train[:10%]"`` works, too.
+      test_split: name of the split with the test rows; "test" if there is one.
       classes: number of classes, if TFDS does not say it and some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       folder: folder of TFDS's data; ``~/tensorflow_datasets`` if not given.
@@ -78,9 +78,9 @@ def tfds_dataset(
         for key in [*chosen, names["label"], *([] if client is None else [client])]:
             if key not in info.features:
                 raise ValueError(unknown("feature", str(key), info.features))
-        splits = [(train, False)]
-        if test is not None or ("test" in info.splits and "test" not in train):
-            splits.append(("test" if test is None else test, True))
+        splits = [(train_split, False)]
+        if test_split is not None or ("test" in info.splits and "test" not in train_split):
+            splits.append(("test" if test_split is None else test_split, True))
         pieces = [_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits]
     class_names = getattr(info.features[names["label"]], "names", None)
     made = assemble(pieces, classes=classes, regression=regression, class_names=class_names)

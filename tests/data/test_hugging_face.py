@@ -66,7 +66,7 @@ def test_images_with_names_of_classes(hub):
         ("me/none", {}, r"expected Hugging Face to load me/none, got FileNotFoundError"),
         ("me/text", {"label": "lable"}, "did you mean 'label'"),
         ("me/text", {}, "expected numbers or images in the column 'text', got 'hello'"),
-        ("me/text", {"train": "trian"}, "did you mean 'train'"),
+        ("me/text", {"train_split": "trian"}, "did you mean 'train'"),
         ("me/text", {"features": ["n", "v"]}, "got more in 'v'"),
     ],
 )

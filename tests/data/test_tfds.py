@@ -65,7 +65,9 @@ def test_a_feature_says_whose_row_it_is(folder):
 
 
 def test_numbers_become_a_vector(folder):
-    made = load("tfds:fljax_tiny", folder=folder, features=["width", "height"], train="train[:6]", test="test")
+    made = load(
+        "tfds:fljax_tiny", folder=folder, features=["width", "height"], train_split="train[:6]", test_split="test"
+    )
     assert (made.x.shape, made.x.dtype, made.train_size) == ((10, 2), np.float32, 6)
     np.testing.assert_allclose(made.x[:, 1], 2 * made.x[:, 0])
 
@@ -82,7 +84,7 @@ def test_prepared_files_are_enough(folder, monkeypatch):
         ("mnisst", {}, "did you mean .*'mnist'"),
         ("fljax_tiny", {"client": "wirter"}, r"expected one of the features .* \(did you mean 'writer'\?\)"),
         ("fljax_tiny", {"features": "writer"}, "expected numbers in the feature 'writer'"),
-        ("fljax_tiny", {"test": "tset"}, "Unknown split 'tset'"),
+        ("fljax_tiny", {"test_split": "tset"}, "Unknown split 'tset'"),
     ],
 )
 def test_what_does_not_exist_is_named(folder, name, options, words):
