@@ -14,7 +14,7 @@ from fljax import config
 from fljax.config import ConfigError
 from fljax.config import options as options_module
 from fljax.config.options import Registries
-from fljax.config.writing import _toml
+from fljax.config.writing import toml_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -146,7 +146,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(s
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(), values, max_size=3))
 def test_writer_is_valid_toml(table):
-    assert tomllib.loads(_toml(table)) == table
+    assert tomllib.loads(toml_text(table)) == table
 
 
 def test_overrides(path):

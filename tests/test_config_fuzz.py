@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from fljax import algorithms, cli, data, experiment, models, scenarios, sweep
 from fljax.config.reading import read
-from fljax.config.writing import _toml
+from fljax.config.writing import toml_text
 from fljax.setup import resolve_setup
 
 # beartype draws random numbers, which hypothesis refuses inside strategies.
@@ -251,7 +251,7 @@ def mutated(draw: Any) -> tuple[str, list[str], str]:
     raw = _small(raw, draw(st.integers(0, 20)))
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         _mutate(draw, raw, VALUES)
-    text = _toml(raw)
+    text = toml_text(raw)
     if draw(st.integers(0, 19)) == 0:  # the text itself
         start, length = draw(st.integers(0, len(text))), draw(st.integers(0, 40))
         piece = text[start : start + length]
@@ -292,7 +292,7 @@ def test_many_mutated_configs_are_checked(checked, case):
 def small_runs(draw: Any) -> tuple[str, list[str]]:
     raw = tomllib.loads(TINY)
     _mutate(draw, raw, SMALL)
-    return _toml(raw), draw(st.sampled_from([[], ["--json"]]))
+    return toml_text(raw), draw(st.sampled_from([[], ["--json"]]))
 
 
 @settings(max_examples=20, derandomize=True, **SETTINGS)
