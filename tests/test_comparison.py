@@ -59,6 +59,7 @@ def test_all_algorithms_and_metrics_are_in_one_dataset(comparison: fljax.Compari
     assert comparison.diverged == ()
 
 
+@pytest.mark.thorough
 def test_it_is_what_simulate_gives_with_thresholds_of_standalone_models(comparison: fljax.Comparison) -> None:
     federation = tiny_federation()
     alone = fljax.standalone(TASK, federation, LOCAL._replace(steps=100), seeds=2)
@@ -122,6 +123,7 @@ def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp
     comparison.save(folder, overwrite=True)
 
 
+@pytest.mark.thorough
 def test_a_plan_and_an_algorithm_run_as_they_are(comparison: fljax.Comparison) -> None:
     plan = fljax.Plan(algorithms.fedavg, {"task": TASK, "local": LOCAL, "clients_per_round": 3})
     entries = {"a": plan, "b": algorithms.fedavg(TASK, LOCAL, clients_per_round=3)}

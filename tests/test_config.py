@@ -145,7 +145,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(s
 @pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(), values, max_size=3))
-def test_writer_is_validtoml_text(table):
+def test_writer_is_valid_toml(table):
     assert tomllib.loads(toml_text(table)) == table
 
 
