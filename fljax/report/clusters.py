@@ -200,7 +200,9 @@ def _ledger(axes: Axes, records: xr.Dataset, algorithm: str, look: Style) -> Non
         drawn += axes.plot(rounds, mean + pools, color=STANDALONE, lw=1)
         words += ["pools, per client", "mean client + pools"]
     axes.set(title=f"Tokens won and lost\n{printable(algorithm, 38)}", xlabel=f"round{_over_seeds(tokens)}")
-    axes.set_ylabel("tokens more than at the start")
+    axes.set_ylabel("tokens gained")
+    # A fixed number of ticks: with one by the panel's height, labels get wider after the layout is made.
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     _key(axes, drawn, words)
 
