@@ -24,7 +24,7 @@ import fljax
 from fljax import algorithms, config, models
 from fljax.setup import resolve_setup
 
-CONFIG = Path(__file__).resolve().parent.parent / "configs" / "quickstart.toml"
+CONFIG = Path(__file__).resolve().parent / "digits.toml"
 FLOAT32_BITS = 23
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from throughput import hardware
 
-CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
+CONFIG = Path(__file__).parent / "digits.toml"
 KEY = "local.learning_rate"
 
 
