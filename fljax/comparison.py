@@ -22,6 +22,7 @@ from fljax.anomalies import NonFinite, diverged_seeds
 from fljax.arguments import is_whole
 from fljax.atomic_files import write
 from fljax.checkpoints import StopRequest
+from fljax.comparison_checks import check_cohorts, check_folder, fingerprint, locked
 from fljax.config.reading import override
 from fljax.contributions import Measure
 from fljax.data import stack
@@ -34,6 +35,7 @@ from fljax.environment import environment
 from fljax.experiment import Outcome, Outputs
 from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, OnEvent
 from fljax.infinite_losses import InfiniteLoss
+from fljax.long_records import copy, is_long
 from fljax.model_files import ModelFiles
 from fljax.progress_bars import listener, progress_bars
 from fljax.progress_files import ProgressFiles, Saving
@@ -142,6 +144,9 @@ class Comparison(NamedTuple):
             write(found / name, text.encode())
             write(found / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
             folders.save(found, self.metrics, self.records, text)
+            for label, result in self.results.items():
+                if is_long(result.records):
+                    copy(result.records, folders.records_of(found, label))
         except OSError as error:
             raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
         return found
@@ -247,16 +252,23 @@ def compare(
         non_finite=non_finite,
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
     )
+    check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
-    text = settings_text({"seeds": list(seeds), "standalone": alone._asdict()})
+    if stop is not None and directory is None:
+        raise ValueError("expected a checkpoint with stop, got none")
+    text = ""
+    if directory is not None:
+        check_folder(directory)
+        settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
+        text = settings_text(settings)
     with _listening(progress) as on_event:
         tell = folders.teller(None, on_event)
-        if directory is not None:
-            folders.check_checkpoints(directory, text, None)
-            directory.mkdir(parents=True, exist_ok=True)
-        files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
-        outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
-        outcome = experiment.run_setup(setup, outputs)
+        with locked(directory):
+            if directory is not None:
+                folders.check_checkpoints(directory, text, None)
+            files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
+            outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
+            outcome = experiment.run_setup(setup, outputs)
     return _comparison(name, outcome, {COMPARISON: _settings(setup, local)})
 
 

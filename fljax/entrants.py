@@ -48,6 +48,9 @@ def entrants(
     if single or not isinstance(algorithms, Mapping | Sequence) or not algorithms:
         raise ValueError(f"expected a list of algorithms, or algorithms by label, got {describe(algorithms)}")
     if isinstance(algorithms, Mapping):
+        labels = [str(label) for label in algorithms]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"expected different labels of algorithms, got {', '.join(map(repr, algorithms))}")
         return tuple(_entry(str(label), each, local, contribution) for label, each in algorithms.items())
     found: dict[str, AlgorithmSetup] = {}
     for each in algorithms:

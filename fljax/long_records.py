@@ -121,6 +121,16 @@ def is_store(path: pathlib.Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
+def copy(records: xr.Dataset, path: pathlib.Path) -> None:
+    """Copies the store of long records.
+
+    Raises:
+      OSError: if the disk has no room, or the store is not there any more.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(records.encoding[_SOURCE], path, dirs_exist_ok=True)
+
+
 def by_round(records: xr.Dataset) -> xr.Dataset:
     """The records that are one value for each seed and round, in memory; ``stored_apart`` says that there are more."""
     short = [name for name, values in records.items() if set(values.dims) <= {"seed", "round"}]

@@ -7,8 +7,6 @@ are fractions. Averages count only clients with a value.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from fljax.scalar_metrics import OVER_CLIENTS
 
 # Arrays over clients that also exist with the prefix "unseen_".
@@ -82,21 +80,3 @@ OF_LOSSES = tuple(
 )
 # Every possible name in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS
-
-# Headings of the metrics that tables on the terminal show, in their order.
-_MAIN = {
-    "incentivised_participation_rate": "IPR",
-    "unseen_incentivised_participation_rate": "IPR unseen",
-    "preferred_model_accuracy": "preferred",
-    "average_accuracy": "average",
-    "unseen_average_accuracy": "average unseen",
-}
-# Also those of a task without accuracies, and where messages that are not finite are dropped.
-_LOSSES = {"average_loss": "average loss", "unseen_average_loss": "average loss unseen"}
-_DROPPED = {"dropped_messages": "dropped"}
-
-
-def main_columns(names: Container[str]) -> dict[str, str]:
-    """The headings of the main metrics among ``names``, by metric."""
-    headings = (_MAIN if "average_accuracy" in names else _MAIN | _LOSSES) | _DROPPED
-    return {name: words for name, words in headings.items() if name in names}

@@ -76,7 +76,9 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json.loads(call(capsys, "show", "dirichlet", "--json")[1])
     assert found["kind"] == "partition"
-    assert {"name": "beta", "type": "float", "default": "0.5"}.items() <= found["parameters"][-1].items()
+    parameters = {each["name"]: each for each in found["parameters"]}
+    assert parameters["beta"]["type"] == "float or none"
+    assert parameters["minimum"]["default"] == "10"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -219,7 +221,7 @@ def test_a_stopped_comparison_goes_on_from_its_checkpoints(comparison: fljax.Com
     for name in ("test_loss", "incentivised_participation_rate"):
         expected = comparison.metrics[name].sel(algorithm=entries).values
         np.testing.assert_allclose(found.metrics[name].values, expected, rtol=1e-5)
-    with pytest.raises(ValueError, match="expected the config of the checkpoints"):
+    with pytest.raises(ValueError, match=r"expected the config of the checkpoints"):
         compare(entries, checkpoint=tmp_path, seeds=3)
 
 
@@ -255,3 +257,34 @@ def test_one_federation_per_seed() -> None:
 def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
     """What differs between two equal runs."""
     return {str(name): values for name, values in metrics.items() if str(name).startswith("seconds_")}
+
+
+def test_what_compare_refuses(tmp_path: pathlib.Path) -> None:
+    """Each would be a silent fault: too few clients, a stop that nobody hears, the folder of a run."""
+    federation, task, local = tiny_federation(), logistic_regression(), fljax.Local(0.1, batch_size=2, steps=1)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.toml").touch()
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (["fedavg", "afl"], {"clients_per_round": 2}, "afl: expected all .* clients in every round, which this"),
+        (["fedavg"], {"stop": StopRequest()}, "expected a checkpoint with stop, got none"),
+        (["fedavg"], {"checkpoint": tmp_path / "run"}, "expected a folder of its own for checkpoints, got .*config"),
+    ]
+    for given, arguments, words in cases:
+        with pytest.raises(ValueError, match=words):
+            fljax.compare(given, federation, task, local, rounds=1, progress=False, **arguments)
+
+
+@pytest.mark.thorough
+def test_checkpoints_are_of_one_task_and_of_one_partial(tmp_path: pathlib.Path) -> None:
+    federation, task, local = tiny_federation(), logistic_regression(), fljax.Local(0.1, batch_size=2, steps=1)
+
+    def run(mu: float, task: Any = task) -> Any:
+        mine = {"mine": functools.partial(algorithms.fedprox, mu=mu)}
+        return fljax.compare(mine, federation, task, local, rounds=1, progress=False, checkpoint=tmp_path / "at")
+
+    run(0.1)
+    run(0.1)
+    with pytest.raises(ValueError, match="numbers in the algorithm's functions differ"):
+        run(0.2)
+    with pytest.raises(ValueError, match=r"expected the config of the checkpoints .*: task is"):
+        run(0.1, task._replace(loss=lambda logits, y: 2 * task.loss(logits, y)))

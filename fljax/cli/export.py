@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
-from fljax.metric_names import main_columns
+from fljax.headings import main_columns
 
 if TYPE_CHECKING:
     import xarray as xr

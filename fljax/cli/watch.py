@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
 from fljax.cli.stopping import Interrupted
-from fljax.metric_names import main_columns
+from fljax.headings import main_columns
 
 if TYPE_CHECKING:
     from fljax.watching import Progress, RunState

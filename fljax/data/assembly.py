@@ -9,7 +9,7 @@ import numpy as np
 
 from fljax.data.arrays import check_finite
 from fljax.data.datasets import Dataset, check_rows, dataset
-from fljax.data.labels import is_missing, number_labels, plain_labels
+from fljax.data.labels import is_missing, join_labels, number_labels, plain_labels
 from fljax.naming import shown
 
 
@@ -67,9 +67,9 @@ def assemble(
                 f"expected {piece.name} like {first.name}, which have features {first.x.dtype} {first.x.shape} and "
                 f"labels {ys[0].dtype} {ys[0].shape}, got {piece.x.dtype} {piece.x.shape} and {y.dtype} {y.shape}"
             )
-    labels = number_labels(
-        np.concatenate(ys), classes=len(class_names) if class_names is not None else classes, regression=regression
-    )
+    count = len(class_names) if class_names is not None else classes
+    joined = join_labels(ys, [each.name for each in pieces], regression)
+    labels = number_labels(joined, classes=count, regression=regression)
     owner, names = _numbers_of_owners(pieces)
     test = np.concatenate([np.full(len(each.y), each.test) for each in pieces])
     end = test if owner is None else test & (owner < 0)

@@ -80,7 +80,7 @@ def dataset_from_clients(
         parts.append(_part("test_data", -1, 2, "test", test_data))
         names.append("test_data")
     parts, names = zip(*[(part, name) for part, name in zip(parts, names, strict=True) if len(part.y)], strict=True)
-    x, y = _join_features([part.x for part in parts], names), join_labels([part.y for part in parts], names)
+    x, y = _join_features([part.x for part in parts], names), join_labels([part.y for part in parts], names, regression)
     owner = np.concatenate([np.full(len(part.y), part.owner, np.int32) for part in parts])
     which = np.concatenate([np.full(len(part.y), part.which, np.int8) for part in parts])
     labels = number_labels(y, classes=classes, regression=regression)

@@ -76,7 +76,8 @@ def federate(
 
     Raises:
       ValueError: if an argument is out of range, the partition has no such keyword or is impossible, examples are not
-        finite, or labels are not classes of the data set.
+        finite, labels are not classes of the data set, or ``test="global"`` is asked of data whose clients have test or
+        validation rows of their own.
     """
     check_count("unseen", unseen, 0)
     check_count("seed", seed, 0)
@@ -85,6 +86,9 @@ def federate(
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
+    part = None if dataset.part is None else np.asarray(dataset.part)
+    if part is not None and test == "global":
+        raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
     given = dataset.y  # the caller's labels, which may be on the host
     dataset = place(dataset)
     clients = _count_clients(dataset, partition, clients, unseen)
@@ -97,13 +101,13 @@ def federate(
         kept = min(max(round(train_fraction * n), 1), n - 1)
         pool, held["test"] = np.sort(order[:kept]), np.sort(order[kept:])
     if held_fraction > 0:
-        order = draw.permutation(pool)
-        kept = max(round(held_fraction * len(pool)), 1)
-        pool, held["validation"] = np.sort(order[kept:]), np.sort(order[:kept])
+        order = draw.permutation(pool if part is None else pool[part[pool] == 0])
+        held["validation"] = np.sort(order[: max(round(held_fraction * len(order)), 1)])
+        pool = np.setdiff1d(pool, held["validation"])
     facts = {
         "classes": dataset.classes,
         "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
-        "part": None if dataset.part is None else np.asarray(dataset.part)[pool],
+        "part": None if part is None else part[pool],
         "test_fraction": 1 - train_fraction,
     }
     labels = np.asarray(given).astype(dataset.y.dtype)[pool]

@@ -112,6 +112,8 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     """A column as an array; images, which have ``convert`` as Pillow's do, as uint8 with channels."""
     rows = list(column)
     if rows and hasattr(rows[0], "convert"):
+        if deep := [row.mode for row in rows if row.mode.startswith(("I", "F"))]:
+            raise ValueError(f"expected images of 8 bits in the column {name!r}, got the mode {deep[0]}")
         grey = all(row.mode in ("1", "L") for row in rows)
         rows = [np.asarray(row.convert("L" if grey else "RGB")) for row in rows]
         rows = [row[..., None] if row.ndim == 2 else row for row in rows]

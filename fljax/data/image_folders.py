@@ -82,6 +82,8 @@ def _read(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
     for path in paths:
         try:
             with Image.open(path) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise ValueError(f"more than 8 bits, mode {image.mode}")
                 image = image.convert("L" if image.mode in ("1", "L") else "RGB")
                 if size is not None:
                     image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -113,25 +113,30 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
-def join_labels(parts: Sequence[np.ndarray], owners: Sequence[Any]) -> np.ndarray:
+def join_labels(parts: Sequence[np.ndarray], owners: Sequence[Any], regression: bool | None = None) -> np.ndarray:
     """Joins labels that ``plain_labels`` made; ``owners`` says whose each part is, for the error message.
+
+    Whole numbers and floats are joined only if ``regression`` says what they are: alone, the former are classes, and
+    the latter are numbers to predict.
 
     Raises:
       ValueError: if labels are of several kinds, or rows of several shapes.
     """
     for part, owner in zip(parts, owners, strict=True):
-        alike = _group(part) == _group(parts[0])
+        alike = _group(part, regression) == _group(parts[0], regression)
         if not alike or part.shape[1:] != parts[0].shape[1:]:
             first, other = (f"{_kind(each.dtype)} {each.shape}" for each in (parts[0], part))
             raise ValueError(
                 f"expected labels alike in all clients, got {first} of {shown(owners[0])} and {other} of {shown(owner)}"
             )
+    if {part.dtype.kind for part in parts} == {"i", "u"}:  # NumPy alone would make floats of them
+        parts = [part.astype(np.int64) for part in parts]
     return np.concatenate(parts)
 
 
-def _group(y: np.ndarray) -> str:
-    """The kind of labels, where whole numbers and floats may be joined."""
-    return "number" if y.dtype.kind in "iuf" else y.dtype.kind
+def _group(y: np.ndarray, regression: bool | None) -> str:
+    """The kind of labels; whole numbers with and without a sign may be joined."""
+    return "number" if y.dtype.kind in ("iu" if regression is None else "iuf") else y.dtype.kind
 
 
 def _word(value: Any) -> str:

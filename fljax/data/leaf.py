@@ -51,6 +51,8 @@ def leaf(
     place = Path(path).expanduser()
     pieces = [piece for file, test in _files(place) for piece in _pieces(file, test)]
     texts = any(isinstance(row, str) for piece in pieces for row in piece.x[:1])
+    if texts and not all(isinstance(row, str) for piece in pieces for row in piece.x):
+        raise ValueError("expected rows of text or rows of numbers, got both")
     alphabet = sorted({letter for piece in pieces for row in piece.x for letter in row}) if texts else []
     length = max((len(row) for piece in pieces for row in piece.x), default=0) if texts else 0
     number = {letter: token for token, letter in enumerate(alphabet, 1)}

@@ -251,7 +251,8 @@ def identity_of(
 
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
     found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
-    given = getattr(spec.build, "algorithm", None)  # an Algorithm, whose functions hold its hyper-parameters
+    # An Algorithm, whose functions hold its hyper-parameters; or builders, which may be partial.
+    given = getattr(spec.build, "algorithm", spec.build)
     found[f"{_CHECKSUM}numbers in the algorithm's functions"] = checksum_of(_held(given, set()))
     found |= _options(spec)
     found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)

@@ -69,7 +69,8 @@ def _cell(row: Row | None) -> str:
         return "--"
     digits = digits_of(row.metric)
     spread = "" if math.isnan(row.std) else f" \\pm {row.std:.{digits}f}"
-    return f"${row.mean:.{digits}f}{spread}$"
+    missing = "" if row.seeds == row.of else f"\\,({row.seeds}/{row.of})"  # seeds with a value
+    return f"${row.mean:.{digits}f}{spread}{missing}$"
 
 
 def csv_table(rows: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.endings import end_of
-from fljax.metric_names import main_columns
+from fljax.headings import main_columns
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.

@@ -64,7 +64,13 @@ def test_the_server_may_keep_rows_of_parts():
     assert made.names.unseen is not None
     assert sorted([*made.names.clients, *made.names.unseen]) == ["a", "b", "c"]
     used = np.concatenate([rows_of(made, part, client) for part in ("train", "test") for client in range(2)])
-    assert not set(used.tolist()) & set(np.asarray(made.held["validation"].index).tolist())
+    held = np.asarray(made.held["validation"].index)
+    assert not set(used.tolist()) & set(held.tolist())
+    tests = np.concatenate([given[name]["test"][0] for name in given])
+    kept = np.asarray(made.examples.x)[held]
+    assert not any((row == test).all() for row in kept for test in tests)  # of the training rows alone
+    with pytest.raises(ValueError, match='expected test="own" for data whose clients have rows of their own'):
+        data.from_clients(given, test="global")
 
 
 def test_a_global_test_set():
@@ -75,9 +81,12 @@ def test_a_global_test_set():
 
 
 def test_regression_keeps_numbers():
-    made = data.from_clients({"a": (np.ones((4, 2)), [0.5, 1, 2, 3]), "b": (np.ones((2, 2)), [1, 2])})
+    given = {"a": (np.ones((4, 2)), [0.5, 1, 2, 3]), "b": (np.ones((2, 2)), [1, 2])}
+    made = data.from_clients(given, regression=True)
     assert made.examples.y.dtype == np.float32
     assert made.names.classes is None
+    with pytest.raises(ValueError, match="labels"):
+        data.from_clients(given)  # whole numbers of one client are classes, floats of the other are not
 
 
 def test_names_are_in_no_program():

@@ -76,7 +76,9 @@ def test_nonsense_is_refused_in_a_sentence(labels, options, words):
 
 
 def test_parts_of_several_kinds_are_not_joined():
-    assert join_labels([np.array([1]), np.array([0.5])], ["a", "b"]).dtype == np.float64
+    assert join_labels([np.array([1], np.uint64), np.array([-1])], ["a", "b"]).tolist() == [1, -1]
+    with pytest.raises(ValueError, match="expected labels alike in all clients"):
+        join_labels([np.array([1]), np.array([0.5])], ["a", "b"])
     with pytest.raises(ValueError, match=r"expected labels alike in all clients, got text .* of 'a' and int64"):
         join_labels([np.array(["x"]), np.array([1])], ["a", "b"])
 

@@ -21,7 +21,6 @@ from tests.toys.task import logistic_regression
 
 LOCAL = Local(0.2, batch_size=2, steps=3)
 FEDERATION = tiny_federation()
-CLOSURES = logistic_regression()  # whose functions are made inside a function
 X = np.linspace(-1, 1, 4 * int(np.prod(FEDERATION.examples.x.shape[1:]))).reshape(4, *FEDERATION.examples.x.shape[1:])
 X = X.astype(np.float32)
 FEATURES = int(np.prod(X.shape[1:]))
@@ -39,7 +38,22 @@ def loss(out: Any, y: Any) -> Any:
     return -jax.nn.log_softmax(out)[jnp.arange(out.shape[0]), y]
 
 
-IMPORTABLE = CLOSURES._replace(init=init, logits=logits, loss=loss, features=None, prepare=None, roles=None)
+IMPORTABLE = logistic_regression()._replace(
+    init=init, logits=logits, loss=loss, features=None, prepare=None, roles=None
+)
+
+
+def with_closures() -> Task:
+    """A task whose functions are made inside a function."""
+    scale = 0.1
+
+    def start(key: Any) -> Any:
+        return {"w": scale * jax.random.normal(key, (FEATURES, 3))}
+
+    return IMPORTABLE._replace(init=start, logits=lambda params, x, key=None: logits(params, x, key))
+
+
+CLOSURES = with_closures()
 
 
 def simulate(task: Task, build: Any = ditto) -> Any:

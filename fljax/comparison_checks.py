@@ -1,0 +1,73 @@
+"""What ``fljax.compare`` asks before it runs: enough clients, a folder of its own, one task for all checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import filelock
+import jax
+
+from fljax import folders
+from fljax.algorithms import REGISTRY
+from fljax.folders import COMPARISON, CONFIG, RESULTS
+from fljax.setup import Setup
+from fljax.types import Federation, Task
+
+
+def check_cohorts(setup: Setup) -> None:
+    """Raises a ValueError if an algorithm that asks all clients gets some of them, as a config does."""
+    clients = setup.federation.clients.id.shape[-1]
+    everyone = {entry.build for entry in REGISTRY.values() if entry.needs_all}
+    for entry in setup.algorithms:
+        rows = entry.options.get("clients_per_round", setup.clients_per_round)
+        if entry.plan is None and entry.build in everyone and rows is not None and rows < clients:
+            raise ValueError(
+                f"{entry.label}: expected all {clients} clients in every round, which this algorithm asks, got {rows}"
+            )
+
+
+def check_folder(directory: pathlib.Path) -> None:
+    """Raises a ValueError if a folder for checkpoints is that of a run or of a saved comparison."""
+    taken = [name for name in (CONFIG, COMPARISON, RESULTS, folders.MODELS) if (directory / name).exists()]
+    if taken:
+        raise ValueError(
+            f"expected a folder of its own for checkpoints, got {str(directory)!r}, which holds {taken[0]}"
+        )
+
+
+@contextlib.contextmanager
+def locked(directory: pathlib.Path | None) -> Iterator[None]:
+    """Holds the lock of a folder for checkpoints; raises a ValueError if another process has it."""
+    if directory is None:
+        yield
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(directory / folders.LOCK)
+    try:
+        lock.acquire(timeout=0.2, poll_interval=0.02)
+    except filelock.Timeout:
+        raise ValueError(
+            f"expected a folder that no other process writes to, got {str(directory)!r}, in which another run goes on"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def fingerprint(task: Task, federation: Federation) -> str:
+    """What two tasks must have in common: the shapes of their parameters, and how they compute a loss of one row."""
+    key = jax.random.key(0)
+    model = jax.eval_shape(task.init, key)
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), federation.examples)
+
+    def loss(model: Any, one: Any) -> Any:
+        return task.loss(task.logits(model, one.x if task.prepare is None else task.prepare(one.x)), one.y)
+
+    computed = jax.make_jaxpr(loss)(model, one)
+    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(computed)).encode()).hexdigest()[:16]
