@@ -97,7 +97,10 @@ def check_config(text: str) -> None:
 
 
 @pytest.mark.parametrize("path", with_blocks("toml"))
-def test_configs_are_valid(path: pathlib.Path) -> None:
+def test_configs_are_valid(path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{number}.5,{number % 3},client {number % 50},{'ab'[number % 2]}" for number in range(1000)]
+    (tmp_path / "rows.csv").write_text("\n".join(["height,weight,who,kind", *rows]))  # of own_data.md
     for text in blocks(path.read_text(encoding="utf-8"), "toml"):
         if '"my_' not in text:
             check_config(text)
