@@ -2,7 +2,7 @@
 
 A TPU rounds the factors of a float32 product to bfloat16 by default (7 stored bits), an H100 to TensorFloat-32 (10
 bits); sums are float32. A CPU does neither, so the factors are rounded here before each product, forwards and backwards
-(``lax.reduce_precision``). The experiment is the quick start's: 40 clients with two of ten digits each, an MLP,
+(``lax.reduce_precision``). The experiment is ``digits.toml``: 40 clients with two of ten digits each, an MLP,
 thresholds from standalone models of the same precision. The last row is float32 with another number of clients side by
 side: what other rounding alone does.
 """
@@ -50,7 +50,7 @@ def product(bits: int) -> Any:
 
 
 class Mlp(nn.Module):
-    """The quick start's MLP."""
+    """The MLP of the experiment."""
 
     bits: int
 
@@ -117,7 +117,7 @@ def main() -> None:
         f"{datetime.date.today()}. `python benchmarks/precision.py --seeds {options.seeds}`, JAX {jax.__version__}.",
         f"{machine}.",
         "",
-        f"The quick start's experiment with {options.seeds} seeds and {setup.rounds} rounds. Weights: INCFL's in the",
+        f"The experiment of digits.toml with {options.seeds} seeds and {setup.rounds} rounds. Weights: INCFL's in the",
         "first round, when all models are still equal; their differences from those of float32 are relative to the",
         "largest weight. Accuracies and IPR: means over clients and seeds after the last round; in brackets the change",
         "from float32 with its standard error over seeds.",

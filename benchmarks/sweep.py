@@ -1,6 +1,6 @@
 """What a sweep saves: ``python benchmarks/sweep.py``.
 
-``fljax sweep`` over 24 learning rates of the quick start beside separate runs of ``fljax run`` with them, each a
+``fljax sweep`` over 24 learning rates of ``digits.toml`` beside separate runs of ``fljax run`` with them, each a
 process of its own, timed from start to end: without a cache of compiled programs, and with one that is empty at first.
 A few of the separate runs are timed, spread over the values; the total of all is reckoned from their mean (with a
 cache: the first run, which fills it, and the mean of the others). It needs an installed fljax.

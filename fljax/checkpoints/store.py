@@ -46,7 +46,7 @@ class Store:
         self._orbax: Any = orbax.checkpoint
         self._folder, self._keep, self._note = folder.absolute(), keep, note
         self._manager: Any = None
-        self._listen: Callable[[], None] | None = None  # ends the silence of orbax
+        self._end_silence: Callable[[], None] | None = None  # of orbax; None: it is not silent
         self._failing = False  # whether the last checkpoint that is known of has failed
         self._begun = False
         self.saved: int | None = None  # number of the newest checkpoint that was begun and has not failed
@@ -106,13 +106,13 @@ class Store:
             except Exception as error:
                 self._failed(error)
             self._manager = None
-        if self._listen is not None:
-            self._listen()
-        self._listen = None
+        if self._end_silence is not None:
+            self._end_silence()
+        self._end_silence = None
 
     def _opened(self) -> Any:
         if self._manager is None:
-            self._listen = self._listen or _silence_orbax()
+            self._end_silence = self._end_silence or _silence_orbax()
             self._folder.mkdir(parents=True, exist_ok=True)
             options = self._orbax.CheckpointManagerOptions(
                 max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True
@@ -151,7 +151,7 @@ class Store:
     def _failed(self, error: Exception) -> None:
         """Forgets what orbax holds of a checkpoint that could not be written, and notes why."""
         # Threads of the failed write may report at any later time, also when this store is closed: the silence stays.
-        self._listen = _do_nothing
+        self._end_silence = _do_nothing
         self._manager, self._begun = None, False
         for left in self._folder.glob("*.orbax-checkpoint-tmp*"):  # what it takes of the disk
             shutil.rmtree(left, ignore_errors=True)
