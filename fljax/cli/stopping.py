@@ -74,17 +74,25 @@ class Signals:
         if self.seen:
             os._exit(128 + number)
         if _is_importing(frame):
-            # An extension module would print an exception inside its imports as a traceback: send the signal again.
-            self._sent_again += 1
-            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            # An extension module would print an exception inside its imports as a traceback.
+            self._send_again(number)
             return
         self.seen.append(number)
         if self._heard:
             self.stop.make()
             return
         raise Interrupted(number)
+
+    def ignored(self, error: Interrupted) -> None:
+        """Called when Python has ignored the exception of the handler, as in callbacks of the garbage collector."""
+        self.seen.clear()
+        self._send_again(error.number)
+
+    def _send_again(self, number: int) -> None:
+        self._sent_again += 1
+        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
 
 
 @contextlib.contextmanager
@@ -100,7 +108,7 @@ def interruptible() -> Iterator[Signals]:
     # Signals that the shell set to be ignored stay ignored.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    with _noticing(signals):
+    with _noticing(signals), _nothing_ignored(signals):
         for number in before:
             signal.signal(number, signals.handle)
         try:
@@ -112,6 +120,24 @@ def interruptible() -> Iterator[Signals]:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _nothing_ignored(signals: Signals) -> Iterator[None]:
+    """Calls ``signals.ignored`` where Python would print "Exception ignored in ..." and go on."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, Interrupted):
+            signals.ignored(unraisable.exc_value)
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager
