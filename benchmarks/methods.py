@@ -18,23 +18,24 @@ import fljax
 from fljax import algorithms, config, experiment
 from fljax.setup import resolve_setup
 
+OPTIONS: dict[str, dict[str, Any]] = {"fedbn": {"own": ["head/bias", "head/kernel"]}}  # the network has no BatchNorm
+
 
 def main() -> None:
     """Prints and writes the table."""
     parser = argparse.ArgumentParser(description="What a round of every method costs.")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path, help="a Markdown file")
     options = parser.parse_args()
     fljax.use_cores()
     raw: dict[str, Any] = {
         "rounds": options.rounds,
-        "data": {"dataset": "digits", "partition": "dirichlet", "clients": 100, "valid_fraction": 0.2},
+        "data": {"dataset": "digits", "partition": "dirichlet", "clients": 100, "valid_fraction": 0.2, "held_fraction": 0.1},
         "model": {"name": "mlp", "hidden": [64, 30]},
         "local": {"learning_rate": 0.05, "batch_size": 8, "steps": 20},
         "standalone": {"steps": 1},
-        "participation": {"clients_per_round": 20},
-        "algorithms": [{"name": name} for name in algorithms.REGISTRY],
+        "algorithms": [{"name": name, **OPTIONS.get(name, {})} for name in algorithms.REGISTRY],
     }
     setup = resolve_setup(config.parse(raw, name="methods"))
     plans = experiment.check(setup, rehearsed=False)
@@ -56,8 +57,10 @@ def main() -> None:
         "",
         f"    python benchmarks/methods.py --passes {options.passes} --rounds {options.rounds}",
         "",
-        f"{machine['cores']} cores of {machine['cpu']}. Digits, MLP 64-64-30-10, 20 of 100 clients, 20 steps of 8.",
-        "Where an algorithm asks all clients before or after a round, that is part of it. Ratios are of one pass each.",
+        f"{machine['cores']} cores of {machine['cpu']}. Digits, MLP 64-64-30-10, 100 of 100 clients, 20 steps of 8.",
+        "Hyper-parameters have their defaults; `fedbn` keeps the last layer, as the network has no BatchNorm.",
+        "`afl` takes one local step in a round; `fedsoft` and `ipfl` train 10 of the clients, at their defaults.",
+        "What an algorithm asks of clients beside local training is part of a round. Ratios are of one pass each.",
         "",
         "| method | a round, ms | by FedAvg's | least to most |",
         "|---|---|---|---|",
