@@ -52,6 +52,9 @@ def member_weights(
 
     Returns:
       ``[C, S]`` in the dtype of ``sizes``, at least float32.
+
+    Raises:
+      ValueError: unless ``membership`` has a row for each size.
     """
     membership, sizes = jnp.asarray(membership), wide(sizes)
     if membership.ndim != 2 or membership.shape[:1] != sizes.shape:
@@ -113,7 +116,7 @@ def shapley_first_order(
       ``[C, S]`` in the dtype of ``weights``, at least float32. An update whose weights are all zero is never read.
 
     Raises:
-      ValueError: if ``normalised`` is False and ``models`` is None.
+      ValueError: if ``normalised`` is False and ``models`` is None, or ``weights`` has another shape.
 
     Source: IP-FL, appendix H, equations (34) and (37).
     """

@@ -94,7 +94,7 @@ def incfl_update(
       = 0). A NaN gap of a present client gives NaN.
 
     Raises:
-      ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or ``gap`` or ``present`` has another shape.
     """
     check_names(surrogate, normalise)
     gap = wide(gap)

@@ -83,6 +83,9 @@ def iafl_subsets(
     Returns:
       ``[N, S]`` in the dtype of ``rates``, at least float32. A row sums to 1, or is all 0 if it averages no update.
 
+    Raises:
+      ValueError: if ``present`` has another shape, or ``ids`` is None and the columns are not those of all clients.
+
     Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that each reward of a client includes
     the client's own update, so the mean reward over draws is biased towards that update.
     """
@@ -122,7 +125,7 @@ def iafl_reference(
       ``[1, S]`` of sum 1, or zeros if no client is present.
 
     Raises:
-      ValueError: if ``rule`` is not a valid name.
+      ValueError: if ``rule`` is not a valid name; as for ``iafl_subsets``.
 
     Source: IAFL, Procedure 2 and section 5.
     """
@@ -160,6 +163,9 @@ def iafl_rewards(
 
     Returns:
       A pytree whose leaves are ``[N, ...]``; zero for a client whose ``S_k`` is empty.
+
+    Raises:
+      ValueError: as for ``iafl_subsets``, and if ``updates`` have no row for each column.
 
     Source: IAFL, Procedure 2.
     """

@@ -129,7 +129,8 @@ def affordable(
       key: the round's key, which orders a client's clusters of equal priority; None: the lowest c first.
 
     Raises:
-      ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds.
+      ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds; unless ``tokens``
+        has an entry for each client.
     """
     tokens, wanted = jnp.asarray(tokens), jnp.asarray(wanted)
     check_shape("tokens", tokens, "N", wanted.shape[0])
@@ -224,6 +225,9 @@ def schedule(
       participation: ``[N, C]``; clients never selected in a cluster rank behind all others, and tie with each other.
       exploration: ``[C]``, the share of random slots (``exploration_share``).
       slots: K for each cluster; at most N are made.
+
+    Raises:
+      ValueError: if an array has another shape.
 
     Source: IP-FL, section 4.3 and Algorithm 1 (Scheduler).
     """
