@@ -6,12 +6,14 @@ from fljax.aggregators.incfl import incfl_update, incfl_weights
 from fljax.aggregators.linear import mix, weighted_mean, weighted_sum
 from fljax.aggregators.reputation import cgsv_normalised, cgsv_reputation, cgsv_rewards, cgsv_shares
 from fljax.aggregators.rewards import iafl_rates, iafl_reference, iafl_rewards, iafl_subsets, rank_rewards
-from fljax.aggregators.settlement import Ledger, cluster_utility, settle_tokens
+from fljax.aggregators.settlement import Ledger, cluster_utility, member_accuracy, settle_tokens
+from fljax.aggregators.slots import SlotRows, record_slots, slot_rows
 from fljax.aggregators.tokens import Schedule, affordable, bid_preferences, exploration_share, schedule
 
 __all__ = [
     "Ledger",
     "Schedule",
+    "SlotRows",
     "affordable",
     "bid_preferences",
     "cgsv_normalised",
@@ -28,15 +30,18 @@ __all__ = [
     "importance_weights",
     "incfl_update",
     "incfl_weights",
+    "member_accuracy",
     "member_weights",
     "mix",
     "mw_weights",
     "qffl_update",
     "rank_rewards",
+    "record_slots",
     "schedule",
     "settle_tokens",
     "shapley_first_order",
     "simplex_projection",
+    "slot_rows",
     "weighted_mean",
     "weighted_sum",
 ]

@@ -16,7 +16,7 @@ from fljax.trees import set_rows as set_rows
 from fljax.trees import wide as wide
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, PyTree
+    from jaxtyping import Array, Bool, PyTree
 
 # The name of a mapped axis, or several names, as ``jax.lax.psum`` takes them.
 AxisName = Hashable
@@ -38,6 +38,25 @@ def max_over(x: Array, axis_name: AxisName | None) -> Array:
 def gather_over(x: Array, axis_name: AxisName) -> Array:
     """The rows of ``x`` of all devices or lanes, one after the other along the first axis."""
     return jax.lax.all_gather(x, axis_name, tiled=True)
+
+
+def check_shape(name: str, x: Any, axes: str, *sizes: int) -> None:
+    """Raises a ValueError unless ``x`` has the shape ``sizes``, whose names are ``axes``. JAX would broadcast some."""
+    if jnp.shape(x) != sizes:
+        raise ValueError(f"expected {name} of shape [{axes}], which is {list(sizes)} here, got {list(jnp.shape(x))}")
+
+
+def presence(present: Any, count: int) -> Bool[Array, " S"]:
+    """``present`` as ``[S]`` booleans; None: all True.
+
+    Raises:
+      ValueError: unless there is one entry for each of the ``count`` rows.
+    """
+    if present is None:
+        return jnp.ones(count, bool)
+    present = jnp.asarray(present)
+    check_shape("present", present, "S", count)
+    return present.astype(bool)
 
 
 # --- Meshes of explicit axes --------------------------------------------------------------------------------

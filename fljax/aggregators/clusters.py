@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, check_shape, floating, on_any_mesh, ratio, sum_over, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -52,8 +52,14 @@ def member_weights(
 
     Returns:
       ``[C, S]`` in the dtype of ``sizes``, at least float32.
+
+    Raises:
+      ValueError: unless ``membership`` has a row for each size.
     """
     membership, sizes = jnp.asarray(membership), wide(sizes)
+    if membership.ndim != 2 or membership.shape[:1] != sizes.shape:
+        shape, rows = list(membership.shape), list(sizes.shape)
+        raise ValueError(f"expected membership of shape [S, C], got {shape} with sizes of shape [S] = {rows}")
     mass = membership.T.astype(sizes.dtype) * jnp.where(jnp.any(membership, axis=1), sizes, 0)[None, :]
     total = sum_over(jnp.sum(mass, axis=1, keepdims=True), axis_name)
     return ratio(mass, total)
@@ -66,7 +72,8 @@ def cluster_means(
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``, new minus old.
-      membership: ``[S, C]``, True where an update belongs to a cluster's model; multiply by ``present`` first.
+      membership: ``[S, C]``, True where an update belongs to a cluster's model (``slot_rows``); multiply by ``present``
+        first.
       sizes: ``[S]`` numbers of samples.
       axis_name: a mapped axis over which the S rows of all three are split; every device or lane gets the whole result.
         None: not split.
@@ -109,13 +116,14 @@ def shapley_first_order(
       ``[C, S]`` in the dtype of ``weights``, at least float32. An update whose weights are all zero is never read.
 
     Raises:
-      ValueError: if ``normalised`` is False and ``models`` is None.
+      ValueError: if ``normalised`` is False and ``models`` is None, or ``weights`` has another shape.
 
     Source: IP-FL, appendix H, equations (34) and (37).
     """
     if not normalised and models is None:
         raise ValueError("expected models, those before aggregation, for values that are not normalised, got None")
     weights = wide(weights)
+    check_shape("weights", weights, "C, S", *(jax.tree.leaves(each)[0].shape[0] for each in (gradients, updates)))
     used = jnp.any(weights != 0, axis=0)
 
     def product(gradient: Array, other: Array) -> Array:

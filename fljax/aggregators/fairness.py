@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, presence, ratio, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def qffl_update(
       A pytree whose leaves are ``[...]``, in the dtypes of ``updates``; zero if no client is present.
     """
     loss = wide(loss)
-    present = jnp.ones(loss.shape, bool) if present is None else jnp.asarray(present)
+    present = presence(present, loss.shape[0])
     q, learning_rate = jnp.asarray(q, loss.dtype), jnp.asarray(learning_rate, loss.dtype)
     logarithm = jnp.log(jnp.clip(jnp.where(present, loss, 1), LEAST_LOSS, jnp.finfo(loss.dtype).max))
     # The common divisor of all powers changes neither the result nor its derivative.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, check_shape, presence, ratio, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -94,11 +94,13 @@ def incfl_update(
       = 0). A NaN gap of a present client gives NaN.
 
     Raises:
-      ValueError: if ``surrogate`` or ``normalise`` is not a valid name.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or ``gap`` or ``present`` has another shape.
     """
     check_names(surrogate, normalise)
     gap = wide(gap)
-    present = jnp.ones(gap.shape, bool) if present is None else jnp.asarray(present)
+    for leaf in jax.tree.leaves(updates)[:1]:
+        check_shape("gap", gap, "S", *jnp.shape(leaf)[:1])
+    present = presence(present, gap.shape[0])
     # An absent client's weight must be 0, although sigma'(0) = 1/4 and its gap may be NaN.
     weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
     total = sum_over(jnp.sum(weights), axis_name) + jnp.asarray(eps, weights.dtype)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, set_rows, sum_over, wide
+from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, presence, set_rows, sum_over, wide
 from fljax.aggregators.rewards import ceiling_of, columns_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def cgsv_reputation(
     Args:
       reputation: ``[N]``, ``r_k`` by id; zeros before the first round.
       updates: a pytree whose leaves are ``[S, ...]``: ``u_k``; the cosine does not depend on their length.
-      total: a pytree whose leaves are ``[...]``: ``u = sum_k a_k u_k``.
+      total: a pytree whose leaves are ``[...]``: ``u = sum_k a_k u_k`` over the clients present, a ``weighted_sum`` of
+        ``updates``. ``a_k`` is the client's share of all samples in the first round, and its last reputation after it.
       ids: ``[S]`` client ids of the updates; None: 0..N-1, in this order.
       present: ``[S]``; None: all. An absent client has a cosine of 0.
       alpha: weight of the old reputation.
@@ -66,10 +67,16 @@ def cgsv_reputation(
 
     Returns:
       ``[N]``, positive, of sum 1, in the dtype of ``reputation``.
+
+    Raises:
+      ValueError: if an array has another shape, or ``ids`` is None and the updates are not those of all clients.
     """
     dtype, reputation = floating(reputation).dtype, wide(reputation)
-    ids = columns_of(ids, jax.tree.leaves(updates)[0].shape[0], axis_name)
-    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    count = jax.tree.leaves(updates)[0].shape[0]
+    ids, present = columns_of(ids, count, reputation.shape[0], axis_name), presence(present, count)
+    for leaf, whole in zip(jax.tree.leaves(updates), jax.tree.leaves(total), strict=True):
+        if jnp.shape(whole) != leaf.shape[1:]:
+            raise ValueError(f"expected a leaf of total of shape {list(leaf.shape[1:])}, got {list(jnp.shape(whole))}")
     updates = jax.tree.map(lambda leaf: jnp.where(present.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), updates)
     whole = jax.tree.map(lambda leaf: leaf[None], total)
     norms = _root(_product(updates, updates)) * _root(_product(whole, whole))

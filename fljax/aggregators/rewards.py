@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, gather_over, on_any_mesh, wide
+from fljax.aggregators.arrays import AxisName, check_shape, gather_over, on_any_mesh, presence, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ def iafl_subsets(
     Returns:
       ``[N, S]`` in the dtype of ``rates``, at least float32. A row sums to 1, or is all 0 if it averages no update.
 
+    Raises:
+      ValueError: if ``present`` has another shape, or ``ids`` is None and the columns are not those of all clients.
+
     Source: IAFL, Procedure 2; partial participation as in its authors' code. Note that each reward of a client includes
     the client's own update, so the mean reward over draws is biased towards that update.
     """
@@ -122,7 +125,7 @@ def iafl_reference(
       ``[1, S]`` of sum 1, or zeros if no client is present.
 
     Raises:
-      ValueError: if ``rule`` is not a valid name.
+      ValueError: if ``rule`` is not a valid name; as for ``iafl_subsets``.
 
     Source: IAFL, Procedure 2 and section 5.
     """
@@ -161,6 +164,9 @@ def iafl_rewards(
     Returns:
       A pytree whose leaves are ``[N, ...]``; zero for a client whose ``S_k`` is empty.
 
+    Raises:
+      ValueError: as for ``iafl_subsets``, and if ``updates`` have no row for each column.
+
     Source: IAFL, Procedure 2.
     """
     subsets = iafl_subsets(key, rates, ids=ids, present=present, axis_name=axis_name)
@@ -191,6 +197,7 @@ def rank_rewards(
     Source: IAFL, section 6 (the baseline "Rank"), as its authors' code re-implements it.
     """
     score = jnp.asarray(score)
+    present = presence(present, score.shape[0])
     ids = jnp.arange(score.shape[0]) if ids is None else jnp.asarray(ids)
     by_id = jnp.argsort(ids)
     order = by_id[jnp.argsort(score[by_id], stable=True)]
@@ -198,9 +205,7 @@ def rank_rewards(
 
     def reward(leaf: Array) -> Array:
         rows = leaf.reshape(leaf.shape[0], -1)
-        if present is not None:
-            rows = jnp.where(present[:, None], rows, 0)
-        rows = wide(rows)
+        rows = wide(jnp.where(present[:, None], rows, 0))
         count = jnp.arange(1, rows.shape[0] + 1, dtype=rows.dtype)
         means = jnp.cumsum(rows[order], axis=0) / count[:, None]
         return means[place].reshape(leaf.shape).astype(leaf.dtype)
@@ -213,10 +218,18 @@ def ceiling_of(value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
     return jnp.ceil(value - jnp.minimum(1e-6 * jnp.maximum(1, value), 0.5)).astype(jnp.int32)
 
 
-def columns_of(ids: Any, count: int, axis_name: AxisName | None) -> Int[Array, " S"]:
-    """Client ids of ``count`` rows: ``ids``, or else consecutive numbers from 0 over all devices or lanes."""
+def columns_of(ids: Any, count: int, population: int, axis_name: AxisName | None) -> Int[Array, " S"]:
+    """Client ids of ``count`` rows: ``ids``, or else consecutive numbers from 0 over all devices or lanes.
+
+    Raises:
+      ValueError: if ``ids`` is None and the rows are not those of all clients, or ``ids`` has another length.
+    """
     if ids is not None:
+        check_shape("ids", ids, "S", count)
         return jnp.asarray(ids)
+    rows = count if axis_name is None else count * jax.lax.psum(1, axis_name)
+    if rows != population:
+        raise ValueError(f"expected ids of the {rows} rows, since there are {population} clients, got None")
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
     return first + jnp.arange(count)
 
@@ -228,8 +241,8 @@ def _columns(
     lanes = 1 if axis_name is None else jax.lax.psum(1, axis_name)
     given = ids if ids is not None else present
     count = rates.shape[0] // lanes if given is None else jnp.asarray(given).shape[0]
-    ids = columns_of(ids, count, axis_name)
-    present = jnp.ones(ids.shape, bool) if present is None else jnp.asarray(present)
+    ids = columns_of(ids, count, rates.shape[0], axis_name)
+    present = presence(present, ids.shape[0])
     if axis_name is None:
         return ids, present, lambda result: result
     first = jax.lax.axis_index(axis_name) * count

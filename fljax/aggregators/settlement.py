@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.aggregators.arrays import on_any_mesh, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
 from fljax.aggregators.tokens import check_price, covered, price_in, ranks
+from fljax.trees import or_nan
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key
@@ -61,6 +62,27 @@ def cluster_utility(
 
 
 @on_any_mesh
+def member_accuracy(accuracy: Float[Array, "N C"], members: Bool[Array, "N C"]) -> Float[Array, " C"]:
+    """``A_c``: the mean accuracy of each cluster's model over its members; NaN for a cluster without members.
+
+    Args:
+      accuracy: ``[N, C]``, of each cluster's NEW model on the client's validation rows; those of others are never read.
+      members: ``[N, C]``, True where a client trained a cluster's model and reports its accuracy.
+
+    Returns:
+      ``[C]``, for ``settle_tokens``.
+
+    Raises:
+      ValueError: if ``members`` has another shape than ``accuracy``.
+    """
+    accuracy, members = wide(accuracy), jnp.asarray(members).astype(bool)
+    check_shape("members", members, "N, C", *accuracy.shape)
+    count = jnp.sum(members, axis=0)
+    total = jnp.sum(jnp.where(members, accuracy, 0), axis=0)
+    return or_nan(count > 0, total / jnp.maximum(count, 1))
+
+
+@on_any_mesh
 def settle_tokens(
     tokens: Tokens,
     pools: Array,
@@ -93,8 +115,8 @@ def settle_tokens(
       members: ``[N, C]``, True where a client trained a cluster's model.
       contribution: ``[N, C]``.
       participation: ``[N, C]``, how often each client trained each cluster's model.
-      accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows. NaN: unknown; members
-        then pay, but receive nothing.
+      accuracy: ``[C]``, ``A_c``: mean accuracy of the new model on its members' validation rows (``member_accuracy``).
+        NaN: unknown; members then pay, but receive nothing.
       price: payment of each member, above 0; a whole number for whole tokens (a traced price is rounded up).
       integer: round every amount down to a whole token. Refunds of more than 2^24 tokens are exact to single
         precision, all other amounts are exact. False: tokens are divided continuously.
@@ -112,13 +134,14 @@ def settle_tokens(
     Raises:
       ValueError: if ``ranked`` is not a valid name; if ``price`` is not above 0, not whole for whole tokens, or exceeds
         their dtype; if the sum of all whole tokens exceeds their dtype (under a transform, which hides the sum, nothing
-        is settled instead).
+        is settled instead); if an array has another shape.
 
     Source: IP-FL, equations (9)-(13).
     """
     if ranked not in ("members", "all"):
         raise ValueError(f"expected ranked to be members or all, got {ranked!r}")
     tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
+    _check_shapes(tokens, pools, best, members, contribution, participation, accuracy)
     best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
     kept_best, best = best.dtype, wide(best)
     kind = _whole_kind(tokens, pools) if integer else _real_kind(tokens, pools, best)
@@ -159,6 +182,17 @@ def settle_tokens(
     if integer:
         held, pool = held + parts[0], pool + parts[1]
     return Ledger(held, pool, higher.astype(kept_best), *amounts)
+
+
+def _check_shapes(
+    tokens: Array, pools: Array, best: Any, members: Any, contribution: Any, participation: Any, accuracy: Any
+) -> None:
+    check_shape("tokens", tokens, "N", tokens.size)
+    check_shape("pools", pools, "C", pools.size)
+    for name, x in {"best": best, "accuracy": accuracy}.items():
+        check_shape(name, x, "C", pools.size)
+    for name, x in {"members": members, "contribution": contribution, "participation": participation}.items():
+        check_shape(name, x, "N, C", tokens.size, pools.size)
 
 
 def _whole_kind(tokens: Array, pools: Array) -> Any:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.aggregators.arrays import on_any_mesh, wide
+from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
 from fljax.aggregators.clusters import importance_weights
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ _TIES = 1
 
 
 class Schedule(NamedTuple):
-    """The client ids in each cluster's slots in a round; slots that are not ``present`` are empty."""
+    """The client ids in each cluster's slots in a round; ``slot_rows`` makes a row of each slot.
+
+    Attributes:
+      id: client ids. The id in an empty slot is that of some client.
+      present: False where a slot is empty. K is at most the number of clients.
+    """
 
     id: Int[Array, "C K"]
     present: Bool[Array, "C K"]
@@ -124,9 +129,11 @@ def affordable(
       key: the round's key, which orders a client's clusters of equal priority; None: the lowest c first.
 
     Raises:
-      ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds.
+      ValueError: if ``price`` is not above 0, not finite, or more than the dtype of ``tokens`` holds; unless ``tokens``
+        has an entry for each client.
     """
     tokens, wanted = jnp.asarray(tokens), jnp.asarray(wanted)
+    check_shape("tokens", tokens, "N", wanted.shape[0])
     whole = jnp.issubdtype(tokens.dtype, jnp.integer)
     known = whole and isinstance(price, int | float | np.number) and abs(price) < math.inf
     check_price(math.ceil(price) if known else price, whole, tokens.dtype)
@@ -217,11 +224,17 @@ def schedule(
       contribution: ``[N, C]``, the last known values.
       participation: ``[N, C]``; clients never selected in a cluster rank behind all others, and tie with each other.
       exploration: ``[C]``, the share of random slots (``exploration_share``).
-      slots: K for each cluster.
+      slots: K for each cluster; at most N are made.
+
+    Raises:
+      ValueError: if an array has another shape.
 
     Source: IP-FL, section 4.3 and Algorithm 1 (Scheduler).
     """
     bids, participation = jnp.asarray(bids), jnp.asarray(participation)
+    check_shape("contribution", contribution, "N, C", *bids.shape)
+    check_shape("participation", participation, "N, C", *bids.shape)
+    check_shape("exploration", exploration, "C", bids.shape[1])
     rows = min(slots, bids.shape[0])
     random_slots = jnp.ceil(wide(exploration) * slots - _ROUNDING)
     new = participation == 0

@@ -144,9 +144,7 @@ def settle(
       ``reimbursed`` and ``rewarded`` [client].
     """
     told = books.members & available[:, None]
-    count = jnp.sum(told, axis=0)
-    total = jnp.sum(jnp.where(told, accuracy, 0), axis=0)
-    mean = trees.or_nan(count > 0, (total / jnp.maximum(count, 1)).astype(books.best.dtype))
+    mean = aggregators.member_accuracy(accuracy, told).astype(books.best.dtype)
     ledger = aggregators.settle_tokens(
         books.tokens,
         books.pools,
@@ -234,9 +232,8 @@ def choose(
         share = jnp.full(bids.shape[1], exploration.random_slots / slots, jnp.result_type(float))
     share = jnp.where(at_random, 1, share).astype(books.best.dtype)
     plan = aggregators.schedule(key, bids, books.contribution, books.participation, share, slots=slots)
-    slot = jnp.broadcast_to(jnp.arange(bids.shape[1], dtype=jnp.int32)[:, None], plan.id.shape)
-    cohort = Cohort(plan.id.reshape(-1), slot.reshape(-1), plan.present.reshape(-1))
-    return cohort, along("cluster", exploration=share)
+    rows = aggregators.slot_rows(plan)
+    return Cohort(rows.id, rows.cluster, rows.present), along("cluster", exploration=share)
 
 
 def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:

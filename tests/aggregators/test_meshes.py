@@ -88,6 +88,7 @@ def of_clients(x):
     key, by_client, by_both = jax.random.key(1), x["by_client"], x["by_both"]
     full = jax.tree.map(lambda leaf: jnp.where(jnp.isnan(leaf), 0, leaf), x["updates"])
     total = {"w": jnp.arange(6.0).reshape(3, 2), "b": jnp.asarray(1.0, jnp.bfloat16)}
+    chosen = ag.schedule(key, x["membership"], by_both, x["counts"], jnp.full(C, 0.5), slots=2)
     return {
         "importance": ag.importance_weights(by_both),
         "projection": ag.simplex_projection(by_client),
@@ -100,7 +101,10 @@ def of_clients(x):
         "affordable": ag.affordable(by_both, by_both > 0.2, x["tokens"], price=4),
         "exploration": ag.exploration_share(x["counts"]),
         "utility": ag.cluster_utility(by_client, by_client),
-        "schedule": ag.schedule(key, x["membership"], by_both, x["counts"], jnp.full(C, 0.5), slots=2),
+        "schedule": chosen,
+        "slot_rows": ag.slot_rows(chosen),
+        "recorded": ag.record_slots(by_both, chosen, jnp.arange(2.0 * C * C).reshape(C, 2 * C)),
+        "member_accuracy": ag.member_accuracy(by_both, x["counts"] >= 0),
         "settled": ag.settle_tokens(
             x["tokens"],
             jnp.asarray([3, 9]),
