@@ -194,6 +194,27 @@ def any_new_nonfinite(new: PyTree, old: PyTree) -> Bool[Array, ""]:
     return found
 
 
+def difference(expected: PyTree, found: PyTree, *, exact: bool = True) -> str | None:
+    """How ``found`` differs in structure, shapes or dtypes, as "expected ..., got ..."; None if it does not.
+
+    Args:
+      expected: any tree.
+      found: the tree that shall be like it.
+      exact: whether dtypes must be equal; else floats may have another precision.
+    """
+    first, second = jax.tree.structure(expected), jax.tree.structure(found)
+    if first != second:
+        return f"expected {first}, got {second}"
+    leaves, _ = jax.tree_util.tree_flatten_with_path(expected)
+    for (path, one), other in zip(leaves, jax.tree.leaves(found), strict=True):
+        a, b = _struct(one), _struct(other)
+        floats = jnp.issubdtype(a.dtype, jnp.floating) and jnp.issubdtype(b.dtype, jnp.floating)
+        if a.shape != b.shape or (a.dtype != b.dtype and (exact or not floats)):
+            words = [f"{each.dtype}{list(each.shape)}" for each in (a, b)]
+            return f"expected {words[0]}, got {words[1]}" + f" at {jax.tree_util.keystr(path)}" * bool(path)
+    return None
+
+
 def cast(tree: PyTree, dtype: Any) -> PyTree:
     """Floating leaves as ``dtype``; integers, bools and keys are left as they are."""
 
