@@ -150,10 +150,16 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 
 
 def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
-    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``."""
+    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``.
+
+    Raises:
+      ValueError: if a floating leaf is added to one of integers or bools, since casting would cut off its fraction.
+    """
 
     def one(x: Leaf, y: Leaf) -> Array:
         x = jnp.asarray(x)
+        if jnp.issubdtype(y.dtype, jnp.inexact) and not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise ValueError(f"expected a tree of floating leaves to add {y.dtype} to, got a leaf of dtype {x.dtype}")
         dtype = x.dtype if x.dtype.itemsize > y.dtype.itemsize else y.dtype
         return (x.astype(dtype) + y.astype(dtype) * jnp.asarray(rate).astype(dtype)).astype(x.dtype)
 

@@ -170,3 +170,9 @@ def test_difference_names_the_first_leaf_that_is_not_alike():
     assert trees.difference(one, half, exact=False) is None
     assert trees.difference(one, one | {"b": 0.5}, exact=False) == "expected int32[], got float32[] at ['b']"
     assert trees.difference((), 1.0) == "expected PyTreeDef(()), got PyTreeDef(*)"
+
+
+def test_a_fraction_is_not_added_to_whole_numbers():
+    with pytest.raises(ValueError, match=r"expected a tree of floating leaves to add float32 to, got .* dtype int32"):
+        trees.add_scaled({"h": jnp.zeros(2, jnp.int32)}, {"h": jnp.full(2, 0.5)})
+    assert trees.add_scaled(jnp.ones(2, jnp.int32), jnp.ones(2, jnp.int32)).tolist() == [2, 2]
