@@ -150,10 +150,16 @@ def add(a: PyTree, b: PyTree) -> PyTree:
 
 
 def add_scaled(tree: PyTree, step: PyTree, rate: Any = 1.0) -> PyTree:
-    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``."""
+    """``tree + rate * step``, computed in the wider of the two dtypes and cast to the dtype of ``tree``.
+
+    Raises:
+      ValueError: if a floating leaf is added to one of integers or bools, since casting would cut off its fraction.
+    """
 
     def one(x: Leaf, y: Leaf) -> Array:
         x = jnp.asarray(x)
+        if jnp.issubdtype(y.dtype, jnp.inexact) and not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise ValueError(f"expected a tree of floating leaves to add {y.dtype} to, got a leaf of dtype {x.dtype}")
         dtype = x.dtype if x.dtype.itemsize > y.dtype.itemsize else y.dtype
         return (x.astype(dtype) + y.astype(dtype) * jnp.asarray(rate).astype(dtype)).astype(x.dtype)
 
@@ -192,6 +198,27 @@ def any_new_nonfinite(new: PyTree, old: PyTree) -> Bool[Array, ""]:
         if jnp.issubdtype(_struct(x).dtype, jnp.inexact):
             found = found | jnp.any(~jnp.isfinite(x) & jnp.isfinite(y))
     return found
+
+
+def difference(expected: PyTree, found: PyTree, *, exact: bool = True) -> str | None:
+    """How ``found`` differs in structure, shapes or dtypes, as "expected ..., got ..."; None if it does not.
+
+    Args:
+      expected: any tree.
+      found: the tree that shall be like it.
+      exact: whether dtypes must be equal; else floats may have another precision.
+    """
+    first, second = jax.tree.structure(expected), jax.tree.structure(found)
+    if first != second:
+        return f"expected {first}, got {second}"
+    leaves, _ = jax.tree_util.tree_flatten_with_path(expected)
+    for (path, one), other in zip(leaves, jax.tree.leaves(found), strict=True):
+        a, b = _struct(one), _struct(other)
+        floats = jnp.issubdtype(a.dtype, jnp.floating) and jnp.issubdtype(b.dtype, jnp.floating)
+        if a.shape != b.shape or (a.dtype != b.dtype and (exact or not floats)):
+            words = [f"{each.dtype}{list(each.shape)}" for each in (a, b)]
+            return f"expected {words[0]}, got {words[1]}" + f" at {jax.tree_util.keystr(path)}" * bool(path)
+    return None
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:

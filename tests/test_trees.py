@@ -159,3 +159,20 @@ def test_split_and_merge() -> None:
         assert jax.tree.structure(merged) == jax.tree.structure(tree)
         assert trees.paths_of(merged) == ["a/b", "c", "d/0", "d/1"]
         assert all(one is other for one, other in zip(jax.tree.leaves(merged), jax.tree.leaves(tree), strict=True))
+
+
+def test_difference_names_the_first_leaf_that_is_not_alike():
+    one = {"a": jnp.zeros(2), "b": jnp.zeros((), jnp.int32)}
+    assert trees.difference(one, one) is None
+    assert trees.difference(one, one | {"a": jnp.zeros(3)}) == "expected float32[2], got float32[3] at ['a']"
+    half = one | {"a": jnp.zeros(2, jnp.bfloat16)}
+    assert trees.difference(one, half) == "expected float32[2], got bfloat16[2] at ['a']"
+    assert trees.difference(one, half, exact=False) is None
+    assert trees.difference(one, one | {"b": 0.5}, exact=False) == "expected int32[], got float32[] at ['b']"
+    assert trees.difference((), 1.0) == "expected PyTreeDef(()), got PyTreeDef(*)"
+
+
+def test_a_fraction_is_not_added_to_whole_numbers():
+    with pytest.raises(ValueError, match=r"expected a tree of floating leaves to add float32 to, got .* dtype int32"):
+        trees.add_scaled({"h": jnp.zeros(2, jnp.int32)}, {"h": jnp.full(2, 0.5)})
+    assert trees.add_scaled(jnp.ones(2, jnp.int32), jnp.ones(2, jnp.int32)).tolist() == [2, 2]

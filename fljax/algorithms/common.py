@@ -83,7 +83,12 @@ class Entry(NamedTuple):
 
 
 class SingleModel(NamedTuple):
-    """The Server of an algorithm with a single model: the model and the state of the server's optimizer."""
+    """The Server of an algorithm with a single model: the model and the state of the server's optimizer.
+
+    Attributes:
+      model: what ``single_model`` sends to clients.
+      optimizer: the state of the server's optimizer, or whatever else the server keeps; ``()``: nothing.
+    """
 
     model: PyTree
     optimizer: PyTree = ()
@@ -188,8 +193,8 @@ def init_optimized(task: Task, server_side: ServerOptimizer) -> InitServer:
     return init_server
 
 
-def send_model(server: SingleModel, seat: Seat) -> PyTree:
-    """``send`` of an algorithm whose Down is the global model."""
+def send_model(server: Any, seat: Seat) -> PyTree:
+    """``send`` of an algorithm whose Down is the global model, the field ``model`` of its Server."""
     return server.model
 
 
@@ -213,7 +218,8 @@ def single_model(
     """An algorithm with one global model, sent to a uniform cohort and used by all clients; ``others`` replace fields.
 
     Down is the model. The default ``aggregate`` leaves the server unchanged, so most algorithms also pass the fields of
-    ``with_server_optimizer``. Another ``aggregate`` gets and returns a Server that is a ``SingleModel``.
+    ``with_server_optimizer``. Another ``aggregate`` gets and returns a Server that is a ``SingleModel``; with another
+    ``init_server``, too, the Server is any NamedTuple with a field ``model``.
     """
     usual = Algorithm(
         task=task,

@@ -216,6 +216,8 @@ def one_round(
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     finish = as_streamed(algorithm.aggregate).finish
     server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation))
+    if differs := trees.difference(state.server, server, exact=False):
+        raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 
     broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
     broken = broken | jnp.any(bad) if non_finite == "stop" else broken
@@ -302,8 +304,18 @@ def train_one(
     slot: Array,
     own: PyTree,
 ) -> tuple[PyTree, PyTree]:
-    """(Up, Client) after the training of one client."""
+    """(Up, Client) after the training of one client.
+
+    Raises:
+      ValueError: if the Client is not like the one before.
+    """
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
     down = algorithm.send(seen_from(server, seat), seat)
-    return algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+    result: Any = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(f"expected train to return a message and the client's state, got {type(result).__name__}")
+    # A float that is stored in an array of whole numbers would be rounded, in silence.
+    if differs := trees.difference(own, result[1], exact=False):
+        raise ValueError(f"train must return a client's state like that of init_client: {differs}")
+    return result

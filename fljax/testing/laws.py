@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import engine
+from fljax import engine, trees
 from fljax.engine.layout import Layout
 from fljax.engine.round import State, by_id, initial_state, train_one
-from fljax.streaming import Streamed
+from fljax.streaming import Streamed, as_streamed
 from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
 from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes
 from fljax.testing.federation import pad_with_nan, spoil_client, store_in_order, tiny_federation, twin_clients
@@ -33,7 +33,7 @@ def keeps_shapes(case: Bench, double: bool = False) -> None:
     with enable_x64(double):
         for dtype in (jnp.float32, jnp.float64)[: 1 + double]:
             task, data = logistic_regression(dtype), by_id(tiny_federation(dtype=dtype))
-            algorithm = case.algorithm(task=task)
+            algorithm = _with_exact_dtypes(case.algorithm(task=task))
             start = jax.eval_shape(lambda a=algorithm, d=data: initial_state(a, d, jnp.uint32(0)))
             step = lambda state, a=algorithm, d=data: engine.one_round(a, d, Layout(5, 1, 5), state)[0]  # noqa: E731
             after = shapes(jax.eval_shape(step, start))
@@ -43,6 +43,26 @@ def keeps_shapes(case: Bench, double: bool = False) -> None:
             )
             for (path, was), now in zip(before, jax.tree.leaves(after, is_leaf=_is_shape), strict=True):
                 check(was == now, f"state{jax.tree_util.keystr(path)} is {_words(was)} before and {_words(now)} after")
+
+
+def _with_exact_dtypes(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm; a state of another dtype raises, which the engine would store in the dtype of the first."""
+    streamed = as_streamed(algorithm.aggregate)
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
+        result = algorithm.train(key, seat, down, client, data)
+        if isinstance(result, tuple) and len(result) == 2:  # the engine says so if it is not
+            differs = trees.difference(client, result[1])
+            check(differs is None, f"train returns a client's state unlike that of init_client: {differs}")
+        return result
+
+    def finish(key: Any, round: Any, server: Any, *others: Any) -> Any:
+        after, info = streamed.finish(key, round, server, *others)
+        differs = trees.difference(server, after)
+        check(differs is None, f"the aggregation returns a server unlike that of init_server: {differs}")
+        return after, info
+
+    return algorithm._replace(train=train, aggregate=Streamed(streamed.contribute, finish))
 
 
 def _is_shape(value: Any) -> bool:
@@ -139,8 +159,9 @@ def leaves_out_empty_rows(case: Bench) -> None:
         def step(state: State) -> State:
             return engine.one_round(with_empty_rows(count), data, Layout(16, 1, 16), state)[0]
 
-        return step(case.start())
+        return step(before)
 
+    before = case.run(case.start(), rounds=1)  # a state of zeros would hide what is read from it
     assert_close(run(0), run(3))
 
 

@@ -78,7 +78,12 @@ class Examples(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An index list padded to a fixed length: only the first ``size`` entries are real."""
+    """An index list padded to a fixed length: only the first ``size`` entries are real.
+
+    Attributes:
+      index: ``[n_max]``, places of rows in the examples.
+      size: ``[]``, the number of real entries.
+    """
 
     index: Int[Array, "*batch n_max"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not needed
     size: Int[Array, "*batch"]
@@ -177,7 +182,13 @@ def _numbers(array: Any) -> np.ndarray | None:
 
 
 class Subset(NamedTuple):
-    """Some rows of the shared examples, for one client or the server: see ``fljax.training.fetch``."""
+    """Some rows of the shared examples, for one client or the server: see ``fljax.training.fetch``.
+
+    Attributes:
+      examples: all examples of the federation.
+      rows: which of them.
+      noise: ``[]``, the standard deviation of noise on prepared training features; None: no noise.
+    """
 
     examples: Examples
     rows: Rows
@@ -185,7 +196,13 @@ class Subset(NamedTuple):
 
 
 class LocalData(NamedTuple):
-    """Everything that one client can read: the ``data`` argument of the protocol's functions."""
+    """Everything that one client can read: the ``data`` argument of the protocol's functions.
+
+    Attributes:
+      train: the rows that the client trains on.
+      valid: its rows for validation; they may be none.
+      test: its rows for tests.
+    """
 
     train: Subset
     valid: Subset

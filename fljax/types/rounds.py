@@ -15,7 +15,12 @@ Info = Mapping[str, "Array | Labelled"]
 
 
 class Census(NamedTuple):
-    """What the server knows about the population before round 0: sample counts by client id."""
+    """What the server knows about the population before round 0: sample counts by client id.
+
+    Attributes:
+      train: ``[N]``, numbers of training samples; ``train.shape[0]`` is the number of clients.
+      valid: ``[N]``, numbers of validation samples.
+    """
 
     train: Int[Array, " N"]
     valid: Int[Array, " N"]

@@ -131,7 +131,7 @@ FAULTS: dict[str, tuple[Callable[..., Algorithm], str]] = {
     "repeatable": (draws_from_numpy, "differs by up to"),
     "order": (weighs_by_place, r"\.server\.model\.weight differs by up to"),
     "empty rounds": (keeps_nan, "is not finite after a round of nobody"),
-    "shapes": (grows, r"state\.server\.optimizer is float32\[1\] before and float32\[2\] after"),
+    "shapes": (grows, r"unlike that of init_server: expected float32\[1\], got float32\[2\] at \.optimizer"),
     "empty rows": (counts_absent_clients, r"\.server\.model\.weight differs by up to"),
     "traced numbers": (branches_on_a_number, "TracerBoolConversionError"),
     "messages": (shares_clients_models, "a message has another shape"),
@@ -143,6 +143,70 @@ def test_the_law_that_is_meant_finds_a_fault(law: str) -> None:
     build, words = FAULTS[law]
     with pytest.raises(AssertionError, match=rf"{build.__name__} breaks a law of algorithms\n{law}: .*{words}"):
         check_algorithm(build, only=law)
+
+
+def keeping(task: Any, local: Any, clients_per_round: int | None, first: Any, kept: Callable[[Any], Any]) -> Algorithm:
+    """FedAvg whose clients start with the state ``first`` and keep ``kept(first)``."""
+    plain = sound(task, local, clients_per_round=clients_per_round)
+
+    def train(key: Any, seat: Any, down: Any, client: Any, data: Any) -> Any:
+        return plain.train(key, seat, down, client, data)[0], kept(client)
+
+    return plain._replace(train=train, init_client=lambda key, seat, down, data: first)
+
+
+@pytest.mark.parametrize(
+    ("first", "kept", "words"),
+    [
+        (jnp.zeros(2, int), lambda state: state + 0.5, r"expected int32\[2\], got float32\[2\]"),
+        (jnp.zeros(2), lambda state: state.astype(jnp.float16), r"expected float32\[2\], got float16\[2\]"),
+        ({"h": jnp.zeros(2)}, lambda state: {"h": jnp.zeros(3)}, r"expected float32\[2\], got float32\[3\] at \['h'\]"),
+        ({"h": jnp.zeros(2)}, lambda state: (), r"expected PyTreeDef\(\{'h': \*\}\), got PyTreeDef\(\(\)\)"),
+    ],
+)
+def test_a_clients_state_of_another_kind_is_found(first: Any, kept: Callable[[Any], Any], words: str) -> None:
+    """The engine would store it in the dtype of the first state: whole numbers, or half of the digits, in silence."""
+
+    def build(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+        return keeping(task, local, clients_per_round, first, kept)
+
+    with pytest.raises(AssertionError, match=f"train returns a client's state unlike that of init_client: {words}"):
+        check_algorithm(build, only="shapes")
+
+
+def test_a_model_of_another_dtype_is_found() -> None:
+    def halves(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+        plain = sound(task, local, clients_per_round=clients_per_round)
+
+        def aggregate(*given: Any) -> Any:
+            after, info = plain.aggregate(*given)  # type: ignore[operator] - not a Streamed
+            return after._replace(model=trees.cast(after.model, jnp.float16)), info
+
+        return plain._replace(aggregate=aggregate)
+
+    with pytest.raises(AssertionError, match=r"unlike that of init_server: expected float32\[.*\], got float16"):
+        check_algorithm(halves, only="shapes")
+
+
+def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
+    """The table of the server is zero before the first round, so one round alone shows nothing."""
+
+    def reads(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+        plain = sound(task, local, clients_per_round=clients_per_round)
+
+        def init_server(key: Any, census: Any) -> Any:
+            return SingleModel(task.init(key), jnp.zeros(census.train.shape[0]))
+
+        def aggregate(key: Any, round: Any, server: Any, up: Any, cohort: Cohort, held: Any) -> Any:
+            after, info = plain.aggregate(key, round, server, up, cohort, held)  # type: ignore[operator]
+            read = jnp.where(cohort.present.any(), server.optimizer[cohort.id].sum(), 0.0)
+            seen = trees.set_rows(server.optimizer, cohort.id, cohort.present, jnp.ones(cohort.id.shape))
+            return SingleModel(trees.scale(after.model, 1 + 0.1 * read), seen), info
+
+        return plain._replace(init_server=init_server, aggregate=aggregate)
+
+    with pytest.raises(AssertionError, match=r"empty rows: .*\.server\.model\.weight differs by up to"):
+        check_algorithm(reads, only="empty rows")
 
 
 def test_the_same_laws_find_nothing_in_a_sound_algorithm() -> None:

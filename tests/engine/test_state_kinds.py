@@ -1,0 +1,69 @@
+"""A state of another structure, shape or kind than the first one is refused, in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fljax import algorithms, data, engine, models
+from fljax.training import Local
+from fljax.types import Algorithm, Federation
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return data.federate(data.load("blobs"), "iid", clients=3)
+
+
+def fedavg(federation: Federation) -> Algorithm:
+    task = models.logistic_regression(federation.examples.x.shape[1:], 3)
+    return algorithms.fedavg(task, Local(0.1, 4, steps=1))
+
+
+@pytest.mark.parametrize(
+    ("first", "kept", "words"),
+    [
+        (jnp.zeros(2, int), jnp.ones(2), r"expected int32\[2\], got float32\[2\]"),
+        (jnp.zeros(2), jnp.ones((2, 1)), r"expected float32\[2\], got float32\[2, 1\]"),
+        ({"h": jnp.zeros(2)}, (), r"expected PyTreeDef\(\{'h': \*\}\), got PyTreeDef\(\(\)\)"),
+    ],
+)
+@pytest.mark.parametrize("clients", ["auto", "debug"])
+def test_a_clients_state(federation: Federation, first: Any, kept: Any, words: str, clients: Any) -> None:
+    plain = fedavg(federation)
+    strange = plain._replace(
+        init_client=lambda key, seat, down, data: first, train=lambda *given: (plain.train(*given)[0], kept)
+    )
+    with pytest.raises(ValueError, match=f"train must return a client's state like that of init_client: {words}"):
+        engine.simulate(strange, federation, rounds=1, execution=engine.Execution(clients=clients))
+
+
+def test_a_message_without_a_state(federation: Federation) -> None:
+    """``Sent`` is a pair, too: its parts are then taken for a message and a state."""
+    plain = fedavg(federation)
+    with pytest.raises(ValueError, match="train must return a client's state like that of init_client"):
+        engine.simulate(plain._replace(train=lambda *given: plain.train(*given)[0]), federation, rounds=1)
+    with pytest.raises(ValueError, match="expected train to return a message and the client's state, got dict"):
+        engine.simulate(plain._replace(train=lambda *given: {}), federation, rounds=1)
+
+
+def test_a_server_of_whole_numbers(federation: Federation) -> None:
+    plain = fedavg(federation)
+
+    def init_server(key: Any, census: Any) -> Any:
+        server = plain.init_server(key, census)
+        return server._replace(model=jax.tree.map(lambda leaf: leaf.astype(int), server.model))
+
+    strange = plain._replace(
+        init_server=init_server,
+        send=lambda server, seat: jax.tree.map(lambda leaf: leaf.astype(float), server.model),
+        aggregate=lambda key, round, server, up, cohort, held: (
+            server._replace(model=jax.tree.map(lambda leaf: leaf + 0.5, server.model)),
+            {},
+        ),
+    )
+    with pytest.raises(ValueError, match=r"a round must leave a server like that of init_server: expected int32\[3\]"):
+        engine.simulate(strange, federation, rounds=1)
