@@ -7,12 +7,14 @@ import pickle
 import sys
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from fljax import engine
+from fljax import engine, models
 from fljax.algorithms import ditto, fedavg
 from fljax.training import Local
 from fljax.types import Task
@@ -122,6 +124,43 @@ def test_without_importable_functions_everything_else_survives(closures):
 def test_with_cloudpickle_any_function_will_do(closures):
     pytest.importorskip("cloudpickle")
     assert_predicts(pickle.loads(pickle.dumps(closures)), closures)
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1))
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: models.mlp(X.shape[1:], 3, hidden=[4]),
+        lambda: models.task_from_module(Linen(), X),
+        lambda: models.task_from_module(
+            lambda rngs: nnx.Sequential(lambda x: x.reshape(len(x), -1), nnx.Linear(FEATURES, 3, rngs=rngs)), X
+        ),
+    ],
+    ids=["built-in", "linen", "nnx"],
+)
+def test_tasks_of_flax_modules_go_through_pickle(make):
+    """All that their functions refer to must be loadable, too: pickle stores a jax.custom_vjp, but cannot load it."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    task = make()
+    params, again = task.init(jax.random.key(0)), pickle.loads(cloudpickle.dumps(task))
+    np.testing.assert_array_equal(again.logits(params, X), task.logits(params, X))
+
+
+def test_what_pickle_cannot_load_is_said_in_a_sentence():
+    pytest.importorskip("cloudpickle")
+    twice = jax.custom_vjp(lambda x: 2 * x)
+    task = CLOSURES._replace(logits=lambda params, x, key=None: twice(logits(params, x, key)))
+    plan = engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": 3})
+    result = engine.simulate(plan, FEDERATION, rounds=0)
+    again = pickle.loads(pickle.dumps(result))
+    with pytest.raises(ValueError, match="this result's models cannot be read from the pickle: TypeError: custom_vjp"):
+        again.predict(1, X)
 
 
 @pytest.mark.thorough
