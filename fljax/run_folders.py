@@ -132,7 +132,8 @@ class Run:
         if self._file != folders.CONFIG:
             raise ValueError(
                 f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
-                "fljax.compare: metrics, records and labels only"
+                "fljax.compare: metrics, records and labels only; its models can be kept with pickle: "
+                "pickle.dump(comparison.results, file)"
             )
 
     @functools.cached_property
@@ -143,8 +144,33 @@ class Run:
 
     @property
     def names(self) -> Names:
-        """What the data call classes and clients, e.g. ``names.classes[2]``; the data set is read for it."""
+        """What the data call classes and clients, e.g. ``names.classes[2]``; the data set is read for it.
+
+        Names of clients are None if they differ between seeds, as with unseen clients that each seed draws: see
+        ``names_of``.
+        """
         return self._setup.federation.names
+
+    def names_of(self, seed: int = 0) -> Names:
+        """What the data call classes and clients in one seed; the data set is read for it.
+
+        ::
+
+            client = run.names_of(seed=1).clients.index("St Gera")
+            run.predict("incfl", client, x, seed=1)
+
+        Args:
+          seed: the position in the list of seeds.
+
+        Raises:
+          ValueError: if there is no such seed, or the results are of ``fljax.compare``.
+        """
+        from fljax.setup import build_data
+
+        seeds = self.config.seeds
+        if not 0 <= seed < len(seeds):
+            raise ValueError(f"expected a position of a seed below {len(seeds)}, got {seed}")
+        return build_data(self.config.model_copy(update={"seeds": (seeds[seed],)}))[0].names
 
     def models(self, label: str, which: str = "last", round: int | None = None) -> Models:
         """The trained models of an algorithm: ``state``, ``deployed(client)`` and ``predict(client, x)``.

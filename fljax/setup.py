@@ -280,4 +280,10 @@ def _task(config: Config, dataset: data.Dataset) -> Task:
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
     options = builder_arguments(builder, config.model.options)
-    return builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)
+    made: Any = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"model.name: expected {config.model.name} to return a Task, as models.task_from_module makes of a flax "
+            f"module, got a {type(made).__name__}"
+        )
+    return made

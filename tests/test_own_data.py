@@ -10,7 +10,7 @@ import fljax
 from fljax import cli
 from fljax.config import ConfigError, dumps, load, parse
 from fljax.config.sweeping import parse_grid
-from fljax.setup import resolve_setup
+from fljax.setup import build_data, resolve_setup
 
 TEXT = """
 rounds = 2
@@ -162,3 +162,60 @@ def test_a_run_knows_the_names_of_its_classes_and_clients(config):
     logits = run.predict("fedavg", 2, table[["age", "income"]].to_numpy(np.float32))
     assert run.names.classes is not None
     assert {run.names.classes[each] for each in np.argmax(logits, axis=-1).tolist()} <= {"no", "yes"}
+
+
+MODELS = """
+import flax.linen as nn
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(x)
+
+
+ready = Net()
+
+
+def forgot(input_shape, classes):
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("name", ["Net", "ready"])
+def test_a_flax_module_in_place_of_a_model_is_a_sentence(config, monkeypatch, name):
+    (config.parent / "modules_of_test_own_data.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(config.parent)
+    config.write_text(TEXT.replace("logistic_regression", f"modules_of_test_own_data:{name}"))
+    with pytest.raises(
+        ConfigError, match=r"model.name: expected '.*' to be a function \(input_shape, classes\) that returns"
+    ):
+        load(config)
+
+
+def test_a_model_that_is_no_task_is_a_sentence(config, monkeypatch):
+    (config.parent / "modules_of_test_own_data.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(config.parent)
+    config.write_text(TEXT.replace("logistic_regression", "modules_of_test_own_data:forgot"))
+    with pytest.raises(ValueError, match=r"expected modules_of_test_own_data:forgot to return a Task, .* got a Net"):
+        resolve_setup(load(config))
+
+
+@pytest.mark.thorough
+def test_names_of_clients_that_differ_between_seeds(config):
+    text = TEXT.replace('client = "hospital"', 'client = "hospital"\nunseen = 1')
+    config.write_text("seeds = 6\n" + text.replace("seeds = 1\n", ""))
+    out = ["--out", str(config.parent / "run")]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(config), "--quiet", "--no-report", *out])
+    assert end.value.code == 0
+    run = fljax.load(config.parent / "run")
+    assert run.names.clients is None
+    assert run.names.classes == ("no", "yes")
+    for seed in (0, 5):
+        federation = build_data(load(config).model_copy(update={"seeds": (seed,)}))[0]
+        names = run.names_of(seed)
+        assert names == federation.names
+        assert sorted((*(names.clients or ()), *(names.unseen or ()))) == ["h0", "h1", "h2", "h3"]
+    with pytest.raises(ValueError, match="expected a position of a seed below 6, got 6"):
+        run.names_of(6)

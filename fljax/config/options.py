@@ -251,7 +251,18 @@ def _find(path: str, name: str, registry: Mapping[str, Any], kind: str, imports:
     builder = getattr(found, "build", found)
     if not callable(builder):
         raise ConfigError(f"{path}: expected {name!r} to be a function that makes a {kind}, got {builder!r}")
+    if kind == "model" and _is_flax_module(builder):
+        raise ConfigError(
+            f"{path}: expected {name!r} to be a function (input_shape, classes) that returns "
+            f"models.task_from_module(MODULE, numpy.zeros((1, *input_shape))), got a flax module itself"
+        )
     return builder
+
+
+def _is_flax_module(found: Any) -> bool:
+    """Whether it is a module of flax, or a class of modules; flax need not be imported for it."""
+    classes = found.__mro__ if isinstance(found, type) else type(found).__mro__
+    return any(each.__name__ == "Module" and each.__module__.startswith("flax.") for each in classes)
 
 
 def _options(

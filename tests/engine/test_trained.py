@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
 import sys
 from typing import Any
 
@@ -122,6 +123,52 @@ def test_without_importable_functions_everything_else_survives(closures):
 def test_with_cloudpickle_any_function_will_do(closures):
     pytest.importorskip("cloudpickle")
     assert_predicts(pickle.loads(pickle.dumps(closures)), closures)
+
+
+_OF_FLAX = """
+import pickle
+
+import cloudpickle
+import flax.linen as nn
+import jax
+import numpy as np
+
+from fljax import models
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.BatchNorm(use_running_average=not train)(x)
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+x = np.ones((2, 4), "float32")
+for task in (models.mlp((4,), 3, hidden=[4]), models.task_from_module(Linen(), x)):
+    params, again = task.init(jax.random.key(0)), pickle.loads(cloudpickle.dumps(task))
+    np.testing.assert_array_equal(again.logits(params, x), task.logits(params, x))
+"""
+
+
+@pytest.mark.thorough
+def test_tasks_of_linen_modules_go_through_pickle():
+    """In another process: the checks of annotations in tests add what cannot be pickled."""
+    pytest.importorskip("cloudpickle")
+    done = subprocess.run([sys.executable, "-c", _OF_FLAX], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_pickle_cannot_load_is_said_in_a_sentence():
+    pytest.importorskip("cloudpickle")
+    plain = jax.custom_vjp(lambda x: x)
+    plain.defvjp(lambda x: (x, None), lambda _, slope: (slope,))
+    task = CLOSURES._replace(logits=lambda params, x, key=None: plain(logits(params, x, key)))
+    result = engine.simulate(
+        engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": 3}), FEDERATION, rounds=0
+    )
+    again = pickle.loads(pickle.dumps(result))
+    with pytest.raises(ValueError, match="this result's models cannot be read from the pickle: TypeError: custom_vjp"):
+        again.predict(1, X)
 
 
 @pytest.mark.thorough
