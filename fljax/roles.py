@@ -130,13 +130,18 @@ def hold_statistics(task: Task, params: PyTree) -> PyTree:
     return replace_statistics(task, params, hold(params)) if has_statistics(task, params) else params
 
 
-@jax.custom_vjp
 def hold(tree: PyTree) -> PyTree:
     """``tree`` itself, with gradient zero.
 
     Unlike ``stop_gradient``, it holds for the gradient of a loss only: a derivative of that gradient, such as one
     through rounds, sees the identity.
     """
+    # A plain function: a pickled task names it, and objects of custom_vjp cannot be pickled.
+    return _hold(tree)
+
+
+@jax.custom_vjp
+def _hold(tree: PyTree) -> PyTree:
     return tree
 
 
@@ -148,4 +153,4 @@ def _hold_backward(_: None, cotangent: PyTree) -> tuple[PyTree]:
     return (jax.tree.map(jnp.zeros_like, cotangent),)
 
 
-hold.defvjp(_hold_forward, _hold_backward)
+_hold.defvjp(_hold_forward, _hold_backward)

@@ -205,5 +205,7 @@ def _unpacked(packed: bytes | str) -> tuple[Spec, Inputs]:
         raise ValueError(
             f"this result's models need the code that trained them, which cannot be imported: {error}"
         ) from error
+    except Exception as error:
+        raise ValueError(f"this result's models cannot be read: {type(error).__name__}: {error}") from error
     leaves, structure = jax.tree.flatten(arguments)
     return spec._replace(structure=structure, static=tuple(leaves)), inputs
