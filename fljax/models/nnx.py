@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import enum
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -79,11 +80,8 @@ def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, f
         )
         if frozen:
             return _adapted(model, _Use.FROZEN)(x, **mode(True))
-        before = _REAL.set(jnp.ones(x.shape[0], bool) if real is None else real)
-        try:
+        with _rows(jnp.ones(x.shape[0], bool) if real is None else real):
             out = _adapted(model, _Use.TRAINED)(x, **mode(True))
-        finally:
-            _REAL.reset(before)
         return record(out, old, _flat(nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))))
 
     def features(params: PyTree, x: AnyArray) -> Any:
@@ -108,6 +106,16 @@ class _Use(enum.Enum):
 
 # The real rows of the batch that is being traced. nnx has no hook around a layer's call, and a layer holds no tracers.
 _REAL: contextvars.ContextVar[Bool[Array, " b"]] = contextvars.ContextVar("real")
+
+
+@contextlib.contextmanager
+def _rows(real: Bool[Array, " b"]) -> Iterator[None]:
+    """Sets the real rows. The functions of a task name this one, since a variable of a context cannot be pickled."""
+    before = _REAL.set(real)
+    try:
+        yield
+    finally:
+        _REAL.reset(before)
 
 
 def _adapted(model: Any, use: _Use) -> Any:

@@ -26,6 +26,21 @@ def test_a_text_counts_the_mean_over_its_places():
     np.testing.assert_array_equal(correct(LOGITS[:, 0], jnp.argmax(LOGITS[:, 0], axis=1)), [1.0, 1.0])
 
 
+@pytest.mark.parametrize("padding", [0, -1])
+def test_places_with_the_label_of_padding_do_not_count(padding):
+    y = jnp.array([[1, padding, 2], [3, 3, padding], [padding] * 3])
+    out = jnp.concatenate([LOGITS, LOGITS[:1]])
+    chances, real = np.asarray(jax.nn.log_softmax(out)), np.asarray(y) != padding
+    picked = np.take_along_axis(chances, np.where(real, y, 0)[..., None], axis=2)[..., 0]
+    hits = np.asarray(out).argmax(axis=2) == np.asarray(y)
+    for judge, each in ((cross_entropy, -picked), (correct, hits)):
+        expected = [row[kept].mean() for row, kept in zip(each[:2], real[:2], strict=True)]
+        np.testing.assert_allclose(judge(out, y, padding=padding), [*expected, 0.0], rtol=1e-5)
+    gradient = jax.grad(lambda out: cross_entropy(out, y, padding=padding).sum())(out)
+    np.testing.assert_array_equal(np.asarray(gradient)[~real], 0.0)
+    assert np.all(np.abs(np.asarray(gradient)[real]).sum(axis=-1) > 0)
+
+
 def test_squared_error():
     prediction = jnp.array([[1.0], [2.0]])
     np.testing.assert_allclose(squared_error(prediction, jnp.array([3, 2])), [4.0, 0.0])
