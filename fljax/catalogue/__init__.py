@@ -3,7 +3,7 @@
 from fljax.catalogue.descriptions import Description, describe
 from fljax.catalogue.facts import of_algorithm
 from fljax.catalogue.names import KINDS, entries, line
-from fljax.catalogue.parameters import Parameter, parameters, type_in_words, written
+from fljax.catalogue.wording import Parameter, parameters, type_in_words, written
 
 __all__ = [
     "KINDS",

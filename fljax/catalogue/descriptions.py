@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from fljax.arguments import OFFERS, Offer
 from fljax.catalogue.facts import FACTS
 from fljax.catalogue.names import KINDS, find, line
-from fljax.catalogue.parameters import Parameter, parameters
+from fljax.catalogue.wording import Parameter, parameters
 from fljax.config import shipped
-from fljax.docstrings import Docstring, docstring_of, plain, states_equation
+from fljax.docstrings import Docstring, docstring_of, plain
 
 _EMPTY = Docstring((), {}, {}, "")
 
@@ -24,8 +24,8 @@ class Description(NamedTuple):
       name: the name in configs.
       kind: in the singular.
       summary: one line; "" if the first line of the text below is all there is.
-      equation: paragraphs that state an equation.
-      about: other paragraphs.
+      about: the paragraphs of its text.
+      equation: those of them that state an equation.
       parameters: what may be given.
       returns: what is returned, and what is recorded; "" if the docstring does not say it.
       raises: the errors of mistakes; "" if there is none.
@@ -38,8 +38,8 @@ class Description(NamedTuple):
     name: str
     kind: str
     summary: str
-    equation: tuple[str, ...]
     about: tuple[str, ...]
+    equation: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     returns: str
     raises: str
@@ -70,8 +70,8 @@ def _description(kind: str, name: str, entry: Any) -> Description:
         name=name,
         kind=KINDS[kind],
         summary=_summary(kind, name, entry),
-        equation=tuple(plain(each) for each in own.equations),
-        about=tuple(plain(each) for each in own.paragraphs if not states_equation(each)),
+        about=tuple(map(plain, own.paragraphs)),
+        equation=tuple(map(plain, own.equations)),
         parameters=_parameters(kind, name, entry),
         returns=plain(own.sections.get("Returns", "")),
         raises=plain(own.sections.get("Raises", "")),
@@ -105,6 +105,6 @@ def _parameters(kind: str, name: str, entry: Any) -> tuple[Parameter, ...]:
     if not callable(builder):
         return ()
     found = parameters(builder, OFFERS.get(KINDS[kind], Offer()))
-    gradients = dict.fromkeys(getattr(entry, "differentiable", ()), "yes")
+    gradients: dict[str, str] = dict.fromkeys(getattr(entry, "differentiable", ()), "yes")
     gradients |= dict.fromkeys(getattr(entry, "flat", ()), "zero")
     return tuple(each._replace(gradient=gradients.get(each.name, "")) for each in found)

@@ -78,7 +78,7 @@ def _classifier() -> Any:
     from fljax.testing import logistic_regression
 
     def features(params: Any, x: Any) -> Any:
-        x = jax.nn.relu(x @ params["dense_0"]["kernel"]) * params["norm"]["scale"] - params["norm"]["mean"]
+        x = jax.nn.relu(x @ params["dense_0"]["kernel"]) * params["norm"]["scale"][None] - params["norm"]["mean"][None]
         return jax.nn.relu(x @ params["dense_1"]["kernel"])
 
     return logistic_regression()._replace(

@@ -89,10 +89,9 @@ def _hanging(first: str, words: str, width: int | None) -> str:
 def _lines(each: Description, width: int) -> list[Text]:
     lines = [Text.assemble((each.name, "bold"), f", {_article(each.kind)}")]
     lines += _indented(each.summary, width, 0)
-    for paragraph in each.equation:
-        lines += [Text(), *_indented(paragraph.replace("`", ""), width, 2)]
     for paragraph in each.about:
-        lines += [Text(), *_indented(paragraph, width, 0)]
+        equation = paragraph in each.equation
+        lines += [Text(), *_indented(paragraph.replace("`", "") if equation else paragraph, width, 2 * equation)]
     if each.parameters:
         word = "Hyper-parameters" if each.kind == "algorithm" else "Options"
         lines += [Text(), Text(word, "bold")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
+import pathlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
     def default_in_words(self) -> str:
         """The default, and whether a run of a config has another one."""
         own = "required" if self.default is None else f"default {self.default}"
-        return f"{own}, in a config the experiment's" if self.by_experiment else own
+        return f"{own}; in a config, the experiment gives it" if self.by_experiment else own
 
 
 def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str = "") -> tuple[Parameter, ...]:
@@ -139,7 +139,7 @@ def _word(part: Any) -> str:
         return "table"
     if origin is Callable or "Callable" in str(part):
         return "function"
-    if isinstance(origin or part, type) and issubclass(origin or part, os.PathLike):
+    if part is pathlib.Path or "PathLike" in str(part):
         return "path"
     return "any value" if part is Any else str(getattr(part, "__name__", part))
 
