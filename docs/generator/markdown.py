@@ -1,10 +1,9 @@
-"""Texts of docstrings, tables and values as Markdown."""
+"""Texts of docstrings and tables as Markdown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -34,14 +33,3 @@ def prose(text: str) -> str:
     kept = re.compile(r"^\s*([-*>|]|\d+\.|>>>|    )", re.MULTILINE)
     parts = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(each if kept.search(each) else " ".join(each.split()) for each in parts)
-
-
-def in_toml(value: Any) -> str:
-    """A plain value as TOML."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(in_toml, value)) + "]"
-    return str(value)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from docs.generator.markdown import in_toml, paragraph, table
+from docs.generator.markdown import paragraph, table
 from fljax import algorithms, scenarios
 from fljax.arguments import is_required
-from fljax.catalogue import Description, Parameter, describe
+from fljax.catalogue import Description, Parameter, describe, written
 
 WORDS = {"algorithm": "hyper-parameter", "scenario": "option"}
 
@@ -135,7 +135,7 @@ def _scenario(found: Description, entry: Any) -> str:
     shown = {each: _list(value) for each, value in entry.example.items() if each not in ("threshold", "baseline")}
     arguments = "".join(f", {each}={each}" for each in supplied if each not in shown)
     arguments += "".join(f", {each}={value!r}" for each, value in shown.items())
-    options = "".join(f"\n    {each} = {in_toml(value)}" for each, value in shown.items())
+    options = "".join(f"\n    {each} = {written(value)}" for each, value in shown.items())
     return f"""# {found.name}
 
 {_texts(found)}

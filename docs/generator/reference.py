@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import fljax
-from docs.generator.markdown import in_toml, prose, table
+from docs.generator.markdown import prose, table
 from fljax import scalar_metrics
 from fljax.arguments import OFFERS
-from fljax.catalogue import KINDS, entries, line, parameters
+from fljax.catalogue import KINDS, entries, line, parameters, written
 from fljax.cli.entry import app
 from fljax.config import keys
 from fljax.config.limits import LARGEST_INTEGER
@@ -115,20 +115,20 @@ def _bounds(metadata: Iterable[Any]) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, BaseModel):
         return "{" + ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in value.model_fields_set) + "}"
-    return in_toml(value)
+    return written(value)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    written = "" if field.default is None else _toml(field.default)
-    return "" if written in ("", "{}", "[]") else f"`{written}`"
+    default = "" if field.default is None else _toml(field.default)
+    return "" if default in ("", "{}", "[]") else f"`{default}`"
 
 
 def _config() -> str:
     says = described()
     parts: list[str] = []
-    for written, model in TABLES.items():
+    for path, model in TABLES.items():
         own = says.get(model.__name__, {})
         rows = [
             (
@@ -140,7 +140,7 @@ def _config() -> str:
             for name, field in model.model_fields.items()
             if not (name == "options" and issubclass(model, keys.Named))
         ]
-        title = f"## `{written}`" if written else "## Top level"
+        title = f"## `{path}`" if path else "## Top level"
         anchor = f" {{ #{model.__name__.lower()} }}"
         parts.append(f"{title}{anchor}\n\n{prose(inspect.getdoc(model) or '')}\n\n")
         parts.append(table(("key", "type", "default", "meaning"), rows) + "\n\n")

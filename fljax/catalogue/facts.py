@@ -20,7 +20,7 @@ _GIVEN = {"threshold": 0.5, "contribution": (1.0, 0.5, 0.8, 0.2, 0.6)}
 def of_algorithm(name: str, entry: Any) -> dict[str, str]:
     """What an algorithm needs: how it aggregates, what it polls, what server and clients keep, and what is sent.
 
-    It is read off the shapes of a round on a tiny federation, of which nothing is computed.
+    It is read off the shapes of a round of five clients, of which nothing is computed.
 
     Args:
       name: of the algorithm.
@@ -43,10 +43,9 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     from fljax.arguments import is_required
     from fljax.engine.round import as_vectors, initial_state, train_one
     from fljax.streaming import Streamed
-    from fljax.testing import tiny_federation
     from fljax.training import Local
 
-    task, federation, zero = _classifier(), tiny_federation(), jnp.zeros((), jnp.int32)
+    task, federation, zero = _classifier(), _shapes(), jnp.zeros((), jnp.int32)
     given = {name: value for name, value in _GIVEN.items() if is_required(build, name)}
     built = build(task, Local(0.1, 4, steps=1), **given)
     one = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
@@ -68,6 +67,21 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
         "global model": _yes(built.common is not None),
         "personal models": _yes(built.personal is not None),
     }
+
+
+def _shapes() -> Any:
+    """The shapes of a federation of five clients."""
+    import jax
+    import jax.numpy as jnp
+
+    from fljax.types import ClientData, Examples, Federation, Rows
+
+    def shape(*lengths: int, dtype: Any = jnp.int32) -> Any:
+        return jax.ShapeDtypeStruct(lengths, dtype)
+
+    examples = Examples(shape(60, 4, dtype=jnp.float32), shape(60))
+    rows, held = Rows(shape(5, 8), shape(5)), Rows(shape(8), shape())
+    return Federation(examples, ClientData(shape(5), rows, rows, rows), None, {"validation": held, "test": held})
 
 
 def _classifier() -> Any:

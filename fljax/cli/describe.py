@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from fljax.cli.printing import Json, console, print_json
+from fljax.naming import with_article
 
 if TYPE_CHECKING:
     from fljax.catalogue import Description, Parameter
@@ -87,7 +88,7 @@ def _hanging(first: str, words: str, width: int | None) -> str:
 
 
 def _lines(each: Description, width: int) -> list[Text]:
-    lines = [Text.assemble((each.name, "bold"), f", {_article(each.kind)}")]
+    lines = [Text.assemble((each.name, "bold"), f", {with_article(each.kind)}")]
     lines += _indented(each.summary, width, 0)
     for paragraph in each.about:
         equation = paragraph in each.equation
@@ -115,10 +116,6 @@ def _lines(each: Description, width: int) -> list[Text]:
         lines += [Text(), Text("Published tables that their results belong to (fljax reproduce TABLE)", "bold")]
         lines += _indented(", ".join(tables), width, 2)
     return lines
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _value(parameter: Parameter) -> str:
