@@ -37,8 +37,8 @@ class Docstring(NamedTuple):
 
 
 def docstring_of(value: Any) -> Docstring:
-    """The parts of an object's own docstring; empty parts if it has none."""
-    return parse(getattr(value, "__doc__", None) or "")
+    """The parts of an object's own docstring, of a partial function's inner one; empty parts if it has none."""
+    return parse(getattr(getattr(value, "func", value), "__doc__", None) or "")
 
 
 def parse(text: str) -> Docstring:
@@ -49,7 +49,7 @@ def parse(text: str) -> Docstring:
             heading = line.rstrip(":")
         elif heading and line and not line.startswith(" "):
             heading = ""
-        blocks.setdefault(heading, []).append("" if line.rstrip(":") == heading else line)
+        blocks.setdefault(heading, []).append("" if heading and line.rstrip(":") == heading else line)
     paragraphs = _paragraphs(blocks.pop(""))
     arguments: dict[str, str] = {}
     for name in ("Args", "Attributes"):
@@ -66,9 +66,10 @@ def first_sentence(text: str) -> str:
 
 
 def states_equation(paragraph: str) -> bool:
-    """Whether a paragraph has an equation between double backticks, or in a literal block."""
-    literal = "\n" in paragraph and not paragraph.startswith("\n")
-    return literal or any(_EQUATION.search(each) for each in re.findall(r"``(.+?)``", paragraph))
+    """Whether a paragraph has an equation between double backticks, or in a literal block that is no config."""
+    sentence, _, literal = paragraph.partition("\n")
+    block = sentence and literal and not literal.lstrip().startswith("[")
+    return bool(block) or any(_EQUATION.search(each) for each in re.findall(r"``(.+?)``", paragraph))
 
 
 def plain(text: str, mark: str = "`") -> str:
@@ -87,8 +88,8 @@ def _paragraphs(lines: list[str]) -> tuple[str, ...]:
             rows = [f"  {line}" for line in block.splitlines() if not line.startswith("===")]
             found.append("\n".join(["", *rows]))
         else:
-            found.append(" ".join(block.split()))
-    return tuple(found)
+            found.append("" if block.strip() == "::" else " ".join(block.split()))
+    return tuple(filter(None, found))
 
 
 def _entries(lines: list[str]) -> dict[str, str]:

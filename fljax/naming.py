@@ -88,6 +88,11 @@ def nearest(got: str, valid: Iterable[str]) -> str | None:
     return plain[close[0]] if close else None
 
 
+def with_article(kind: str) -> str:
+    """A noun behind "a" or "an"."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
 def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
     """The entry of a registry, or the object at an import path.
 
@@ -113,7 +118,7 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
     if not colon:
         raise ValueError(f"{unknown(kind, name, registry)}; one's own {kind} is written 'module:name'")
     if not module_name or not path or module_name.startswith("."):
-        raise ValueError(f"expected an import path 'module:name' of a {kind}, got {name!r}")
+        raise ValueError(f"expected an import path 'module:name' of {with_article(kind)}, got {name!r}")
     if not imports or os.environ.get(NO_IMPORT, "0") not in ("", "0"):
         raise ValueError(
             f"expected one of the {kind}s {', '.join(registry)}, got the import path {shown(name)}, and import paths "
@@ -127,7 +132,7 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
             public = [each for each in dir(found) if not each.startswith("_")]
             close = nearest(attribute, public)
             question = f" (did you mean {close!r}?)" if close is not None else ""
-            message = f"expected a {kind} called {attribute!r} in {module_name!r}, got {name!r}{question}"
+            message = f"expected {with_article(kind)} called {attribute!r} in {module_name!r}, got {name!r}{question}"
             raise ValueError(message) from None
     return found
 
@@ -141,7 +146,7 @@ def _module(module_name: str, name: str, kind: str) -> Any:
             missing = error.name or ""
             if module_name == missing or module_name.startswith(f"{missing}."):
                 where = f"there is no module {missing!r} in {os.getcwd()!r} or among the installed packages"
-                raise ValueError(f"expected the import path of a {kind}, got {name!r}; {where}") from None
+                raise ValueError(f"expected the import path of {with_article(kind)}, got {name!r}; {where}") from None
             raise ValueError(f"expected {module_name!r} to import, got {error}") from error
         except Exception as error:
             got = f"{type(error).__name__}: {error}"

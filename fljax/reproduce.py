@@ -1,8 +1,4 @@
-"""Published tables, compared with our results.
-
-The tables are as printed in the papers, one CSV file each in ``fljax/published``. The columns are paper, table,
-dataset, partition, split (the owner of the test data), algorithm, metric, mean and ``std``. ``std`` is the printed
-spread (empty if there is none); ``spread`` gives its kind.
+"""Published tables (``fljax.published_tables``), compared with our results; ``spread`` gives the kind of their spreads.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
 distributions (``fljax.matching.align_clusters``). For a split "best-distribution", both numbers are on the distribution
@@ -11,8 +7,6 @@ where the cluster's model is best. The split names the paper's distribution; our
 
 from __future__ import annotations
 
-import csv
-import importlib.resources
 import math
 import re
 from collections.abc import Sequence
@@ -24,7 +18,7 @@ import xarray as xr
 from fljax import metrics as formulas
 from fljax.endings import end_of
 from fljax.matching import align_clusters
-from fljax.naming import unknown
+from fljax.published_tables import Published, read
 from fljax.report.tables import last_values, mean_and_std
 
 
@@ -75,57 +69,12 @@ DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # averaged over seed
 SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
 
 
-class Published(NamedTuple):
-    """One printed number (NaN: "undefined") and its spread (NaN: none); ``spread`` gives the kind of spread."""
-
-    paper: str
-    table: str
-    dataset: str
-    partition: str
-    split: str
-    algorithm: str
-    metric: str
-    mean: float
-    std: float
-
-
 class Compared(NamedTuple):
     """A printed number and ours: the mean over seeds, and the paper's kind of spread; NaN: none."""
 
     published: Published
     mean: float
     spread: float
-
-
-def tables() -> dict[str, str]:
-    """Names of the published tables, with paper, tables and datasets."""
-    found = {}
-    for file in sorted(importlib.resources.files("fljax").joinpath("published").iterdir(), key=lambda each: each.name):
-        if file.name.endswith(".csv"):
-            name = file.name.removesuffix(".csv")
-            rows = read(name)
-            datasets = ", ".join(dict.fromkeys(row.dataset for row in rows))
-            numbers = ", ".join(dict.fromkeys(row.table.replace("Table", "Table ") for row in rows))
-            found[name] = f"{rows[0].paper}, {numbers}: {datasets}"
-    return found
-
-
-def read(name: str) -> list[Published]:
-    """The rows of a published table.
-
-    Raises:
-      ValueError: if there is no table of that name.
-    """
-    folder = importlib.resources.files("fljax").joinpath("published")
-    file = folder.joinpath(f"{name}.csv")
-    if not re.fullmatch(r"\w+", name) or not file.is_file():
-        names = [each.name.removesuffix(".csv") for each in folder.iterdir() if each.name.endswith(".csv")]
-        raise ValueError(unknown("table", name, sorted(names)))
-    lines = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return [
-        Published(*(line[key] for key in Published._fields[:7]), mean=_number(line["mean"]), std=_number(line["std"]))
-        for line in lines
-    ]
 
 
 def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
@@ -254,13 +203,6 @@ def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.n
 
 def _prefix(row: Published) -> str:
     return "unseen_" if row.split == "unseen" else ""
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:  # empty, or "undefined"
-        return math.nan
 
 
 def _plain(name: str) -> str:

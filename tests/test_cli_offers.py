@@ -63,13 +63,16 @@ def saved(
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "show", "fedprox")
     assert code == 0
-    assert out.startswith("fedprox, an algorithm\nFedAvg with a proximal term")
+    assert out.startswith("fedprox, an algorithm\nFedProx: FedAvg with a proximal term")
     assert "F_k(y) + mu/2 ||y - w||^2" in out
-    assert "\n  mu  float; default 0.1\n      weight of the proximal term; 0 is FedAvg." in out
-    assert "\n  clients_per_round  int or none; given by the experiment unless set\n" in out
+    assert "\n  mu  number; default 0.1; differentiable\n      weight of the proximal term; 0 is FedAvg." in out
+    assert "\n  clients_per_round  integer or none; default 10; in a config, the experiment gives it\n" in out
+    assert "\nReturns\n  The algorithm. Info: `weight` [row], normalised.\n" in out
+    assert "\n  a client sends: 1 model\n" in out
     assert "\n  aggregation: streamed: " in out
     assert "BibTeX: fljax cite fedprox" in out
     assert "incfl/table1_fmnist" in out
+    assert "incfl_table1_unseen" in out
     assert all(len(line) <= WIDEST for line in out.splitlines())
 
 
@@ -77,7 +80,7 @@ def test_show_json(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json.loads(call(capsys, "show", "dirichlet", "--json")[1])
     assert found["kind"] == "partition"
     parameters = {each["name"]: each for each in found["parameters"]}
-    assert parameters["beta"]["type"] == "float or none"
+    assert parameters["beta"]["type"] == "number or none"
     assert parameters["minimum"]["default"] == "10"
 
 

@@ -45,6 +45,7 @@ FLOORS = {
     "anomalies": (1, 0),
     "matching": (1, 0),
     "endings": (1, 0),
+    "published_tables": (1, 0),
     "records": (1, 1),
     "results": (1, 2),
     "long_records": (1, 0),

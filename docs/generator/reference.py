@@ -8,7 +8,7 @@ import pathlib
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -16,14 +16,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import fljax
-from docs.generator.docstrings import in_toml, own_parameters, prose, sections, table
-from fljax import contributions, data, models, scalar_metrics, tracking
+from docs.generator.markdown import prose, table
+from fljax import scalar_metrics
 from fljax.arguments import OFFERS
+from fljax.catalogue import KINDS, entries, line, parameters, written
 from fljax.cli.entry import app
 from fljax.config import keys
 from fljax.config.limits import LARGEST_INTEGER
+from fljax.docstrings import plain
 from fljax.metric_names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
-from fljax.reproduce import tables as published
 
 KEYS = pathlib.Path(__file__).parent.parent / "config_keys.toml"
 
@@ -114,20 +115,20 @@ def _bounds(metadata: Iterable[Any]) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, BaseModel):
         return "{" + ", ".join(f"{name} = {_toml(getattr(value, name))}" for name in value.model_fields_set) + "}"
-    return in_toml(value)
+    return written(value)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    written = "" if field.default is None else _toml(field.default)
-    return "" if written in ("", "{}", "[]") else f"`{written}`"
+    default = "" if field.default is None else _toml(field.default)
+    return "" if default in ("", "{}", "[]") else f"`{default}`"
 
 
 def _config() -> str:
     says = described()
     parts: list[str] = []
-    for written, model in TABLES.items():
+    for path, model in TABLES.items():
         own = says.get(model.__name__, {})
         rows = [
             (
@@ -139,7 +140,7 @@ def _config() -> str:
             for name, field in model.model_fields.items()
             if not (name == "options" and issubclass(model, keys.Named))
         ]
-        title = f"## `{written}`" if written else "## Top level"
+        title = f"## `{path}`" if path else "## Top level"
         anchor = f" {{ #{model.__name__.lower()} }}"
         parts.append(f"{title}{anchor}\n\n{prose(inspect.getdoc(model) or '')}\n\n")
         parts.append(table(("key", "type", "default", "meaning"), rows) + "\n\n")
@@ -182,40 +183,34 @@ def _over_clients() -> dict[str, str]:
     return {name: each.sentence for name, each in scalar_metrics.OVER_CLIENTS.items()}
 
 
+# Lists by the words for what is listed, each with where a config names it.
+LISTS = {
+    "datasets": ("Data sets", "`data.dataset`; options go to `data.dataset_options`."),
+    "partitions": ("Partitions", "`data.partition`; options go to `data.partition_options`."),
+    "models": ("Models", "`model.name`; options are other keys of `[model]`."),
+    "contributions": ("Contributions", "`contribution` of an algorithm that rewards contributions."),
+    "callbacks": ("Callbacks", "`[[callbacks]]`."),
+}
+
+
 def _lists() -> str:
-    kinds: dict[str, tuple[str, Mapping[str, Any], str]] = {
-        "Data sets": ("dataset", data.SOURCES, "`data.dataset`; options go to `data.dataset_options`."),
-        "Partitions": ("partition", data.PARTITIONERS, "`data.partition`; options go to `data.partition_options`."),
-        "Models": ("model", models.MODELS, "`model.name`; options are other keys of `[model]`."),
-        "Contributions": (
-            "contribution",
-            contributions.CONTRIBUTIONS,
-            "`contribution` of an algorithm that rewards contributions.",
-        ),
-        "Callbacks": ("callback", tracking.CALLBACKS, "`[[callbacks]]`."),
-    }
     parts: list[str] = []
-    for title, (kind, registry, where) in kinds.items():
-        rows = [(f"`{name}`", _first(each), _options(each, OFFERS[kind].named)) for name, each in registry.items()]
+    for kind, (title, where) in LISTS.items():
+        rows = [(f"`{name}`", f"{plain(line(each))}.", _options(kind, each)) for name, each in entries(kind).items()]
         parts.append(f"## {title}\n\nIn a config: {where}\n\n{table(('name', 'what it is', 'options'), rows)}\n")
-    tables = [(f"`{name}`", each if isinstance(each, str) else _first(each)) for name, each in published().items()]
+    tables = [(f"`{name}`", line(each)) for name, each in entries("tables").items()]
     parts.append(f"## Published tables\n\n`fljax reproduce NAME` prints one.\n\n{table(('name', 'content'), tables)}\n")
-    return "# Names\n\nWhat a config may name, besides import paths.\n\n" + "\n".join(parts)
+    return f"""# Names
+
+What a config may name, besides import paths. `fljax show NAME` explains all options of one.
+
+{chr(10).join(parts)}"""
 
 
-def _first(thing: Any) -> str:
-    summary = getattr(thing, "summary", None)
-    return summary or " ".join(sections(thing)[""].partition("\n\n")[0].split())
-
-
-def _options(build: Callable[..., Any], supplied: Collection[str]) -> str:
-    """The parameters of a builder with their defaults, but those that fljax supplies."""
-    own = {name: each.default for name, each in own_parameters(build).items() if name not in supplied}
-    words = (
-        name if value in (None, inspect.Parameter.empty) else f"{name} = {in_toml(value)}"
-        for name, value in own.items()
-    )
-    return ", ".join(f"`{each}`" for each in words)
+def _options(kind: str, build: Callable[..., Any]) -> str:
+    """The options of a builder with their defaults."""
+    own = {each.name: each.default for each in parameters(build, OFFERS[KINDS[kind]])}
+    return ", ".join(f"`{name}`" if value in (None, "none") else f"`{name} = {value}`" for name, value in own.items())
 
 
 def _command_line() -> str:

@@ -69,7 +69,8 @@ def incfl(
       task: model and loss.
       local: how clients train.
       threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is satisfied, for example its
-        standalone training loss (``standalone``). With "sigmoid", a client with an infinite threshold has no influence.
+        standalone training loss (``standalone``), which it is in a config unless a number is given. With "sigmoid", a
+        client with an infinite threshold has no influence.
       clients_per_round: drawn uniformly without replacement; None: all.
       surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
       normalise: see ``fljax.aggregators.incfl_update``.

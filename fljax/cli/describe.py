@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from fljax.cli.printing import Json, console, print_json
+from fljax.naming import with_article
 
 if TYPE_CHECKING:
     from fljax.catalogue import Description, Parameter
@@ -49,13 +50,18 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="An algorithm, scenario, model or whatever else fljax list prints.")],
+    name: Annotated[
+        str, typer.Argument(help="Whatever fljax list prints, or the import path module:name of an algorithm.")
+    ],
+    imports: Annotated[
+        bool, typer.Option("--import/--no-import", help="Follow an import path, which runs its module's code.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Show all about an algorithm, or anything else with a name: equation, hyper-parameters, source, configs."""
     from fljax import catalogue
 
-    found = catalogue.describe(name)
+    found = catalogue.describe(name, imports=imports)
     if as_json:
         print_json([{**each._asdict(), "parameters": [one._asdict() for one in each.parameters]} for each in found])
         return
@@ -82,18 +88,19 @@ def _hanging(first: str, words: str, width: int | None) -> str:
 
 
 def _lines(each: Description, width: int) -> list[Text]:
-    lines = [Text.assemble((each.name, "bold"), f", {_article(each.kind)}")]
+    lines = [Text.assemble((each.name, "bold"), f", {with_article(each.kind)}")]
     lines += _indented(each.summary, width, 0)
-    for paragraph in each.equation:
-        lines += [Text(), *_indented(paragraph, width, 2)]
     for paragraph in each.about:
-        lines += [Text(), *_indented(paragraph, width, 0)]
+        equation = paragraph in each.equation
+        lines += [Text(), *_indented(paragraph.replace("`", "") if equation else paragraph, width, 2 * equation)]
     if each.parameters:
         word = "Hyper-parameters" if each.kind == "algorithm" else "Options"
         lines += [Text(), Text(word, "bold")]
         for parameter in each.parameters:
             lines.append(Text.assemble("  ", (parameter.name, "bold"), f"  {_value(parameter)}"))
             lines += _indented(parameter.text, width, 6)
+    for title, text in (("Returns", each.returns), ("Raises", each.raises)):
+        lines += [Text(), Text(title, "bold"), *_indented(text, width, 2)] if text else []
     if each.facts:
         lines += [Text(), Text("Facts", "bold")]
         for about, words in each.facts.items():
@@ -104,19 +111,16 @@ def _lines(each: Description, width: int) -> list[Text]:
     if each.configs:
         lines += [Text(), Text("Shipped configs that use it (fljax run NAME)", "bold")]
         lines += _indented(", ".join(each.configs), width, 2)
+    tables = sorted({table for own in each.configs.values() for table in own})
+    if tables and each.kind != "table":
+        lines += [Text(), Text("Published tables that their results belong to (fljax reproduce TABLE)", "bold")]
+        lines += _indented(", ".join(tables), width, 2)
     return lines
 
 
-def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
 def _value(parameter: Parameter) -> str:
-    if parameter.default == "{}":
-        return f"{parameter.type} of the following"
-    if parameter.by_experiment:
-        return f"{parameter.type}; given by the experiment unless set"
-    return f"{parameter.type}; {'no default' if parameter.default is None else f'default {parameter.default}'}"
+    gradient = {"yes": "; differentiable", "zero": "; gradient zero"}.get(parameter.gradient, "")
+    return f"{parameter.type}; {parameter.default_in_words}{gradient}"
 
 
 def _indented(text: str, width: int, indent: int) -> list[Text]:

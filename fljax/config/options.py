@@ -15,7 +15,7 @@ from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.forms import Count
 from fljax.config.keys import AlgorithmEntry, Callback, Clustering, Config, Contribution, Data, Local, Scenario
 from fljax.config.signatures import annotations_of, plain_type, record_of
-from fljax.naming import resolve, unknown
+from fljax.naming import resolve, unknown, with_article
 
 
 class Registries(NamedTuple):
@@ -250,7 +250,9 @@ def _find(path: str, name: str, registry: Mapping[str, Any], kind: str, imports:
         raise ConfigError(f"{path}: {error}") from error.__cause__
     builder = getattr(found, "build", found)
     if not callable(builder):
-        raise ConfigError(f"{path}: expected {name!r} to be a function that makes a {kind}, got {builder!r}")
+        raise ConfigError(
+            f"{path}: expected {name!r} to be a function that makes {with_article(kind)}, got {builder!r}"
+        )
     if kind == "model" and _is_flax_module(builder):
         raise ConfigError(
             f"{path}: expected {name!r} to be a function (input_shape, classes) that returns "

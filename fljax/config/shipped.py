@@ -5,6 +5,7 @@ A wheel has them in the package; a checkout, and so an editable install, has the
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -80,6 +81,18 @@ def names_in(path: pathlib.Path) -> dict[str, set[str]]:
         "metrics": {str(raw[key]["metric"]) for key in ("stop", "sweep") if "metric" in raw.get(key, {})},
         "tables": set(raw.get("published", {}).get("tables", ())),
     }
+
+
+@functools.cache  # the files are those of the package
+def uses() -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
+    """The configs that use a name, by kind and name; each with its published tables."""
+    found: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
+    for config, path in configs().items():
+        used = names_in(path)
+        for kind, names in used.items():
+            for name in names:
+                found.setdefault(kind, {}).setdefault(name, {})[config] = tuple(sorted(used["tables"]))
+    return found
 
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:

@@ -24,7 +24,7 @@ from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.frames import dataset_from_frame, from_frame
 from fljax.data.partition import PARTITIONERS
-from fljax.data.sources import SOURCES, load, status
+from fljax.data.sources import SOURCES, load, own_forms, status
 from fljax.data.tables import census, pad, stack
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "from_clients",
     "from_frame",
     "load",
+    "own_forms",
     "pad",
     "place",
     "stack",

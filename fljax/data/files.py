@@ -13,7 +13,7 @@ import numpy as np
 
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
-from fljax.data.frames import dataset_from_frame, with_moments
+from fljax.data.frames import Columns, read_columns, with_moments
 from fljax.naming import shown, unknown
 
 
@@ -63,17 +63,8 @@ def table(
     place = existing_file(path)
     read = _read_parquet if _ending(place) == ".parquet" else _read_csv
     try:
-        made = dataset_from_frame(
-            read(place),
-            label=label,
-            client=client,
-            features=features,
-            part=part,
-            classes=classes,
-            regression=regression,
-            shape=shape,
-            vocabulary=vocabulary,
-        )
+        columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
+        made = read_columns(read(place), columns)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
     return made if standardise or made.x.dtype != np.float32 else made._replace(mean=0.0, std=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,19 @@ from fljax.types import Federation
 _PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
 # The number of columns that an error message names.
 _NAMED = 10
+
+
+class Columns(NamedTuple):
+    """What the columns of a table are; the options of ``from_frame`` with these names."""
+
+    label: str | Sequence[str]
+    client: str | None
+    features: Sequence[str] | None
+    part: str | None
+    classes: int | None
+    regression: bool | None
+    shape: Sequence[int] | None
+    vocabulary: int | None
 
 
 def from_frame(
@@ -68,17 +81,7 @@ def from_frame(
             "expected client, the column of the clients, or partition and clients, e.g. partition='iid', clients=10, "
             "got neither"
         )
-    made = dataset_from_frame(
-        frame,
-        label=label,
-        client=client,
-        features=features,
-        part=part,
-        classes=classes,
-        regression=regression,
-        shape=shape,
-        vocabulary=vocabulary,
-    )
+    made = read_columns(frame, Columns(label, client, features, part, classes, regression, shape, vocabulary))
     if standardise and made.x.dtype == np.float32:
         made = made._replace(x=((made.x - made.mean) / made.std).astype(np.float32), mean=0.0, std=1.0)
     return federate(made, "natural" if partition is None else partition, **options)
@@ -103,6 +106,12 @@ def dataset_from_frame(
     Raises:
       ValueError: if a column does not exist, is empty in some rows or is not numeric.
     """
+    return read_columns(frame, Columns(label, client, features, part, classes, regression, shape, vocabulary))
+
+
+def read_columns(frame: Any, columns: Columns) -> Dataset:
+    """As ``dataset_from_frame``, of the columns as one value."""
+    label, client, features, part, classes, regression, shape, vocabulary = columns
     table = _as_frame(frame)
     labels_of = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
     apart = [*labels_of, *([] if client is None else [client]), *([] if part is None else [part])]

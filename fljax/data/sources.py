@@ -74,6 +74,13 @@ FILES: dict[str, Callable[..., Dataset]] = {
 PREFIXES: dict[str, Callable[..., Dataset]] = {"tfds": tfds_dataset, "hf": hugging_face_dataset}
 
 
+def own_forms() -> dict[str, Callable[..., Dataset]]:
+    """How a config names data that are not in SOURCES: ``"FILE.csv"``, ``"FOLDER/"``, ``"tfds:NAME"`` and so on."""
+    files = {f"FILE{ending}": reader for ending, reader in FILES.items()}
+    forms = {**files, "FOLDER/": image_folder, **{f"{prefix}:NAME": source for prefix, source in PREFIXES.items()}}
+    return {form: _of(source, form, form) for form, source in forms.items()}
+
+
 def own_source(name: str) -> Callable[..., Dataset] | None:
     """The source for a path, or for a name with a prefix of PREFIXES; None if the name is neither.
 

@@ -7,12 +7,13 @@ import pathlib
 import re
 import textwrap
 import tomllib
-from typing import Literal
 
 import pytest
 
-from docs.generator import docstrings, methods, notebooks, reference
+from docs.generator import markdown, methods, notebooks, reference
 from fljax import algorithms, config, scenarios
+from fljax.arguments import parameters_of
+from fljax.catalogue import describe, entries
 from fljax.config.keys import Named
 from fljax.config.reading import read
 from fljax.metric_names import METRICS
@@ -28,10 +29,8 @@ def pages() -> dict[str, str]:
 def test_every_name_has_a_page(pages: dict[str, str]) -> None:
     for name, entry in algorithms.REGISTRY.items():
         text = pages[f"methods/{name}.md"]
-        for each in docstrings.own_parameters(entry.build):
-            assert f"| `{each}` |" in text, (name, each)
-        for each in (*entry.differentiable, *entry.flat):
-            assert f"| `{each.rpartition('.')[2]}` |" in text, (name, each)
+        for each in (*parameters_of(entry.build), *entry.differentiable, *entry.flat):
+            assert f"| `{each}` |" in text or each in ("task", "local", "reference"), (name, each)
     for name in scenarios.REGISTRY:
         assert f"methods/scenarios/{name}.md" in pages
 
@@ -47,27 +46,26 @@ def test_configs_of_the_pages_are_valid(pages: dict[str, str]) -> None:
         assert config.parse({**base, **raw}).algorithms, path
 
 
-def test_every_hyper_parameter_is_explained() -> None:
-    for entry in (*algorithms.REGISTRY.values(), *scenarios.REGISTRY.values()):
-        meanings = docstrings.items(docstrings.sections(entry.build)["Args"])
-        assert set(docstrings.own_parameters(entry.build)) <= set(meanings), entry.build
+@pytest.mark.parametrize("name", ["ipfl", "iafl", "misreporting"])
+def test_pages_and_show_say_the_same(name: str, pages: dict[str, str]) -> None:
+    (found,) = describe(name)
+    text = pages[f"methods/{'scenarios/' * (found.kind == 'scenario')}{name}.md"]
+    for words in (*found.about, found.returns, *(each.text for each in found.parameters), *found.facts.values()):
+        assert words in text or words.startswith("\n"), words
+    for used, tables in found.configs.items():
+        assert f"| `{used}` | {', '.join(f'`{each}`' for each in tables)} |" in text
 
 
-def test_facts_of_unlike_algorithms() -> None:
-    assert methods.facts("fedavg")["aggregation"] == "streamed"
-    assert methods.facts("fedavg")["server keeps"] == "1 model"
-    assert methods.facts("fedavg")["a client keeps"] == "nothing"
-    assert methods.facts("iafl")["aggregation"] == "stacked"
-    assert methods.facts("iafl")["server keeps"] == "a model for each client"
-    assert methods.facts("scaffold")["a client keeps"] == "1 model"
-    assert methods.facts("fedproto")["a client sends"] == "less than a model"
-    assert methods.facts("standalone")["aggregation"] == "none"
+def test_configs_and_tables_of_an_algorithm(pages: dict[str, str]) -> None:
+    used = methods.described("incfl").configs
+    assert used["quickstart"] == ()
+    assert "maxfl_table1_flexible" in used["maxfl/table1_fmnist"]
+    assert "| `maxfl/table1_fmnist` | `maxfl_table1_flexible` |" in pages["methods/incfl.md"]
 
 
-def test_configs_and_tables_of_an_algorithm() -> None:
-    used = dict(methods.users()["incfl"])
-    assert used["quickstart.toml"] == ""
-    assert "`maxfl_table1_flexible`" in used["maxfl/table1_fmnist.toml"]
+def test_lists_have_all_names(pages: dict[str, str]) -> None:
+    for kind in reference.LISTS:
+        assert all(f"| `{name}` |" in pages["reference/lists.md"] for name in entries(kind))
 
 
 def test_every_key_of_a_config_has_a_sentence() -> None:
@@ -92,33 +90,12 @@ def test_public_names_are_in_the_reference(pages: dict[str, str]) -> None:
     assert "::: fljax.data.federate" in pages["reference/api/data.md"]
 
 
-def test_docstrings_are_taken_apart() -> None:
-    def build(inner: int, *, rate: float = 0.1) -> None:
-        """One line.
-
-        More.
-
-        Args:
-          inner: first
-            and second line.
-          rate: a number.
-
-        Returns:
-          Nothing.
-        """
-
-    found = docstrings.sections(build)
-    assert found[""] == "One line.\n\nMore."
-    assert docstrings.items(found["Args"]) == {"inner": "first and second line.", "rate": "a number."}
-    assert list(docstrings.own_parameters(build)) == ["rate"]
-    assert docstrings.alternatives('A | B[C | "x|y"] | None') == ["A", 'B[C | "x|y"]', "None"]
-    assert docstrings.type_in_words('float | Float[Array, ""]') == "number"
-    assert docstrings.table(("a",), [("x | y",)]).splitlines()[-1] == r"| x \| y |"
-    assert docstrings.type_in_words("None | Kind", {"Kind": Literal["a", "b"]}) == 'None, `"a"`, `"b"`'
-    assert docstrings.prose("====  ====\na     b c\n====  ====\nd     e f\n====  ====") == (
-        "| a | b c |\n| --- | --- |\n| d | e f |"
-    )
-    assert docstrings.prose("one\ntwo\n\n- three\n- four") == "one two\n\n- three\n- four"
+def test_texts_become_markdown() -> None:
+    assert markdown.table(("a",), [("x | y",)]).splitlines()[-1] == r"| x \| y |"
+    assert markdown.paragraph("one") == "one"
+    assert markdown.paragraph("one:\n    x = y") == "one:\n\n```text\n    x = y\n```"
+    assert markdown.paragraph("\n  a     b c\n  d     e f") == "| a | b c |\n| --- | --- |\n| d | e f |"
+    assert markdown.prose("one\ntwo\n\n- three\n- four") == "one two\n\n- three\n- four"
 
 
 def test_badges_need_an_address() -> None:
