@@ -13,6 +13,7 @@ A run folder contains
 - ``models``: trained models, if requested (``fljax.saved_models``);
 - ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
   have those that are one value for each seed and round (``fljax.long_records``);
+- ``parts``: of a sweep in parts, the run folder of each (``fljax.sweep_parts``);
 - ``checkpoints``: until the run is finished, what is not in the results yet (``fljax.progress_files``).
 
 Results in one folder are of one config and one version of fljax. Every file except the two of lines is written under a
@@ -46,7 +47,7 @@ from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
 ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
-EVALUATIONS, RECORDS, COMPARISON = "metrics.jsonl", "records", "comparison.toml"
+EVALUATIONS, RECORDS, COMPARISON, PARTS = "metrics.jsonl", "records", "comparison.toml", "parts"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 # Metrics and records by label of the algorithm.
@@ -175,7 +176,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
 
 def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
-    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS):
+    for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS):
         if (directory / name).exists():
             raise ValueError(
                 f"expected a folder without results, or --resume, got {str(directory)!r}, which holds {name}"

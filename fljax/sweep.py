@@ -110,9 +110,9 @@ def run(
     """
     metric = check(grid)
     text = "" if directory is None else dumps(grid.config)
-    with claim(directory, text, resume, _paths(grid)) as claimed:
+    with claim(directory, text, resume, paths(grid)) as claimed:
         tell = teller(directory, on_event)
-        files = ProgressFiles(directory, text, _paths(grid), saving or Saving(), tell)
+        files = ProgressFiles(directory, text, paths(grid), saving or Saving(), tell)
         return _run(grid, metric, directory, claimed, tell, files, callbacks)
 
 
@@ -149,15 +149,22 @@ def _run(
             unstack_cells([each for _, each in found], grid.axes),
         )
         if directory is not None:
-            save(directory, *_join(grid, parts), dumps(grid.config))
+            save(directory, *join(grid, parts), dumps(grid.config))
             tell("saved", label, rounds, rounds, "")
         files.finished(label)
     files.all_finished()
-    metrics, records = _join(grid, parts)
-    chosen = best(metrics, metric)
-    for label, axis, value in dict.fromkeys((b.algorithm, axis, b.cell[axis]) for b in chosen for axis in b.edges):
+    outcome = outcome_of(*join(grid, parts))
+    for label, axis, value in dict.fromkeys(
+        (b.algorithm, axis, b.cell[axis]) for b in outcome.best for axis in b.edges
+    ):
         words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
         tell("note", label, rounds, rounds, words)
+    return outcome
+
+
+def outcome_of(metrics: xr.Dataset, records: xr.Dataset) -> Outcome:
+    """What a sweep's results say: the best cells, what diverged, and which losses are infinite."""
+    chosen = best(metrics, metrics.attrs["metric"])
     return Outcome(metrics, records, chosen, _diverged(metrics), infinite_losses(metrics))
 
 
@@ -293,16 +300,17 @@ def _values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
     return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
 
 
-def _paths(grid: Grid) -> str:
+def paths(grid: Grid) -> str:
     """The paths of the axes by name, as JSON, for the attributes of results."""
     return json.dumps({axis.name: axis.path for axis in grid.axes})
 
 
-def _join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
+def join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
+    """Metrics and records of the algorithms that are finished, with the grid among their attributes."""
     assert grid.config.sweep is not None
     metrics, records = experiment.join(grid.config.name, [entry.label for entry in grid.config.algorithms], parts)
-    paths = _paths(grid)
-    return metrics.assign_attrs(grid=paths, metric=grid.config.sweep.metric), records.assign_attrs(grid=paths)
+    own = paths(grid)
+    return metrics.assign_attrs(grid=own, metric=grid.config.sweep.metric), records.assign_attrs(grid=own)
 
 
 def axes_of(metrics: xr.Dataset) -> list[str]:

@@ -73,6 +73,7 @@ FLOORS = {
     "saved_models": (5, 4),
     "run_folders": (5, 5),
     "sweep": (5, 4),
+    "sweep_parts": (5, 5),
     "report": (6, 0),
     "reproduce": (6, 1),
     "comparison_checks": (6, 0),

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
+from fljax.cli.launching import Job, Launcher, check_jobs, launch
 from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
     Cache,
@@ -58,28 +59,58 @@ def sweep(
     checkpoint_every: CheckpointEvery = 30.0,
     keep_checkpoints: KeepCheckpoints = 2,
     tensorboard: TensorBoard = False,
+    launcher: Annotated[
+        Launcher | None,
+        typer.Option(help="Run parts of the sweep as jobs, which submitit (extra slurm) starts, and join them."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="With --launcher: number of parts at most; 16 if not given.")] = None,
+    job_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--job-option",
+            metavar="NAME=VALUE",
+            help="With --launcher: an option of submitit, such as slurm_partition=gpu; may be repeated.",
+        ),
+    ] = None,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
 
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
     chosen = load_grid(config, changes, grid or (), imports=not no_import)
-    start_jax(cache)
+    if launcher is None and (jobs is not None or job_options):
+        raise ValueError("expected --launcher with --jobs and --job-option, got none")
+    if launcher is not None and tensorboard:
+        raise ValueError("expected no --tensorboard with --launcher, got both")
+    if launcher is None:
+        start_jax(cache)
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
     folder = folder_of(chosen.config, out, resume)
     with resumable(folder, context):
-        with progress_bars(quiet) as progress:
-            outcome = sweeping.run(
-                chosen,
-                directory=folder,
-                resume=resume,
-                on_event=listener(progress),
-                saving=saving,
-                callbacks=extra_callbacks(tensorboard),
+        if launcher is not None:
+            job = Job(
+                str(folder.resolve()),
+                0,
+                check_jobs(jobs, chosen),
+                not no_import,
+                cache,
+                saving.every or 30.0,
+                saving.keep,
             )
+            outcome = launch(chosen, folder, launcher, job, resume, job_options or (), quiet or as_json)
+        else:
+            with progress_bars(quiet) as progress:
+                outcome = sweeping.run(
+                    chosen,
+                    directory=folder,
+                    resume=resume,
+                    on_event=listener(progress),
+                    saving=saving,
+                    callbacks=extra_callbacks(tensorboard),
+                )
         from fljax import report
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
