@@ -44,7 +44,8 @@ def _parameters(found: Description) -> str:
     if not found.parameters:
         return f"It has no {word}s."
     head = [word, "type", "default", "meaning", *(["gradient"] if gradients else [])]
-    return table(head, [_cells(each)[: len(head)] for each in found.parameters])
+    listing = table(head, [_cells(each)[: len(head)] for each in found.parameters])
+    return f'<div class="parameters" markdown>\n\n{listing}\n\n</div>'
 
 
 def _cells(each: Parameter) -> list[str]:
