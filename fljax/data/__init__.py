@@ -25,7 +25,7 @@ from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.frames import dataset_from_frame, from_frame
 from fljax.data.partition import PARTITIONERS
 from fljax.data.sources import SOURCES, load, status
-from fljax.data.tables import census, pad, stack
+from fljax.data.tables import census, pad, row_numbers, stack
 
 __all__ = [
     "PARTITIONERS",
@@ -46,6 +46,7 @@ __all__ = [
     "load",
     "pad",
     "place",
+    "row_numbers",
     "stack",
     "status",
 ]
