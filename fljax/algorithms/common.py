@@ -59,8 +59,8 @@ IAFL_REFERENCE = """@inproceedings{wu2024incentive,
 }"""
 
 
-# Populations from here on draw cohorts of up to SMALL rows without an array over clients: a score for every client costs
-# a CPU 3 to 10 ms for 10^5 to 10^6 clients. Smaller populations keep the draws that they have had.
+# Populations from here on draw cohorts of up to SMALL rows without an array over clients: a score for each client costs
+# a CPU 3 to 10 ms for 10^5 to 10^6 of them. Smaller populations keep the draws that they have had.
 LARGE, SMALL = 20_000, 1024
 
 
