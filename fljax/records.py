@@ -10,8 +10,9 @@ import xarray as xr
 
 from fljax.types import Labelled, unlabelled
 
-# Largest number of entries of a table over rounds and clients; larger tables are left out of the records.
-LARGEST_TABLE = 10**8
+# Largest number of entries of a table over rounds and clients; larger tables are left out of the
+# records, and ``by_client`` derives them.
+LARGEST_TABLE = 10**7
 
 
 class Wire(NamedTuple):
@@ -54,7 +55,8 @@ def dataset(
       The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
       which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
       for clients that did not train). If messages are dropped, ``dropped_by_client`` over ``client`` has the number of
-      a client's rows that were. Tables over clients with more than 10^8 entries are left out.
+      a client's rows that were. Tables over clients with more than 10^7 entries are left out; ``by_client``
+      derives them.
     """
     if not blocks:
         return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
@@ -76,6 +78,23 @@ def dataset(
     found = xr.Dataset(variables, {"seed": list(seeds), "round": np.arange(first, first + count)})
     # With coordinates, so that algorithms with cohorts of different sizes can be joined.
     return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
+
+
+def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
+    """``participation`` and the other tables over ``client`` of ``dataset``, derived from the rows of cohorts.
+
+    For records that leave them out, since they are large: choose rounds first, by ``records.isel(round=...)``.
+
+    Args:
+      records: over ``seed`` and ``round``.
+      population: number of seen clients.
+    """
+    names = [name for name in ("cohort_id", "cohort_present", "weight", "dropped") if name in records]
+    dims = ("seed", "round", "row")
+    joined = {name: records[name].transpose("seed", "round", ...).values for name in names}
+    weighed = "weight" in records and set(records["weight"].dims) == set(dims)
+    found = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
+    return found.assign_coords(seed=records["seed"], round=records["round"])
 
 
 def datasets(

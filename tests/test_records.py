@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
-from fljax.records import Wire, dataset
+from fljax.records import Wire, by_client, dataset
 from fljax.types import along
 
 
@@ -47,7 +48,12 @@ def test_participation_and_weights_by_client(monkeypatch):
     without = {name: values for name, values in one.items() if name != "weight"}
     assert "client_weight" not in dataset([0, 1], 0, [without], Wire(1, 1, 1, 1), 20)
     monkeypatch.setattr("fljax.records.LARGEST_TABLE", 79)  # 2 x 2 x 20 is more
-    assert "participation" not in dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
+    large = dataset([0, 1], 0, [one], Wire(1, 1, 1, 1), 20)
+    assert "participation" not in large
+    derived = by_client(large, 20)
+    xr.testing.assert_identical(derived, found[["participation", "client_weight"]].drop_vars(["row"], errors="ignore"))
+    chosen = by_client(large.isel(round=slice(1, None)), 20)
+    np.testing.assert_array_equal(chosen["participation"], table[:, 1:])
 
 
 def test_records_of_no_rounds():

@@ -10,6 +10,7 @@ import numpy as np
 
 import fljax
 from fljax import aggregators, algorithms, models
+from fljax.testing import federation as testing_federation
 from fljax.types import ClientData, Examples, Rows
 
 
@@ -47,7 +48,11 @@ def federation(
 
     unseen = population(rows[:1]) if meta["evaluated"] else None
     assert clients == meta["clients"]
-    return fljax.Federation(Examples(jnp.asarray(x), jnp.asarray(y, jnp.int32)), population(rows, sizes), unseen)
+    examples = Examples(jnp.asarray(x), jnp.asarray(y, jnp.int32))
+    made = fljax.Federation(examples, population(rows, sizes), unseen)
+    # As data.federate stores clients; earlier checkouts (pairs.py --against) have tables only.
+    with_lists = getattr(testing_federation, "with_lists", None)
+    return made if with_lists is None else with_lists(made, 0)
 
 
 def algorithm(meta: dict[str, Any], task: fljax.Task) -> fljax.Algorithm:

@@ -12,6 +12,7 @@ from fljax import training
 from fljax.arguments import is_whole
 from fljax.loops import repeat
 from fljax.types import Judged, LocalData, Rows, Subset, Task
+from fljax.types.lists import choose_list
 
 
 class Clusters(NamedTuple):
@@ -56,10 +57,10 @@ def judge(task: Task, models: PyTree, data: LocalData) -> tuple[Float[Array, " C
 
 def validation(data: LocalData) -> Subset:
     """A client's validation rows, or its training rows (without their noise) if it has none."""
-    some, width = data.valid.rows.size > 0, max(each.rows.index.shape[-1] for each in (data.valid, data.train))
-    pad = lambda each: jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1]))  # noqa: E731
-    size = jnp.where(some, data.valid.rows.size, data.train.rows.size)
-    return data.valid._replace(rows=Rows(jnp.where(some, pad(data.valid), pad(data.train)), size))
+    valid, train = data.valid.rows, data.train.rows
+    some = valid.size > 0
+    index = choose_list(some, valid.index, train.index)
+    return data.valid._replace(rows=Rows(index, jnp.where(some, valid.size, train.size)))
 
 
 def row_losses(

@@ -25,7 +25,7 @@ from fljax.data.federation import federate, federations, from_arrays, place
 from fljax.data.frames import dataset_from_frame, from_frame
 from fljax.data.partition import PARTITIONERS
 from fljax.data.sources import SOURCES, load, own_forms, status
-from fljax.data.tables import census, pad, stack
+from fljax.data.tables import census, pad, row_numbers, stack
 
 __all__ = [
     "PARTITIONERS",
@@ -47,6 +47,7 @@ __all__ = [
     "own_forms",
     "pad",
     "place",
+    "row_numbers",
     "stack",
     "status",
 ]

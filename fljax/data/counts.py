@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fljax.types import ClientData, Federation
+from fljax.types.lists import row_lists
 
 
 class ClientCounts(NamedTuple):
@@ -45,7 +46,8 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
     y = np.asarray(federation.examples.y)
     groups = [federation.clients] if federation.unseen is None else [federation.clients, federation.unseen]
     orders = [np.argsort(np.asarray(group.id)) for group in groups]
-    trained = [rows for group, order in zip(groups, orders, strict=True) for rows in _rows(group, order)]
+    lists = [_rows(group, order, federation.lists) for group, order in zip(groups, orders, strict=True)]
+    trained = [rows for each in lists for rows in each]
 
     def sizes(part: str) -> np.ndarray:
         return np.concatenate(
@@ -78,9 +80,9 @@ def name_text(name: Any) -> str:
     return text if text.strip() == text and text else repr(text)
 
 
-def _rows(group: ClientData, order: np.ndarray) -> list[np.ndarray]:
-    index, size = np.asarray(group.train.index)[order], np.asarray(group.train.size)[order]
-    return [row[:count] for row, count in zip(index, size, strict=True)]
+def _rows(group: ClientData, order: np.ndarray, lists: Any) -> list[np.ndarray]:
+    found = row_lists(group.train.index, group.train.size, lists)
+    return [found[place] for place in order]
 
 
 def _names(given: Sequence[Any] | None, count: int) -> list[Any]:

@@ -23,7 +23,7 @@ from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
 from fljax.data.datasets import Dataset, check_rows, count_owners, dataset
 from fljax.data.partition import PARTITIONERS
-from fljax.data.tables import client_table, row_table
+from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.naming import unknown
 from fljax.seeds import Seeds, seeds_of
 from fljax.types import Examples, Federation, Names
@@ -71,8 +71,8 @@ def federate(
       **partition_parameters: keywords of the partition itself, e.g. ``beta``.
 
     Returns:
-      A Federation whose index tables are padded with 0. ``names`` has the data set's names of classes, and those of
-      clients that are owners (the partition "natural").
+      A Federation whose clients have lists of rows (``row_numbers`` reads them). ``names`` has the data set's names of
+      classes, and those of clients that are owners (the partition "natural").
 
     Raises:
       ValueError: if an argument is out of range, the partition has no such keyword or is impossible, examples are not
@@ -123,16 +123,16 @@ def federate(
     numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
     held |= {name: numbers[rows] for name, rows in made.held.items()}
     parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
-    tables = []
+    tables, store = [], ListStore()
     for group in (range(clients), range(clients, clients + unseen)):
         trains, valids, tests = ([numbers[parts[i][part]] for i in group] for part in range(3))
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
-        tables.append(client_table(trains, valids, tests, noise) if len(group) else None)
-    rows = {name: row_table([each]) for name, each in held.items()}
-    server = {name: each._replace(index=each.index[0], size=each.size[0]) for name, each in rows.items()}
-    return Federation(Examples(x, y), tables[0], tables[1], server, _names(dataset, made.owner, clients))
+        tables.append(client_lists(store, trains, valids, tests, noise) if len(group) else None)
+    server = {name: held_rows(rows) for name, rows in held.items()}
+    names = _names(dataset, made.owner, clients)
+    return Federation(Examples(x, y), tables[0], tables[1], server, names, store.lists())
 
 
 def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:

@@ -1,4 +1,4 @@
-"""Index tables: construction, padding, stacking, and counts of rows."""
+"""Index lists and tables: construction, reading, padding, stacking, and counts of rows."""
 
 from __future__ import annotations
 
@@ -8,42 +8,101 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
-from fljax.types import Census, ClientData, Examples, Federation, Names, Rows
+from fljax.naming import unknown
+from fljax.types import Census, ClientData, Examples, Federation, Names, Rows, Spans
+from fljax.types.lists import row_lists
 
-
-def row_table(lists: Sequence[np.ndarray], n_max: int | None = None) -> Rows:
-    """Packs index lists into one table ``[len(lists), n_max]``, padded with 0; None: the longest length."""
-    size = np.array([len(each) for each in lists], np.int32)
-    # The second axis has at least one entry, as reading row 0 of an empty table would be an error.
-    index = np.zeros((len(lists), max(int(size.max()), 1) if n_max is None else n_max), np.int32)
-    for row, each in zip(index, lists, strict=True):
-        row[: len(each)] = each
-    return Rows(jnp.asarray(index), jnp.asarray(size))
+_PARTS = ("train", "valid", "test")
 
 
-def client_table(
+def held_rows(rows: np.ndarray) -> Rows:
+    """One index list of the server; it has at least one entry, as reading row 0 of an empty one would be an error."""
+    index = np.asarray(rows, np.int32) if len(rows) else np.zeros(1, np.int32)
+    return Rows(jnp.asarray(index), jnp.asarray(len(rows), jnp.int32))
+
+
+class ListStore:
+    """Collects index lists of clients, one after another, for ``Federation.lists``."""
+
+    def __init__(self) -> None:
+        # Entry 0 is what an empty list reads.
+        self._parts, self._total = [np.zeros(1, np.int32)], 1
+        self._shared: dict[int, tuple[np.ndarray, int]] = {}  # by identity; the list is kept so that its id is
+
+    def add(self, lists: Sequence[np.ndarray]) -> Rows:
+        """The Rows of clients with these lists. A list that all of them share is stored once."""
+        size = np.fromiter((len(each) for each in lists), np.int32, len(lists))
+        if len(lists) > 1 and all(each is lists[0] for each in lists):
+            if id(lists[0]) not in self._shared:
+                self._shared[id(lists[0])] = lists[0], self._append(lists[:1], int(size[0]))
+            start = np.full(len(lists), self._shared[id(lists[0])][1])
+        else:
+            start = self._append(lists, int(size.sum(dtype=np.int64))) + np.cumsum(size, dtype=np.int64) - size
+        start = np.where(size > 0, start, 0)
+        return Rows(Spans(jnp.asarray(start, jnp.int32), max(int(size.max()), 1)), jnp.asarray(size))
+
+    def _append(self, lists: Sequence[np.ndarray], count: int) -> int:
+        """Stores the lists; returns the place of the first."""
+        place = self._total
+        if place + count > np.iinfo(np.int32).max:
+            raise ValueError(f"expected fewer than 2^31 rows of all clients, got {place + count}")
+        self._parts.append(np.concatenate(lists).astype(np.int32))
+        self._total += count
+        return place
+
+    def lists(self) -> Int[Array, " total"]:
+        """All lists, one after another."""
+        return jnp.asarray(np.concatenate(self._parts))
+
+
+def client_lists(
+    store: ListStore,
     train: Sequence[np.ndarray],
     valid: Sequence[np.ndarray],
     test: Sequence[np.ndarray],
     noise: np.ndarray | None = None,
 ) -> ClientData:
-    """Packs the index lists of clients 0..len(train)-1."""
+    """Clients 0..len(train)-1 with these index lists, which go to the store."""
     spread = None if noise is None else jnp.asarray(noise, jnp.float32)
     ids = jnp.arange(len(train), dtype=jnp.int32)
-    return ClientData(ids, row_table(train), row_table(valid), row_table(test), spread)
+    return ClientData(ids, store.add(train), store.add(valid), store.add(test), spread)
+
+
+def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = False) -> list[np.ndarray]:
+    """The numbers of each client's rows in ``federation.examples``, in the order in which clients are stored.
+
+    Args:
+      federation: one federation; of several stacked, the clients of each seed one after another.
+      part: "train", "valid" or "test".
+      unseen: whether to read the lists of clients that never train.
+
+    Raises:
+      ValueError: if there is no such part, or no client that never trains.
+    """
+    clients = federation.unseen if unseen else federation.clients
+    if part not in _PARTS:
+        raise ValueError(unknown("part", part, _PARTS))
+    if clients is None:
+        raise ValueError("expected a federation with unseen clients, got one without")
+    rows = getattr(clients, part)
+    return row_lists(rows.index, rows.size, federation.lists)
 
 
 def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
-    """Lengthens every index table to ``n_max`` and sets all padding to example ``fill``; real rows do not change.
+    """Lets every client have up to ``n_max`` rows, and lengthens tables to it; real rows do not change.
 
     Args:
       federation: one federation, or several stacked.
       n_max: new length of the tables; longer tables keep their length.
-      fill: the index of an example, used as padding.
+      fill: the index of an example, used as padding of tables. Clients that ``federate`` makes have lists without
+        padding.
     """
 
     def lengthen(rows: Rows) -> Rows:
+        if isinstance(rows.index, Spans):
+            return rows._replace(index=Spans(rows.index.start, max(n_max, rows.index.capacity)))
         return _lengthen(rows, max(n_max, rows.index.shape[-1]), fill)
 
     return _map_rows(lengthen, federation)
@@ -52,8 +111,9 @@ def pad(federation: Federation, n_max: int, *, fill: int = 0) -> Federation:
 def stack(federations: Sequence[Federation]) -> Federation:
     """Stacks federations, one per seed: every leaf except the examples gets a leading axis ``[seeds]``.
 
-    Index tables are padded with 0 to one shape. Equal examples are stored once; different examples are concatenated,
-    and the indices are shifted accordingly. Names of clients are kept if they are the same in all federations.
+    Lists of rows are concatenated, and tables are padded with 0 to one shape. Equal examples are stored once; different
+    examples are concatenated, and the indices are shifted accordingly. Names of clients are kept if they are the same
+    in all federations.
 
     Args:
       federations: at least one; all with the same numbers of seen and unseen clients and the same names in ``held``.
@@ -69,19 +129,23 @@ def stack(federations: Sequence[Federation]) -> Federation:
         first, second = sorted(shapes)[:2]
         raise ValueError(f"expected federations alike in clients and held rows, got {first} beside {second}")
     examples, offsets = _join([each.examples for each in federations])
-    moved = [_move(each, offset) for each, offset in zip(federations, offsets, strict=True)]
+    lists, places = _join_lists([each.lists for each in federations], offsets)
+    moved = [_move(each, *by) for each, *by in zip(federations, offsets, places, strict=True)]
     moved = [_with_noise(each, federations) for each in moved]
     is_rows: Callable[[Any], bool] = lambda node: isinstance(node, Rows)  # noqa: E731
 
     def join(*nodes: Any) -> Any:
         if isinstance(nodes[0], Rows):
             longest = max(rows.index.shape[-1] for rows in nodes)
-            nodes = tuple(_lengthen(rows, longest, 0) for rows in nodes)
+            if isinstance(nodes[0].index, Spans):
+                nodes = tuple(rows._replace(index=Spans(rows.index.start, longest)) for rows in nodes)
+            else:
+                nodes = tuple(_lengthen(rows, longest, 0) for rows in nodes)
         return jax.tree.map(lambda *leaves: _compute(lambda numpy: jnp.asarray(numpy.stack(leaves))), *nodes)
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
-    return Federation(examples, clients, unseen, held, _shared_names([each.names for each in federations]))
+    return Federation(examples, clients, unseen, held, _shared_names([each.names for each in federations]), lists)
 
 
 def _shared_names(names: Sequence[Names]) -> Names:
@@ -141,7 +205,8 @@ def _describe(federation: Federation) -> str:
     clients = [None if each is None else each.id.shape for each in (federation.clients, federation.unseen)]
     x, y = federation.examples
     held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
-    return f"clients {clients[0]}, unseen {clients[1]}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
+    people = f"clients {clients[0]} with {'tables' if federation.lists is None else 'lists'}, unseen {clients[1]}"
+    return f"{people}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
 
 
 def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:
@@ -167,11 +232,35 @@ def _same(one: Examples, other: Examples) -> bool:
     return equal(one.x, other.x) and equal(one.y, other.y)
 
 
-def _move(federation: Federation, offset: int) -> Federation:
-    if offset == 0:
+def _join_lists(parts: list[Any], offsets: list[int]) -> tuple[Any, list[int]]:
+    """Concatenates lists of federations whose examples moved by ``offsets``; also returns where each part begins."""
+    if parts[0] is None:
+        return None, [0] * len(parts)
+    found: dict[tuple[int, int], int] = {}  # equal lists of equal examples are stored once
+    joined, places, total = [], [], 0
+    for part, offset in zip(parts, offsets, strict=True):
+        if (id(part), offset) not in found:
+            found[id(part), offset] = total
+            joined.append((part, offset))
+            total += part.shape[0]
+        places.append(found[id(part), offset])
+    if total > np.iinfo(np.int32).max:
+        raise ValueError(f"expected fewer than 2^31 rows of all federations, got {total}")
+    return _compute(
+        lambda numpy: jnp.asarray(numpy.concatenate([numpy.asarray(part) + numpy.int32(by) for part, by in joined]))
+    ), places
+
+
+def _move(federation: Federation, offset: int, place: int) -> Federation:
+    if offset == place == 0:
         return federation
 
     def move(rows: Rows) -> Rows:
+        if isinstance(rows.index, Spans):
+            start = _compute(lambda numpy: numpy.asarray(rows.index.start) + numpy.int32(place))
+            return rows._replace(index=Spans(start, rows.index.capacity))
+        if offset == 0:
+            return rows
         return _lengthen(rows._replace(index=rows.index + offset), rows.index.shape[-1], 0)
 
     return _map_rows(move, federation)

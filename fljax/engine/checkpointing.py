@@ -24,6 +24,7 @@ from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import State
 from fljax.engine.trained import arrays_of
+from fljax.types import Federation
 
 # Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
 PIECE = 5.0
@@ -255,10 +256,16 @@ def identity_of(
     given = getattr(spec.build, "algorithm", spec.build)
     found[f"{_CHECKSUM}numbers in the algorithm's functions"] = checksum_of(_held(given, set()))
     found |= _options(spec)
-    found[f"{_CHECKSUM}the data"] = checksum_of(inputs.federation)
+    found[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
     return _plain(found)
+
+
+def _capacities(federation: Federation) -> np.ndarray:
+    """The lengths of the longest lists, which are static where lists are stored one after another."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    return np.array([rows.index.shape[-1] for each in groups for rows in (each.train, each.valid, each.test)])
 
 
 def checksum_of(tree: PyTree) -> int:

@@ -16,7 +16,7 @@ from fljax.engine.errors import within
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, map_lanes
 from fljax.engine.round import State, first_down, held_data, local_data
-from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
+from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Spans, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
 
@@ -212,23 +212,53 @@ def same_tests(federation: Federation) -> bool:
 
     For stacked federations: whether this holds in each of them. False if no seen client has test rows.
     """
-    tables = [clients.test for clients in (federation.clients, federation.unseen) if clients is not None]
-    # [federations, clients, n_max] and [federations, clients], also for a single federation
-    rows = [(np.asarray(table.index), np.asarray(table.size)) for table in tables]
-    rows = [(index.reshape(-1, *index.shape[-2:]), size.reshape(-1, size.shape[-1])) for index, size in rows]
-    return all(_same([(index[i], size[i]) for index, size in rows]) for i in range(len(rows[0][1])))
+    populations = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    lists = None if federation.lists is None else np.asarray(federation.lists)
+    tables = [_TestRows.of(clients.test.index, clients.test.size, lists) for clients in populations]
+    return all(_same([table.of_seed(i) for table in tables]) for i in range(len(tables[0].size)))
 
 
-def _same(tables: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-    first = np.flatnonzero(tables[0][1])
+class _TestRows(NamedTuple):
+    """Test rows on the host: ``place`` says where the list of a client begins in ``table``."""
+
+    table: np.ndarray  # flat
+    place: np.ndarray  # [federations, clients] or, of one seed, [clients]
+    size: np.ndarray
+
+    @classmethod
+    def of(cls, index: Any, size: Any, lists: np.ndarray | None) -> _TestRows:
+        size = np.asarray(size)
+        size = size.reshape(-1, size.shape[-1])
+        if isinstance(index, Spans):
+            assert lists is not None
+            return cls(lists, np.asarray(index.start).reshape(size.shape), size)
+        table = np.asarray(index)
+        return cls(table.reshape(-1), np.arange(size.size).reshape(size.shape) * table.shape[-1], size)
+
+    def of_seed(self, seed: int) -> _TestRows:
+        return _TestRows(self.table, self.place[seed], self.size[seed])
+
+
+# Lists of rows that are compared at a time on the host.
+_COMPARED = 1024
+
+
+def _same(tables: list[_TestRows]) -> bool:
+    first = np.flatnonzero(tables[0].size)
     if not first.size:
         return False
-    count = tables[0][1][first[0]]
-    real = tables[0][0][first[0], :count]  # without padding
-    for index, size in tables:
+    count, start = int(tables[0].size[first[0]]), int(tables[0].place[first[0]])
+    real = tables[0].table[start : start + count]  # without padding
+    for table, place, size in tables:
         there = size > 0
-        if np.any(size[there] != count) or np.any(index[there, :count] != real[None, :]):
+        if np.any(size[there] != count):
             return False
+        place = np.unique(place[there])  # a list that clients share is stored once
+        if np.any(table[place] != real[0]):
+            return False
+        for some in np.split(place, range(_COMPARED, len(place), _COMPARED)):
+            if np.any(table[some[:, None] + np.arange(count)[None, :]] != real[None, :]):
+                return False
     return True
 
 

@@ -11,6 +11,7 @@ from fljax.engine import eager
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.shapes import first_algorithm, first_run
 from fljax.types import Federation, Task
+from fljax.types.lists import row_lists
 
 
 def check_labels(task: Task, federation: Federation) -> None:
@@ -40,12 +41,12 @@ def check_labels(task: Task, federation: Federation) -> None:
         for kind, clients in (("", federation.clients), ("unseen ", federation.unseen))
         if clients is not None
         for rows in (clients.train, clients.valid, clients.test)
-        for place, row in _owned(rows, wrong)
+        for place, row in _owned(rows, federation.lists, wrong)
     ]
     found += [
         (f"the server's rows {name!r}", labels[row])
         for name, rows in federation.held.items()
-        for _, row in _owned(rows, wrong)
+        for _, row in _owned(rows, None, wrong)
     ]
     if found:
         whose, label = found[0]
@@ -72,12 +73,12 @@ def _ids(clients: Any) -> np.ndarray:
     return np.asarray(clients.id).reshape(-1)
 
 
-def _owned(rows: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
-    """(Position of the owner, row) of the first wrong row in a table; empty if the table has none."""
-    index = np.asarray(rows.index).reshape(-1, np.shape(rows.index)[-1])
-    real = np.arange(index.shape[1]) < np.asarray(rows.size).reshape(-1, 1)
-    bad = np.argwhere(wrong[np.where(real, index, 0)] & real)
-    return [(int(bad[0, 0]), int(index[tuple(bad[0])]))] if len(bad) else []
+def _owned(rows: Any, lists: Any, wrong: np.ndarray) -> list[tuple[int, int]]:
+    """(Position of the owner, row) of the first wrong row of some clients; empty if there is none."""
+    for place, own in enumerate(row_lists(rows.index, rows.size, lists)):
+        if wrong[own].any():
+            return [(place, int(own[wrong[own]][0]))]
+    return []
 
 
 def _check_width(y: Any) -> None:

@@ -19,7 +19,7 @@ from fljax import trees
 from fljax.engine import eager
 from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import State
+from fljax.engine.round import State, with_shared, without_shared
 from fljax.results import Reference
 from fljax.types import Labelled
 
@@ -93,8 +93,7 @@ def single(given: Given, run: int) -> Inputs:
     inputs: Inputs = given["inputs"]
     data = _on_one(inputs.federation)
     if is_stacked(data):
-        tables = _row(data._replace(examples=None), run % data.clients.id.shape[0])
-        data = tables._replace(examples=data.examples)
+        data = with_shared(_row(without_shared(data), run % data.clients.id.shape[0]), data)
     traced = [_row(leaf, run) if place in spec.varied else _on_one(leaf) for place, leaf in enumerate(inputs.traced)]
     return Inputs(traced, _row(inputs.by_seed, run), data)
 

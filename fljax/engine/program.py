@@ -17,7 +17,7 @@ from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
 from fljax.engine.layout import Layout, map_lanes, on_devices, sharding
-from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
+from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round, with_shared, without_shared
 from fljax.types import Algorithm, Federation, Info, Labelled
 
 
@@ -223,7 +223,7 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
     """
     federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
     seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
-    tables = federation._replace(examples=None)
+    tables = without_shared(federation)
     inner = layout._replace(devices=1) if layout.runs_apart else layout
 
     def one(row: tuple[Any, ...]) -> PyTree:
@@ -235,7 +235,7 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
         if seeds:
             # With one federation per run, the row is mapped. A single federation for all runs is not batched.
             found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
-            mine = found._replace(examples=federation.examples)
+            mine = with_shared(found, federation)
         seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
         return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
 
@@ -347,7 +347,7 @@ def algorithm_of(spec: Spec, inputs: Inputs, place: Array, seed: Array | None = 
     """The algorithm and the federation of one seed of a single plan; ``place`` is that of ``seed`` among the seeds."""
     mine = inputs.federation
     if is_stacked(mine):
-        mine = trees.take(mine._replace(examples=None), place)._replace(examples=mine.examples)
+        mine = with_shared(trees.take(without_shared(mine), place), mine)
     return spec.algorithm(inputs.traced, trees.take(inputs.by_seed, place), seed), mine
 
 

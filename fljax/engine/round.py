@@ -27,6 +27,7 @@ from fljax.types import (
     Names,
     Rows,
     Seat,
+    Spans,
     Subset,
     Vectors,
     along,
@@ -84,6 +85,16 @@ def as_vectors(federation: Federation) -> Federation:
     return federation._replace(examples=federation.examples._replace(x=x))
 
 
+def without_shared(federation: Federation) -> Federation:
+    """The parts of a stacked federation with an axis of seeds; ``with_shared`` puts examples and lists back."""
+    return federation._replace(examples=None, lists=None)  # type: ignore[arg-type]
+
+
+def with_shared(own: Federation, federation: Federation) -> Federation:
+    """One seed's parts with the examples and lists of a stacked federation."""
+    return own._replace(examples=federation.examples, lists=federation.lists)
+
+
 def census(federation: Federation) -> Census:
     """Sample counts by id, of a federation stored by id."""
     return Census(federation.clients.train.size, federation.clients.valid.size)
@@ -91,7 +102,14 @@ def census(federation: Federation) -> Census:
 
 def local_data(federation: Federation, client: ClientData) -> LocalData:
     """One client's data: its rows of the shared examples; only its training features have noise."""
-    subset = lambda rows, noise=None: Subset(federation.examples, rows, noise)  # noqa: E731
+
+    def subset(rows: Rows, noise: Any = None) -> Subset:
+        index = rows.index
+        if isinstance(index, Spans):
+            assert federation.lists is not None
+            index = index.of(federation.lists)
+        return Subset(federation.examples, Rows(index, rows.size), noise)
+
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
 
 

@@ -15,7 +15,7 @@ from fljax.engine.execution import Sizes
 from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import as_vectors, initial_state, poll, train_one
+from fljax.engine.round import as_vectors, initial_state, poll, train_one, with_shared, without_shared
 from fljax.records import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE
@@ -37,7 +37,7 @@ def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
     """Shapes of one run's inputs: traced leaves, its row of ``by_seed``, and its federation."""
     data, take = inputs.federation, lambda tree: jax.eval_shape(lambda tree: trees.take(tree, 0), tree)
     if is_stacked(data):
-        data = take(data._replace(examples=None))._replace(examples=data.examples)
+        data = with_shared(take(without_shared(data)), data)
     traced = [take(leaf) if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     return traced, take(inputs.by_seed), data
 

@@ -34,7 +34,7 @@ from fljax.engine.round import as_vectors, by_id, local_data
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
 from fljax.training import Local, Stream
-from fljax.types import ClientData, Federation, Task
+from fljax.types import ClientData, Federation, Rows, Spans, Task
 
 
 class _Solo(NamedTuple):
@@ -220,7 +220,7 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
         if data.unseen is not None:  # one program for both populations: joined into one table
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
-            everyone = jax.tree.map(_joined, data.clients, data.unseen)
+            everyone = jax.tree.map(_joined, data.clients, data.unseen, is_leaf=lambda node: isinstance(node, Rows))
         found = _population(solo, data, everyone, base, params, seed, layout, keep_models)
         fresh_scores: Any = jax.tree.map(lambda leaf: leaf[seen:], found[:3])
         threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
@@ -232,12 +232,15 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
     return run(inputs, seeds)
 
 
-def _joined(a: Array, b: Array) -> Array:
-    """Two tables concatenated along the axis of clients; index lists are padded to the longer length."""
-    if a.ndim == 2:
-        width = max(a.shape[1], b.shape[1])
-        a, b = (jnp.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in (a, b))
-    return jnp.concatenate([a, b])
+def _joined(a: Any, b: Any) -> Any:
+    """Two populations concatenated along the axis of clients; tables of rows are padded to the longer length."""
+    if not isinstance(a, Rows):
+        return jnp.concatenate([a, b])
+    width, size = max(a.index.shape[-1], b.index.shape[-1]), jnp.concatenate([a.size, b.size])
+    if isinstance(a.index, Spans):
+        return Rows(Spans(jnp.concatenate([a.index.start, b.index.start]), width), size)
+    tables = [jnp.pad(rows.index, ((0, 0), (0, width - rows.index.shape[-1]))) for rows in (a, b)]
+    return Rows(jnp.concatenate(tables), size)
 
 
 def _population(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fljax import trees
 from fljax.testing.task import CLASSES, FEATURES
-from fljax.types import ClientData, Examples, Federation, Rows
+from fljax.types import ClientData, Examples, Federation, Rows, Spans
+from fljax.types.lists import row_lists
 
 # Sizes by client id; the second half of each line belongs to the unseen clients.
 TRAIN, UNSEEN_TRAIN = (7, 3, 5, 9, 4), (6, 4)
@@ -84,13 +84,32 @@ def pad_with_nan(federation: Federation) -> Federation:
     return federation._replace(clients=population(federation.clients), unseen=population(federation.unseen))
 
 
+def with_lists(federation: Federation, between: int) -> Federation:
+    """The federation with lists of rows in place of tables; example ``between`` stands between every two lists."""
+    parts, total = [np.full(1, between, np.int32)], 1
+
+    def move(rows: Rows) -> Rows:
+        nonlocal total
+        start = []
+        for own in row_lists(rows.index, rows.size, None):
+            start.append(total)
+            parts.append(np.append(own, between).astype(np.int32))
+            total += len(own) + 1
+        return rows._replace(index=Spans(jnp.asarray(start, jnp.int32), rows.index.shape[-1]))
+
+    def population(clients: ClientData) -> ClientData:
+        return clients._replace(train=move(clients.train), valid=move(clients.valid), test=move(clients.test))
+
+    seen, unseen = population(federation.clients), None if federation.unseen is None else population(federation.unseen)
+    return federation._replace(clients=seen, unseen=unseen, lists=jnp.asarray(np.concatenate(parts)))
+
+
 def spoil_client(federation: Federation, id: int) -> Federation:
     """All examples of one seen client become NaN."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
-    client = jax.tree.map(np.asarray, trees.take(federation.clients, position))
-    x = np.array(federation.examples.x)
-    for rows in (client.train, client.valid, client.test):
-        x[rows.index[: rows.size]] = np.nan
+    x, clients = np.array(federation.examples.x), federation.clients
+    for rows in (clients.train, clients.valid, clients.test):
+        x[row_lists(rows.index, rows.size, federation.lists)[position]] = np.nan
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 
 
@@ -106,5 +125,5 @@ def client_rows(federation: Federation, id: int, part: str = "train") -> tuple[n
     """The examples ``(x, y)`` of one seen client, for NumPy."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     rows = getattr(federation.clients, part)
-    index = np.asarray(rows.index)[position][: int(rows.size[position])]
+    index = row_lists(rows.index, rows.size, federation.lists)[position]
     return np.asarray(federation.examples.x)[index], np.asarray(federation.examples.y)[index]

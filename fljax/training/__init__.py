@@ -5,7 +5,7 @@ inner problem) reuse the batches. The functions are written for ONE client with 
 unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows have weight zero.
 """
 
-from fljax.training.batches import SHORTEST, Batches, draw, draw_distinct, fetch, shuffle
+from fljax.training.batches import SHORTEST, Batches, draw, draw_distinct, fetch, pick_distinct, shuffle
 from fljax.training.evaluation import (
     AT_ONCE,
     check_classes,
@@ -69,6 +69,7 @@ __all__ = [
     "optimizer",
     "optimizer_settings",
     "per_sample",
+    "pick_distinct",
     "proximal",
     "rate",
     "shuffle",

@@ -64,10 +64,23 @@ def draw_distinct(
     uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
     last = size - taken + jnp.arange(count, dtype=jnp.int32)
     guess = jnp.minimum((uniform * (last + 1).astype(uniform.dtype)[:, None]).astype(jnp.int32), last[:, None])
-    elsewhere = _pick_at_once if count <= COMPARED else _pick_in_turn
-    chosen = jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=elsewhere)
+    chosen = pick_distinct(guess, last, COMPARED)
     mask = jnp.broadcast_to((jnp.arange(count) < taken)[None, :], chosen.shape)
     return jnp.where(mask, chosen, 0), mask
+
+
+def pick_distinct(
+    guess: Int[Array, "count draws"], last: Int[Array, " count"], compared: int
+) -> Int[Array, "draws count"]:
+    """Floyd's method: each pick is the guess, or its ``last`` position if an earlier pick took the guess.
+
+    Args:
+      guess: the guess of pick k is uniform in ``[0, last[k]]``.
+      last: consecutive positions.
+      compared: compiled for an accelerator, up to so many picks are made at once.
+    """
+    elsewhere = _pick_at_once if guess.shape[0] <= compared else _pick_in_turn
+    return jax.lax.platform_dependent(guess, last, cpu=_pick_in_turn, default=elsewhere)
 
 
 def _pick_in_turn(guess: Int[Array, "count draws"], last: Int[Array, " count"]) -> Int[Array, "draws count"]:

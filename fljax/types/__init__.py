@@ -8,6 +8,7 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 
 from fljax.types.arrays import AnyArray, NumpyArray
 from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Names, Rows, Subset, Vectors
+from fljax.types.lists import IndexList, Spans
 from fljax.types.protocol import (
     Aggregate,
     Algorithm,
@@ -43,6 +44,7 @@ __all__ = [
     "Examples",
     "Federation",
     "Held",
+    "IndexList",
     "Info",
     "InitClient",
     "InitServer",
@@ -60,6 +62,7 @@ __all__ = [
     "Seat",
     "Select",
     "Send",
+    "Spans",
     "Subset",
     "Task",
     "Train",

@@ -78,14 +78,15 @@ class Examples(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An index list padded to a fixed length: only the first ``size`` entries are real.
+    """Index lists of a fixed length, of which only the first ``size`` entries are real.
 
     Attributes:
-      index: ``[n_max]``, places of rows in the examples.
-      size: ``[]``, the number of real entries.
+      index: ``[*batch, n_max]``, an array, or what stands for one. Of the clients of a federation, ``Spans`` into
+        ``Federation.lists``; of one client in a ``Subset``, an ``IndexList``, which is read by index.
+      size: ``[*batch]``.
     """
 
-    index: Int[Array, "*batch n_max"]  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not needed
+    index: Any  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not needed
     size: Int[Array, "*batch"]
 
 
@@ -125,7 +126,8 @@ class Names:
 class Federation(NamedTuple):
     """A partitioned data set: examples, seen clients [N], unseen clients [U] (None: none), the server's rows by name.
 
-    ``names`` has what the user calls classes and clients. Several federations (one per seed) that share ``examples``
+    ``names`` has what the user calls classes and clients. ``lists`` has the index lists of all clients, one after
+    another; None: clients have tables (``Rows`` of arrays). Several federations (one per seed) that share ``examples``
     may be stacked: see ``fljax.data.stack``.
     """
 
@@ -134,6 +136,7 @@ class Federation(NamedTuple):
     unseen: ClientData | None = None
     held: Mapping[str, Rows] = {}
     names: Names = Names()
+    lists: Int[Array, " total"] | None = None
 
     def __repr__(self) -> str:
         """Numbers of clients and examples. Only shapes are read, so it works for tracers and for shapes alone."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place, stack
+from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place, row_numbers, stack
 from fljax.data.arrays import number_owners
 
 N = 12
@@ -19,12 +19,8 @@ OWNERS = np.repeat(np.arange(4), 3)
 
 def owned(federation):
     """The rows of each client, whatever they are for."""
-    found = []
-    for place_ in range(federation.clients.id.shape[0]):
-        parts = (federation.clients.train, federation.clients.valid, federation.clients.test)
-        rows = [np.asarray(each.index)[place_, : int(each.size[place_])] for each in parts]
-        found.append(sorted(np.concatenate(rows).tolist()))
-    return found
+    parts = (row_numbers(federation, part) for part in ("train", "valid", "test"))
+    return [sorted(np.concatenate(rows).tolist()) for rows in zip(*parts, strict=True)]
 
 
 # --- What is kept -------------------------------------------------------------------------------------------

@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.data import Dataset, Partition, census, federate, federations, from_arrays, load, pad, stack
+from fljax.data import Dataset, Partition, census, federate, federations, from_arrays, load, pad, row_numbers, stack
 
 BLOBS = load("blobs", samples=240, test_samples=40, classes=4, seed=1)
 ALONE = load("blobs", samples=200, classes=4, seed=2)
 
 
-def lists(rows):
-    index, size = np.asarray(rows.index), np.asarray(rows.size)
-    return [each[:n] for each, n in zip(index, size, strict=True)]
-
-
 def everything(federation, names=("train", "valid", "test")):
-    parts = [federation.clients] + ([] if federation.unseen is None else [federation.unseen])
-    return np.concatenate([row for part in parts for name in names for row in lists(getattr(part, name))])
+    groups = [False] + ([] if federation.unseen is None else [True])
+    return np.concatenate([row for unseen in groups for name in names for row in rows_of(federation, name, unseen)])
+
+
+def rows_of(federation, name, unseen=False):
+    return row_numbers(federation, name, unseen=unseen)
 
 
 @settings(max_examples=25, deadline=None)
@@ -58,9 +57,8 @@ def test_each_row_has_one_place(clients, unseen, seed, train, valid, held, parti
         np.testing.assert_array_equal(made.unseen.id, np.arange(unseen))
     for leaf in jax.tree.leaves((made.clients, made.unseen, made.held)):
         assert leaf.dtype == jnp.int32
-    rows = made.clients.train
-    padding = np.arange(rows.index.shape[1]) >= np.asarray(rows.size)[:, None]
-    assert np.all(np.asarray(rows.index)[padding] == 0)
+    assert made.lists is not None
+    assert made.lists.shape == (1 + len(everything(made)),), "each row is stored once, beside what empty lists read"
 
 
 def test_fractions_are_those_asked_for():
@@ -82,8 +80,8 @@ def test_a_global_test_set_is_everybodys(dataset):
     made = federate(dataset, clients=4, unseen=2, test="global", train_fraction=0.75)
     held = np.asarray(made.held["test"].index)
     assert made.unseen is not None
-    for group in (made.clients, made.unseen):
-        for row in lists(group.test):
+    for unseen in (False, True):
+        for row in rows_of(made, "test", unseen):
             np.testing.assert_array_equal(row, held)
     trained = everything(made, ("train", "valid"))
     assert not set(trained) & set(held)
@@ -123,7 +121,7 @@ def test_a_function_may_partition():
 
     made = federate(ALONE, halves, clients=3, unseen=1)
     assert set(everything(made) % 4) == {0, 1, 2, 3}
-    assert set(np.concatenate(lists(made.clients.train)) % 4) == {0, 1, 2}
+    assert set(np.concatenate(rows_of(made, "train")) % 4) == {0, 1, 2}
     with pytest.raises(ValueError, match="did you mean 'shift'"):
         federate(ALONE, halves, clients=3, shft=1)
     with pytest.raises(ValueError, match="at most once"):
@@ -149,7 +147,7 @@ def test_noise_and_fixed_test_rows_reach_the_clients():
     np.testing.assert_allclose(np.asarray(noisy.unseen.noise), [0.2, 0.4], rtol=1e-6)
     swapped = federate(ALONE, "mixture", clients=4, complement=True, train_fraction=0.8, holdout=0.1)
     y = np.asarray(ALONE.y)
-    train, test = (np.mean(y[lists(rows)[0]] < 2) for rows in (swapped.clients.train, swapped.clients.test))
+    train, test = (np.mean(y[rows_of(swapped, part)[0]] < 2) for part in ("train", "test"))
     assert train < 0.2
     assert test > 0.8
     assert abs(int(swapped.clients.test.size[0]) / int(swapped.clients.train.size[0]) - 0.25) < 0.1
@@ -176,7 +174,7 @@ def test_natural_owners_become_clients_and_strays_stay_out():
     assert made.owner is not None
     assert dealt.clients.id.shape == (5,)
     total = np.asarray(dealt.clients.train.size) + np.asarray(dealt.clients.test.size)
-    for row, size in zip(lists(dealt.clients.train), total, strict=True):
+    for row, size in zip(rows_of(dealt, "train"), total, strict=True):
         (owner,) = set(made.owner[row])
         assert size == (made.owner == owner).sum()
 
@@ -185,7 +183,7 @@ def test_from_arrays_takes_names_as_owners():
     x, y = np.arange(12.0).reshape(12, 1), np.arange(12) % 2
     made = from_arrays(x, y, ["b", "a", "c"] * 4, test_data=(x[:3], y[:3]), test="global")
     assert made.examples.x.dtype == jnp.float32
-    assert [set(row % 3) for row in lists(made.clients.train)] == [{1}, {0}, {2}]
+    assert [set(row % 3) for row in rows_of(made, "train")] == [{1}, {0}, {2}]
     np.testing.assert_array_equal(made.held["test"].index, [12, 13, 14])
     with pytest.raises(ValueError, match="one owner for each"):
         from_arrays(x, y, [0, 1])
@@ -204,19 +202,17 @@ def assert_rows_equal(stacked, number, single):
     for name in ("train", "valid", "test"):
         one, many = getattr(single.clients, name), getattr(stacked.clients, name)
         np.testing.assert_array_equal(many.size[number], one.size)
-        for client, row in enumerate(lists(one)):
-            moved = np.asarray(many.index[number, client, : len(row)])
+        moved_rows = rows_of(stacked, name)[number * len(one.size) : (number + 1) * len(one.size)]
+        for moved, row in zip(moved_rows, rows_of(single, name), strict=True):
             np.testing.assert_array_equal(stacked.examples.x[moved], single.examples.x[row])
             np.testing.assert_array_equal(stacked.examples.y[moved], single.examples.y[row])
-    padding = np.arange(stacked.clients.train.index.shape[-1]) >= np.asarray(stacked.clients.train.size)[..., None]
-    assert np.all(np.asarray(stacked.clients.train.index)[padding] == 0)
 
 
 def test_a_number_of_seeds_is_the_seeds_from_zero():
     found = federations(BLOBS, "dirichlet", clients=4, seeds=2)
     for seed, each in enumerate(found):
         expected = federate(BLOBS, "dirichlet", clients=4, seed=seed)
-        np.testing.assert_array_equal(each.clients.train.index, expected.clients.train.index)
+        chex.assert_trees_all_equal((each.clients, each.lists), (expected.clients, expected.lists))
     with pytest.raises(ValueError, match="expected a positive number of seeds"):
         federations(BLOBS, clients=4, seeds=0)
 
@@ -275,10 +271,9 @@ def test_pad_changes_nothing_real():
     longer = pad(made, 150, fill=7)
     assert longer.clients.train.index.shape == (4, max(150, made.clients.train.index.shape[1]))
     for name in ("train", "valid", "test"):
-        for a, b in zip(lists(getattr(made.clients, name)), lists(getattr(longer.clients, name)), strict=True):
+        for a, b in zip(rows_of(made, name), rows_of(longer, name), strict=True):
             np.testing.assert_array_equal(a, b)
-    padding = np.arange(longer.clients.test.index.shape[1]) >= np.asarray(longer.clients.test.size)[:, None]
-    assert np.all(np.asarray(longer.clients.test.index)[padding] == 7)
+    np.testing.assert_array_equal(longer.held["test"].index[40:], 7)
     assert longer.held["test"].index.shape == (150,)
     stacked = pad(stack([made, made]), 150)
     assert stacked.clients.valid.index.shape == (2, 4, 150)
@@ -304,4 +299,4 @@ def test_census_counts_by_id_whatever_the_order():
     for counted in (census(made), census(mixed)):
         np.testing.assert_array_equal(counted.train, made.clients.train.size)
         np.testing.assert_array_equal(counted.valid, made.clients.valid.size)
-    assert jax.vmap(census)(stack([made, made])._replace(examples=None, held={})).train.shape == (2, 5)
+    assert jax.vmap(census)(stack([made, made])._replace(examples=None, held={}, lists=None)).train.shape == (2, 5)

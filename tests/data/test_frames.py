@@ -28,7 +28,7 @@ def test_each_value_of_the_column_is_a_client():
     assert made.names.clients == ("h0", "h1", "h2")
     assert made.clients.train.size.tolist() == [3, 3, 3]
     np.testing.assert_allclose(made.examples.x, frame[["age", "income", "member"]].astype(float), rtol=1e-6)
-    first = np.asarray(made.clients.train.index)[1]
+    first = data.row_numbers(made)[1]
     assert set(frame["hospital"].iloc[first]) == {"h1"}
 
 
@@ -79,7 +79,7 @@ def test_the_moments_are_those_of_training_rows():
     np.testing.assert_allclose(made.mean, frame["age"][:6].mean(), rtol=1e-6)
     federation = data.federate(made, "natural")
     assert federation.clients.test.size.tolist() == [2, 2, 2]
-    assert set(np.asarray(federation.clients.test.index).ravel().tolist()) == set(range(6, 12))
+    assert set(np.concatenate(data.row_numbers(federation, "test")).tolist()) == set(range(6, 12))
 
 
 def test_a_global_test_part_without_clients():

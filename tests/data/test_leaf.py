@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fljax.data import federate, load
+from fljax.data import federate, load, row_numbers
 from fljax.data.datasets import count_owners
 from fljax.data.sources import own_source
 
@@ -45,7 +45,7 @@ def test_folders_of_training_and_test_rows(tmp_path):
     federation = federate(made, "natural")
     assert federation.clients.train.size.tolist() == [4, 2]
     assert federation.clients.test.size.tolist() == [2, 1]
-    test = np.asarray(federation.examples.x)[np.asarray(federation.clients.test.index[1, :1])]
+    test = np.asarray(federation.examples.x)[row_numbers(federation, "test")[1]]
     assert test.tolist() == [[3.0] * 4]
     assert federation.held["test"].size == 3
 

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fljax.data import federate, glove, load, status
+from fljax.data import federate, glove, load, row_numbers, status
 from tests.data.remote import pretend
 
 TABLE = "training.1600000.processed.noemoticon.csv"
@@ -98,10 +98,10 @@ def test_each_user_is_a_client(tmp_path):
         dealt = federate(made, "natural", clients=4, unseen=6, seed=seed)
         assert dealt.unseen is not None
         groups = []
-        for clients in (dealt.clients, dealt.unseen):
+        for unseen in (False, True):
             owners = []
-            for i in range(len(clients.id)):
-                train, test = (rows.index[i, : rows.size[i]] for rows in (clients.train, clients.test))
+            lists = (row_numbers(dealt, part, unseen=unseen) for part in ("train", "test"))
+            for train, test in zip(*lists, strict=True):
                 rows = np.concatenate([train, test])
                 (owner,) = np.unique(made.owner[rows])
                 np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(made.owner == owner))

@@ -1,0 +1,123 @@
+"""Index lists of clients, stored one after another in one array ``[total]``: a client costs what it holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity",))
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Where the index lists of clients are in ``Federation.lists``: in place of a table ``[*batch, capacity]``.
+
+    Client k's list is ``lists[start[k] : start[k] + size[k]]``. ``fljax.data.row_numbers`` reads the lists of all
+    clients; ``of`` gives an ``IndexList``.
+
+    Attributes:
+      start: ``[*batch]``, whole numbers; of NumPy, too, before a run.
+      capacity: the length of the longest list, static.
+    """
+
+    start: Any
+    capacity: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the table that it stands for."""
+        return (*self.start.shape, self.capacity)
+
+    def of(self, lists: Int[Array, " total"]) -> IndexList:
+        """The index list of one client, whose ``start`` is ``[]``."""
+        return IndexList(lists, self.start, self.capacity)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError("expected fljax.data.row_numbers(federation) to read index lists, got a conversion of places")
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("lists", "start"), meta_fields=("capacity",))
+@dataclass(frozen=True, eq=False)
+class IndexList:
+    """One client's index list, an array ``[capacity]`` that is read by index: entry i is ``lists[start + i]``.
+
+    Entries beyond the client's number of rows belong to other clients. Functions of ``jax.numpy`` take it as the array
+    that it stands for. Under ``vmap`` over clients only ``start`` is batched.
+
+    Attributes:
+      lists: ``[total]``, the lists of all clients.
+      start: ``[]``.
+      capacity: the length of the longest list, static.
+    """
+
+    lists: Int[Array, " total"]
+    start: Int[Array, ""]
+    capacity: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return (self.capacity,)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array."""
+        return 1
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.lists.dtype
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.__jax_array__())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.__jax_array__(), dtype)
+
+    def __jax_array__(self) -> Array:
+        return self[jnp.arange(self.capacity, dtype=jnp.int32)]
+
+    def __getitem__(self, index: Any) -> Array:
+        if index is None or index is Ellipsis or isinstance(index, tuple | slice):
+            return self.__jax_array__()[index]
+        index = jnp.asarray(index)
+        if index.dtype == bool:
+            return self.__jax_array__()[index]
+        # As in every JAX gather, a negative index counts from the end and a too large one reads the last entry.
+        index = jnp.clip(jnp.where(index < 0, index + self.capacity, index), 0, self.capacity - 1)
+        return self.lists.at[self.start + index].get(mode="clip")
+
+
+def choose_list(first: Any, some: Any, other: Any) -> Any:
+    """``some`` if ``first [] `` is True, else ``other``: index lists of one client, of which the shorter is padded."""
+    if isinstance(some, IndexList) and isinstance(other, IndexList):  # lists of one federation
+        return IndexList(some.lists, jnp.where(first, some.start, other.start), max(some.capacity, other.capacity))
+    width = max(some.shape[-1], other.shape[-1])
+    some, other = (jnp.pad(jnp.asarray(each), (0, width - each.shape[-1])) for each in (some, other))
+    return jnp.where(first, some, other)
+
+
+def row_lists(index: Any, size: Any, lists: Any) -> list[np.ndarray]:
+    """The row numbers of each client, without padding, on the host; clients of all seeds one after another.
+
+    Args:
+      index: ``Spans`` or an array ``[*batch, n_max]``.
+      size: ``[*batch]``.
+      lists: ``Federation.lists``.
+    """
+    size = np.asarray(size).reshape(-1)
+    if isinstance(index, Spans):
+        lists, start = np.asarray(lists), np.asarray(index.start).reshape(-1)
+        return [lists[first : first + count] for first, count in zip(start, size, strict=True)]
+    table = np.asarray(index).reshape(-1, np.shape(index)[-1])
+    return [row[:count] for row, count in zip(table, size, strict=True)]

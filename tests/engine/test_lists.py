@@ -1,0 +1,57 @@
+"""Rounds, evaluation and standalone models on lists of rows are those on tables, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fljax import Execution, algorithms, data, engine
+from fljax.testing.federation import tiny_federation, with_lists
+from fljax.testing.task import logistic_regression
+from fljax.training import Local
+
+TASK = logistic_regression()
+STEPS, EPOCHS = Local(0.1, 2, steps=3), Local(0.1, 2, epochs=2)
+BUILDERS: dict[str, Any] = {
+    "fedavg": lambda: algorithms.fedavg(TASK, STEPS, clients_per_round=3),
+    "ifca": lambda: algorithms.ifca(TASK, EPOCHS, clients_per_round=3, clusters=2),
+    "fedala": lambda: algorithms.fedala(TASK, EPOCHS, clients_per_round=3, layers=1, most_epochs=3),
+    "ditto": lambda: algorithms.ditto(TASK, EPOCHS, clients_per_round=3),
+}
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", list(BUILDERS))
+def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
+    """Between the lists stands an example that is NaN."""
+    tables = tiny_federation()
+    lists = with_lists(tables, tables.examples.x.shape[0] - 1)
+    for execution in (None, Execution(clients=2)) if name == "fedavg" else (Execution(clients=2),):
+        one, other = (
+            engine.simulate(BUILDERS[name](), each, rounds=3, seeds=(0, 4), execution=execution)
+            for each in (tables, lists)
+        )
+        assert_equal(one.state, other.state)
+        for metric in ("test_loss", "unseen_test_loss"):
+            np.testing.assert_array_equal(one.metrics[metric], other.metrics[metric])
+
+
+def test_stacked_lists_are_stacked_tables() -> None:
+    singles = [tiny_federation(seed) for seed in (0, 1)]
+    nan = singles[0].examples.x.shape[0] - 1
+    tables, lists = data.stack(singles), data.stack([with_lists(each, nan) for each in singles])
+    assert lists.lists is not None
+    assert lists.lists.ndim == 1
+    run = lambda each: engine.simulate(BUILDERS["fedavg"](), each, rounds=2, seeds=(0, 4))  # noqa: E731
+    one, other = run(tables), run(lists)
+    assert_equal(one.state, other.state)
+    np.testing.assert_array_equal(one.metrics.test_loss, other.metrics.test_loss)
+    alone = engine.standalone(TASK, tables, EPOCHS, seeds=(0, 4)), engine.standalone(TASK, lists, EPOCHS, seeds=(0, 4))
+    assert_equal(*alone)
