@@ -150,8 +150,10 @@ def join(grid: Grid, parts: Sequence[Part], directory: pathlib.Path) -> sweep.Ou
     for label in (entry.label for entry in grid.config.algorithms):
         own = [(part, found) for part, found in zip(parts, held, strict=True) if label in part.labels]
         if all(label in found for _, found in own):
-            pieces = [(part.places, found[label]) for part, found in own]
-            whole[label] = tuple(_along(grid, [(places, each[which]) for places, each in pieces]) for which in (0, 1))
+            metrics, records = (
+                _along(grid, [(part.places, found[label][which]) for part, found in own]) for which in (0, 1)
+            )
+            whole[label] = metrics, records
     if not whole:
         return None
     with claim(directory, dumps(grid.config), True, sweep.paths(grid)):

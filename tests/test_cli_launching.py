@@ -28,7 +28,7 @@ def config(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    from fljax.__main__ import main
+    from fljax.cli import main
 
     with pytest.raises(SystemExit) as end:
         main(arguments)
@@ -88,12 +88,14 @@ def test_a_failed_part_leaves_the_others(config: pathlib.Path, capsys: pytest.Ca
         "def broken(task, local, *, clients_per_round=None):\n    raise KeyError('nope')\n"
     )
     text = config.read_text().replace('name = "incfl"', 'name = "own_broken:broken"')
-    config.write_text(re.sub(r'"algorithms.incfl.eps" = .*\n', "", text))
+    text = re.sub(r'"algorithms.incfl.eps" = .*\n', "", text)
+    # Two values, so that two parts have one algorithm each.
+    config.write_text(re.sub(r"= \[0.02, 0.1, 0.3\]", "= [0.02, 0.1]", text))
     command = ["sweep", str(config), "--out", "out", "--launcher", "local", "--jobs", "2", "--no-report"]
     code, out, err = run(capsys, *command)
     assert code == 1, (out, err)
     assert "part 1 failed" in err
-    assert "nope" in err
+    assert "the builder raised KeyError: 'nope' (own_broken.py:2)" in err, err
     assert "Traceback" not in err
     with xr.open_dataset("out/results.nc", engine="h5netcdf") as found:
         assert found["algorithm"].values.tolist() == ["fedavg"]

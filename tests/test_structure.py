@@ -209,7 +209,7 @@ def test_no_branch_on_an_algorithm_name():
         (
             "xarray",
             "records long_records results endings infinite_losses anomalies cells folders run_folders experiment sweep "
-            "report reproduce config cli engine comparison",
+            "sweep_parts report reproduce config cli engine comparison",
         ),
     ],
 )

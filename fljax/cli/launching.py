@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -175,10 +176,10 @@ def _failed(job: Any) -> bool:
 
 
 def _reason(job: Any) -> str:
-    """The last line of what a failed job says."""
-    lines = [line.strip() for line in str(job.exception()).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("-", "^", "~"))]
-    return told[-1] if told else "nothing was said"
+    """The last line of a failed job's traceback, without the name of its exception where that is one of fljax's."""
+    text = str(job.exception()).split("You can check full logs")[0]  # submitit's words, and paths after them
+    told = [line.strip() for line in text.splitlines() if line.strip(" -^~")]
+    return re.sub(r"^(ValueError|fljax[.\w]*): ", "", told[-1]) if told else "nothing was said"
 
 
 def check_jobs(count: int | None, grid: Grid) -> int:
