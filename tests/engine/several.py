@@ -1,0 +1,47 @@
+"""What the tests of several processes compute, in one process and in two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import fljax
+from fljax import algorithms, data, models
+from fljax.engine import arrays_of, sweep
+from fljax.engine.program import Plan
+
+
+def toy() -> tuple[Any, Any, Any]:
+    blobs = data.load("blobs")
+    federation = data.federate(blobs, "dirichlet", clients=7, beta=1.0, unseen=2)
+    return models.logistic_regression(blobs.x.shape[1:], blobs.classes), federation, fljax.Local(0.1, 8, steps=3)
+
+
+def work(devices: Any) -> dict[str, Any]:
+    """Numbers by name: all public calls that compute something on devices."""
+    task, federation, local = toy()
+    execution = fljax.Execution(devices=devices)
+    alone = fljax.standalone(task, federation, local, seeds=2, execution=execution, keep_models=True)
+    found: dict[str, Any] = {"standalone/" + name: each for name, each in arrays_of(alone).items()}
+    how: dict[str, Any] = {"rounds": 4, "seeds": 2, "evaluate_every": 2, "execution": execution}
+    plan = Plan(algorithms.fedavg, {"task": task, "local": local, "clients_per_round": 4})
+    result = fljax.simulate(plan, federation, reference=alone, **how)
+    further = fljax.simulate(plan, federation, reference=alone, initial=result.state, **how)
+    plans = [plan._replace(arguments={**plan.arguments, "local": local._replace(learning_rate=r)}) for r in (0.1, 0.2)]
+    for name, each in {
+        "run": result,
+        "further": further,
+        **{f"cell {place}": each for place, each in enumerate(sweep(plans, federation, **how))},
+    }.items():
+        found |= {f"{name}/{key}": value for key, value in arrays_of(each.state).items()}
+        for kind in ("metrics", "records"):
+            table = getattr(each, kind)
+            numbers = {key: value.values for key, value in table.items() if not str(key).startswith(("sec", "exec"))}
+            found |= {f"{name}/{kind}/{key}": value for key, value in numbers.items()}
+    rows = federation.examples.x[:5]
+    found["predict"] = np.asarray(result.predict(3, rows, seed=1))
+    found["predict unseen"] = np.asarray(result.predict(1, rows, unseen=True))
+    found |= {"deployed/" + name: each for name, each in arrays_of(result.deployed(2)).items()}
+    return jax.tree.map(np.asarray, found)
