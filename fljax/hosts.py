@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from fljax.failures import ProcessLost
+
 Value = TypeVar("Value")
 
 # Seconds without a sign of life after which JAX takes a process for lost, where JAX lets them be chosen.
@@ -27,10 +29,6 @@ SILENCE = 40
 _LOST = ("gloo", "nccl", "coordination service", "coordination_service", "connection reset by peer")
 # Bytes of the first message of process 0, which is all there is to most decisions.
 _FIRST = 1024
-
-
-class ProcessLost(Exception):
-    """Another process of the run has ended, or cannot be reached. This process cannot go on without it."""
 
 
 def distributed(
@@ -68,9 +66,11 @@ def distributed(
             "expected coordinator_address, num_processes and process_id that fit together, or a cluster in which JAX "
             f"finds them, got {coordinator_address!r}, {num_processes!r} and {process_id!r} ({error})"
         ) from None
-    except jax.errors.JaxRuntimeError as error:
+    except RuntimeError as error:  # JAX's own errors are among these
         words = str(error).partition("\n")[0]
-        raise RuntimeError(f"expected to reach all {num_processes} processes, got: {words}") from None
+        raise RuntimeError(
+            f"expected processes that can be reached, and a JAX that has not started yet, got: {words}"
+        ) from None
     sys.excepthook = _end
 
 
@@ -90,9 +90,14 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def is_joined() -> bool:
+    """Whether ``distributed`` was called; JAX need not have started."""
+    return jax.distributed.is_initialized()
+
+
 def are_several() -> bool:
     """Whether this process is one of several."""
-    return jax.distributed.is_initialized() and jax.process_count() > 1
+    return is_joined() and jax.process_count() > 1
 
 
 def is_first() -> bool:

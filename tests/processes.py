@@ -42,10 +42,10 @@ def environment() -> dict[str, str]:
 def start(code: str, folder: pathlib.Path, *arguments: str, devices: int = 1, count: int = 2) -> list[Any]:
     """Processes that run ``code``; in it, ``give(value)`` hands a value to ``given``."""
     port = free_port()
+    given = [str(count), str(port), str(devices), str(folder), *arguments]
     return [
         subprocess.Popen(
-            [sys.executable, "-c", START + code, str(rank), str(count), str(port), str(devices), str(folder)]
-            + list(arguments),
+            [sys.executable, "-c", START + code, str(rank), *given],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

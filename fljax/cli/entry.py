@@ -23,7 +23,7 @@ from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
 from fljax.cli.watch import watch
-from fljax.failures import is_own, is_sentence
+from fljax.failures import ProcessLost, is_own, is_sentence
 
 app = typer.Typer(
     name="fljax",
@@ -58,7 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code; ``arguments`` defaults to the process's arguments."""
     # Old names of options in configs; Python shows no such warning of a library by itself.
     warnings.filterwarnings("default", ".*the old name goes with the next version", DeprecationWarning)
-    raise SystemExit(_main(sys.argv[1:] if arguments is None else arguments))
+    code = _main(sys.argv[1:] if arguments is None else arguments)
+    if code:
+        _release_others(code)
+    raise SystemExit(code)
+
+
+def _release_others(code: int) -> None:
+    """Ends a process that others wait for, without JAX's wait for them."""
+    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    if hosts is not None and hosts.is_joined():
+        hosts.leave(code)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -69,7 +79,7 @@ def _main(arguments: Sequence[str]) -> int:
             return app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
     except Interrupted as stop:
         return fail(str(stop), stop.code)
-    except Ended as end:
+    except (Ended, ProcessLost) as end:
         return fail(str(end), 1)
     except (KeyboardInterrupt, typer.Abort):
         return fail("interrupted", 128 + signal.SIGINT)

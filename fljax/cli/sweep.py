@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fljax.cli.environment import start_jax
+from fljax.cli.environment import join, start_jax
 from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
     Cache,
     CheckpointEvery,
     ConfigFile,
     Context,
+    Coordinator,
+    Distributed,
     KeepCheckpoints,
     NoImport,
     NoReport,
     Out,
     Overrides,
+    Processes,
+    ProcessId,
     Quiet,
     Resume,
     Seeds,
@@ -58,20 +62,27 @@ def sweep(
     checkpoint_every: CheckpointEvery = 30.0,
     keep_checkpoints: KeepCheckpoints = 2,
     tensorboard: TensorBoard = False,
+    distributed: Distributed = False,
+    coordinator_address: Coordinator = None,
+    num_processes: Processes = None,
+    process_id: ProcessId = None,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
 
     changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
     chosen = load_grid(config, changes, grid or (), imports=not no_import)
+    join(distributed, coordinator_address, num_processes, process_id)
     start_jax(cache)
+    from fljax import hosts
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
-    folder = folder_of(chosen.config, out, resume)
+    first = hosts.is_first()  # which writes and prints
+    folder = hosts.agreed(lambda: folder_of(chosen.config, out, resume))
     with resumable(folder, context):
-        with progress_bars(quiet) as progress:
+        with progress_bars(quiet or not first) as progress:
             outcome = sweeping.run(
                 chosen,
                 directory=folder,
@@ -83,13 +94,15 @@ def sweep(
         from fljax import report
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
-        pictures = () if no_report else report.write(folder)
+        pictures = () if no_report or not first else report.write(folder)
     names = ("algorithm", "cell", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:
         own = {"algorithm": each["algorithm"], "seed": each["seed"], **each["cell"]}
         each["clients"] = senders_of(outcome.metrics, own)
-    if as_json:
+    if not first:
+        pass
+    elif as_json:
         written = [str(path) for path in pictures]
         best = [each._asdict() for each in outcome.best]
         infinite = [each._asdict() for each in outcome.infinite]

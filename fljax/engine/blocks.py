@@ -62,7 +62,12 @@ def is_called_at_start(callback: Callback) -> bool:
 
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
     """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
-    return hosts.agreed(lambda: any([callback(block) for callback in callbacks]))
+
+    def answer() -> bool:
+        answers = [callback(block) for callback in callbacks]
+        return any(answers)
+
+    return hosts.agreed(answer)
 
 
 def earlier_blocks(

@@ -124,7 +124,7 @@ def simulate(
       OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
-      fljax.hosts.ProcessLost: if one of several processes has ended.
+      fljax.failures.ProcessLost: if one of several processes has ended.
       fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
         the clients and the Result until then.
     """

@@ -16,7 +16,7 @@ from fljax.engine.program import Plan
 def toy() -> tuple[Any, Any, Any]:
     blobs = data.load("blobs")
     federation = data.federate(blobs, "dirichlet", clients=7, beta=1.0, unseen=2)
-    return models.logistic_regression(blobs.x.shape[1:], blobs.classes), federation, fljax.Local(0.1, 8, steps=3)
+    return models.logistic_regression(blobs.x.shape[1:], blobs.classes or 0), federation, fljax.Local(0.1, 8, steps=3)
 
 
 def work(devices: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def same(one: Any, other: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_all_calls(tmp_path: pathlib.Path, devices: int) -> None:
-    """``simulate``, ``standalone``, ``sweep``, ``predict``, ``deployed`` and ``restore``; both processes have it all."""
+    """``simulate``, ``standalone``, ``sweep``, ``predict`` and ``deployed``; both processes have all of it."""
     from tests.engine.several import work
 
     first, second = given(WORK.replace("{devices}", '"all"'), tmp_path, devices=devices)
