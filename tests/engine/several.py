@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import jax
@@ -35,13 +36,52 @@ def work(devices: Any) -> dict[str, Any]:
         "further": further,
         **{f"cell {place}": each for place, each in enumerate(sweep(plans, federation, **how))},
     }.items():
-        found |= {f"{name}/{key}": value for key, value in arrays_of(each.state).items()}
-        for kind in ("metrics", "records"):
-            table = getattr(each, kind)
-            numbers = {key: value.values for key, value in table.items() if not str(key).startswith(("sec", "exec"))}
-            found |= {f"{name}/{kind}/{key}": value for key, value in numbers.items()}
+        found |= numbers_of(name, each)
     rows = federation.examples.x[:5]
     found["predict"] = np.asarray(result.predict(3, rows, seed=1))
     found["predict unseen"] = np.asarray(result.predict(1, rows, unseen=True))
     found |= {"deployed/" + name: each for name, each in arrays_of(result.deployed(2)).items()}
     return jax.tree.map(np.asarray, found)
+
+
+def registry(devices: Any) -> dict[str, Any]:
+    """Two rounds of every algorithm of the registry, of the laws' examples: the state, the metrics and the records."""
+    from tests.laws.cases import bench, federation
+
+    found: dict[str, Any] = {}
+    execution = fljax.Execution(devices=devices)
+    for name in algorithms.REGISTRY:
+        result = fljax.simulate(bench(name).plan, federation(), rounds=2, seeds=(3,), execution=execution)
+        found |= numbers_of(name, result)
+    return found
+
+
+def numbers_of(name: str, result: fljax.Result) -> dict[str, Any]:
+    """All numbers of a result but seconds and how it was computed."""
+    found = {f"{name}/{key}": value for key, value in arrays_of(result.state).items()}
+    for kind in ("metrics", "records"):
+        table = getattr(result, kind)
+        numbers = {key: value.values for key, value in table.items() if not str(key).startswith(("sec", "exec"))}
+        found |= {f"{name}/{kind}/{key}": value for key, value in numbers.items()}
+    return found
+
+
+def checkpointed(folder: pathlib.Path, devices: Any = "all", stop_after: int | None = None) -> fljax.Result:
+    """Six rounds with a checkpoint after each one; a callback may ask it to stop."""
+    task, federation, local = toy()
+    stop = fljax.StopRequest()
+
+    def ask(block: fljax.Block) -> None:
+        if block.round == stop_after:
+            stop.make()
+
+    return fljax.simulate(
+        algorithms.incfl(task, local, threshold=0.7, clients_per_round=None),
+        federation,
+        rounds=6,
+        seeds=2,
+        evaluate_every=2,
+        execution=fljax.Execution(devices=devices),
+        callbacks=[ask],
+        checkpoint=fljax.Checkpoint(folder, every=0, stop=stop),
+    )
