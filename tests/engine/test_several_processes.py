@@ -100,3 +100,82 @@ def test_decisions(tmp_path: pathlib.Path) -> None:
             "expected the same call in all processes, got another one in process 1 than in process 0; "
             "different are: rounds\n" in out
         )
+
+
+DECIDED = """
+import warnings
+import numpy as np
+from fljax.engine import program
+from tests.engine.several import toy
+task, federation, local = toy()
+algorithm = fljax.algorithms.fedavg(task, local, clients_per_round=4)
+found = {}
+def simulate(**options):
+    how = {"rounds": 4, "evaluate_every": 1, "execution": fljax.Execution(clients="vmap")} | options
+    return fljax.simulate(algorithm, federation, **how)
+
+# Callbacks are called in process 0, also if the others have other ones; its answer counts.
+called = []
+def stop(block):
+    called.append(block.round)
+    return block.round == 2
+found["stopped"] = int(simulate(callbacks=[stop]).metrics.rounds_done)
+found["called"] = called
+def fail(block):
+    raise KeyError(f"of process {rank}")
+try:
+    simulate(callbacks=[fail])
+except KeyError as error:
+    found["raised"] = str(error)
+
+# A request to stop that only process 1 gets.
+request = fljax.StopRequest()
+if rank == "1":
+    request.make()
+try:
+    simulate(checkpoint=fljax.Checkpoint(folder / "asked", every=0, stop=request), evaluate_every=None)
+except fljax.Stopped as stopped:
+    found["asked"] = (stopped.round, stopped.saved)
+
+found["trial"] = int(simulate(execution=fljax.Execution(clients="trial")).metrics.execution_clients)
+
+# Memory that suffices for one client at a time only.
+real = program.run_rounds
+def limited(spec, layout, *rest):
+    if layout.clients > 1:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345 bytes.")
+    return real(spec, layout, *rest)
+limited.trace = real.trace
+program.run_rounds = limited
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    found["memory"] = int(simulate(checkpoint=folder / "memory").metrics.execution_clients)
+program.run_rounds = real
+
+# Each process gives so many of its own devices.
+found["devices"] = [
+    int(simulate(execution=fljax.Execution(devices=n)).metrics.execution_devices) for n in (1, 2, "all")
+]
+try:
+    simulate(execution=fljax.Execution(devices=3))
+except ValueError as error:
+    found["too many"] = str(error)
+try:
+    simulate(rounds=4 + int(rank))
+except ValueError as error:
+    found["different"] = str(error)
+give(found)
+"""
+
+
+def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
+    first, second = given(TOOLS + DECIDED, tmp_path, devices=2)
+    assert (first.pop("called"), second.pop("called")) == ([1, 2], [])
+    assert first == second
+    assert first["stopped"] == 2
+    assert first["raised"] == "'of process 0'"
+    assert first["asked"] == (1, 1)
+    assert first["memory"] == 1
+    assert first["devices"] == [2, 4, 4]
+    assert first["too many"].startswith("expected execution.devices to be at most the 2 that JAX sees, got 3")
+    assert first["different"].endswith("different are: rounds, evaluate_at")
