@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 # Seconds without a sign of life after which JAX takes a process for lost, where JAX lets them be chosen.
 SILENCE = 40
 # What JAX's errors say if another process does not answer: its collectives on CPUs and GPUs, and its coordinator.
-_LOST = ("gloo", "nccl", "coordination service", "coordination_service", "connection reset by peer")
+_LOST = ("Gloo ", "NCCL", "oordination service", "CoordinationService", "Connection reset by peer")
 # Bytes of the first message of process 0, which is all there is to most decisions.
 _FIRST = 1024
 
@@ -180,7 +180,7 @@ def reporting() -> Iterator[None]:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         words = str(error)
-        if are_several() and any(each in words.lower() for each in _LOST):
+        if are_several() and any(each in words for each in _LOST):
             raise ProcessLost(
                 f"another process of this run has ended or cannot be reached, so process {jax.process_index()} ends, "
                 "too; a run with checkpoints goes on where the newest one is, also in one process"

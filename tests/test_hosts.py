@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import xarray as xr
 
 from fljax import folders
 from tests.processes import ended, environment, free_port
+from tests.processes import start as start_script
 
 CONFIG = """
 name = "tiny"
@@ -159,3 +161,51 @@ def test_bad_numbers_are_one_sentence(place: pathlib.Path, words: list[str], exp
     assert err.startswith(f"fljax: {expected}")
     assert len(err.splitlines()) == 1
     assert not (place / "two").exists()
+
+
+LONELY = """
+from fljax import data, models
+blobs = data.load("blobs")
+federation = data.federate(blobs, "iid", clients=4)
+task = models.logistic_regression(blobs.x.shape[1:], blobs.classes)
+fljax.standalone(task, federation, fljax.Local(0.1, 8, steps=2))
+if rank == "1":
+    raise RuntimeError("only here")
+fljax.standalone(task, federation, fljax.Local(0.1, 8, steps=2))
+"""
+
+
+@pytest.mark.thorough
+def test_a_script_that_fails_in_one_process(tmp_path: pathlib.Path) -> None:
+    """It does not wait for the other one, which ends with a sentence."""
+    (code, _, err), (other, _, trace) = ended(start_script(LONELY, tmp_path))
+    assert (code, other) == (1, 1)
+    (sentence,) = [line for line in err.splitlines() if line.startswith("fljax: ")]
+    assert sentence.startswith("fljax: another process of this run has ended or cannot be reached, so process 0 ends")
+    assert "Traceback" not in err
+    assert trace.rstrip().endswith("RuntimeError: only here")
+
+
+@pytest.mark.thorough
+def test_slurm_is_detected(place: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX reads Slurm's variables; the port of process 0 follows from the number of the job."""
+    job = next(number for number in range(100, 4000) if is_free(number % 2**12 + 65536 - 2**12))
+    told = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
+    processes = []
+    for number in ("0", "1"):
+        for name, value in (told | {"SLURM_PROCID": number, "SLURM_LOCALID": number}).items():
+            monkeypatch.setenv(name, value)
+        processes += start(place, "run", "tiny.toml", "--out", "two", "--no-report", "--distributed", processes=1)
+    found = ended(processes)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert "on each of 2 devices" in " ".join(found[0][2].split())
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0

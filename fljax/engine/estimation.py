@@ -219,7 +219,7 @@ def shortage(memory: Memory) -> str | None:
     if default_platform() == "cpu":
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
-        needed, whose = memory.peak * memory.devices, "this machine has"
+        needed, whose = memory.peak * memory.devices // jax.process_count(), "this machine has"
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]

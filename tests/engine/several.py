@@ -16,7 +16,7 @@ from fljax.engine.program import Plan
 
 def toy() -> tuple[Any, Any, Any]:
     blobs = data.load("blobs")
-    federation = data.federate(blobs, "dirichlet", clients=7, beta=1.0, unseen=2)
+    federation = data.federate(blobs, "dirichlet", clients=7, beta=1.0, unseen=2, valid_fraction=0.2, held_fraction=0.1)
     return models.logistic_regression(blobs.x.shape[1:], blobs.classes or 0), federation, fljax.Local(0.1, 8, steps=3)
 
 
@@ -37,6 +37,16 @@ def work(devices: Any) -> dict[str, Any]:
         **{f"cell {place}": each for place, each in enumerate(sweep(plans, federation, **how))},
     }.items():
         found |= numbers_of(name, each)
+    many = fljax.simulate(plan, federation, rounds=2, seeds=9, execution=execution, keep_best=True)  # runs apart
+    assert many.best is not None
+    found |= numbers_of("many", many) | {f"best/{name}": each for name, each in arrays_of(many.best.state).items()}
+    found["best predicts"] = np.asarray(many.best.predict(2, federation.examples.x[:5], seed=8))
+    how = {"clusters": 2, "rounds": 2, "execution": execution}
+    clusters = fljax.clustering.by_f1(task, local, federation, **how)
+    found |= {f"clusters/{name}": each for name, each in arrays_of(clusters).items()}
+    arguments = {"task": task, "local": local, "clusters": 2, "clients_per_cluster": 2}
+    bids = Plan(algorithms.ipfl, arguments, {"clustering": clusters})  # arrays of one call are arguments of the next
+    found |= numbers_of("bids", fljax.simulate(bids, federation, rounds=2, execution=execution))
     rows = federation.examples.x[:5]
     found["predict"] = np.asarray(result.predict(3, rows, seed=1))
     found["predict unseen"] = np.asarray(result.predict(1, rows, unseen=True))
