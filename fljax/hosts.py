@@ -11,10 +11,11 @@ import inspect
 import os
 import pickle
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +26,9 @@ Value = TypeVar("Value")
 
 # Seconds without a sign of life after which JAX takes a process for lost, where JAX lets them be chosen.
 SILENCE = 40
+# Seconds until a process with an error ends, so that others with the same error have told theirs: JAX ends them when
+# process 0 is gone.
+GRACE = 1.0
 # What JAX's errors say if another process does not answer: its collectives on CPUs and GPUs, and its coordinator.
 _LOST = ("Gloo ", "NCCL", "oordination service", "CoordinationService", "Connection reset by peer")
 # Bytes of the first message of process 0, which is all there is to most decisions.
@@ -78,16 +82,23 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     """Prints an exception that nobody has handled, and ends the process; JAX would wait for the others first."""
     if isinstance(error, ProcessLost):
         print(f"fljax: {error}", file=sys.stderr)
-    else:
-        traceback.print_exception(kind, error, trace)
-    leave(1)
+        leave(1)
+    traceback.print_exception(kind, error, trace)
+    leave(1, GRACE)
 
 
-def leave(code: int) -> None:
-    """Ends this process now, without JAX's wait for the others."""
+def leave(code: int, after: float = 0.0) -> NoReturn:
+    """Ends this process after some seconds, without JAX's wait for the others."""
     sys.stdout.flush()
     sys.stderr.flush()
+    time.sleep(after)
     os._exit(code)
+
+
+def part() -> None:
+    """Waits until all processes have come here, and parts from them: from then on, each may end when it likes."""
+    if is_joined():
+        jax.distributed.shutdown()
 
 
 def is_joined() -> bool:

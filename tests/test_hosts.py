@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -103,14 +105,20 @@ def test_a_sweep(place: pathlib.Path) -> None:
     assert_close(place / "two", place / "one")
 
 
-def killed(place: pathlib.Path, process: int) -> tuple[float, tuple[int, str, str]]:
-    """Kills a process after the first checkpoint; the seconds until the other one ends, and how it ends."""
+def started(place: pathlib.Path) -> list[Any]:
+    """Two processes after their first checkpoint."""
     running: list[Any] = start(place, "run", "tiny.toml", "--out", "two", "--no-report", *LONG)
     until = time.monotonic() + 240
     while not list(place.glob("two/checkpoints/fedavg/rounds/round_*")):
         assert all(each.poll() is None for each in running), ended(running)
         assert time.monotonic() < until
         time.sleep(0.05)
+    return running
+
+
+def killed(place: pathlib.Path, process: int) -> tuple[float, tuple[int, str, str]]:
+    """Kills a process after the first checkpoint; the seconds until the other one ends, and how it ends."""
+    running = started(place)
     running[process].kill()
     began = time.monotonic()
     other = running[1 - process]
@@ -136,6 +144,20 @@ def test_a_process_that_is_killed(place: pathlib.Path) -> None:
     words = ["run", "tiny.toml", "--no-report", *LONG, "--out", "one"]
     assert ended(start(place, *words, processes=1))[0][0] == 0
     assert_close(place / "two", place / "one")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_signal_to_one_process_stops_both(place: pathlib.Path, process: int) -> None:
+    """After a checkpoint, with the exit code of the signal; both name the command that goes on."""
+    running = started(place)
+    running[process].send_signal(signal.SIGTERM)
+    for code, _, err in ended(running):
+        assert code == 143, err
+        assert "Traceback" not in err
+        assert "another task died" not in err
+        (sentence,) = [line for line in err.splitlines() if line.startswith("fljax: ")]
+        assert re.match(r"fljax: interrupted; saved after round \d+ of 600; to go on: fljax run tiny.toml", sentence)
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ from fljax.cli.export import compare, export
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
-from fljax.cli.running import Invocation
+from fljax.cli.running import Invocation, part
 from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
@@ -68,7 +68,7 @@ def _release_others(code: int) -> None:
     """Ends a process that others wait for, without JAX's wait for them."""
     hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
     if hosts is not None and hosts.is_joined():
-        hosts.leave(code)
+        hosts.leave(code, hosts.GRACE)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -76,10 +76,15 @@ def _main(arguments: Sequence[str]) -> int:
         with interruptible() as signals:
             given = list(arguments) or ["--help"]
             invocation = Invocation(tuple(given), signals)
-            return app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
+            code = app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
+            part()
+            return code
     except Interrupted as stop:
         return fail(str(stop), stop.code)
-    except (Ended, ProcessLost) as end:
+    except ProcessLost as lost:
+        fail(str(lost), 1)
+        sys.modules["fljax.hosts"].leave(1)
+    except Ended as end:
         return fail(str(end), 1)
     except (KeyboardInterrupt, typer.Abort):
         return fail("interrupted", 128 + signal.SIGINT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import signal
 import sys
+import threading
 import time
 
 from fljax.cli.stopping import Ended
@@ -58,10 +60,13 @@ def join(distributed: bool, coordinator: str | None, processes: int | None, proc
     printed = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(printed, "w", encoding=sys.stdout.encoding)
+    before = signal.getsignal(signal.SIGTERM)
     try:
         hosts.distributed(coordinator, processes, process)
     except RuntimeError as error:
         raise Ended(str(error)) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # JAX's preemption service takes this signal for itself
 
 
 def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:

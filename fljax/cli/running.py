@@ -9,9 +9,10 @@ import pathlib
 import re
 import shlex
 import signal
+import sys
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -188,6 +189,7 @@ def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
         yield
     except Stopped as stop:
         number = called.signals.seen[0] if called.signals.seen else signal.SIGTERM
+        part()
         there = "nothing could be saved" if stop.saved is None else f"saved after round {stop.saved} of {stop.rounds}"
         raise Interrupted(number, f"interrupted; {there}; to go on: {called.command(folder)}") from None
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -195,13 +197,21 @@ def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
         words = f"interrupted; what was saved before is kept; to go on: {called.command(folder)}"
         raise Interrupted(number, words) from None
     except ProcessLost as lost:
-        raise Ended(f"{lost}; to go on in one process: {called.command(folder)}") from None
+        raise ProcessLost(f"{lost}; to go on in one process: {called.command(folder)}") from None
     except ArithmeticError as error:
         from fljax.anomalies import NotFinite
 
         if not isinstance(error, NotFinite):
             raise
+        part()
         raise Ended(f"{error}; what was computed before is saved in {folder}") from None
+
+
+def part() -> None:
+    """Where all processes of a command end alike, each waits here for the others."""
+    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    if hosts is not None:
+        hosts.part()
 
 
 def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:
