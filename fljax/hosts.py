@@ -26,9 +26,6 @@ Value = TypeVar("Value")
 
 # Seconds without a sign of life after which JAX takes a process for lost, where JAX lets them be chosen.
 SILENCE = 40
-# Seconds until a process with an error ends, so that others with the same error have told theirs: JAX ends them when
-# process 0 is gone.
-GRACE = 1.0
 # What JAX's errors say if another process does not answer: its collectives on CPUs and GPUs, and its coordinator.
 _LOST = ("Gloo ", "NCCL", "oordination service", "CoordinationService", "Connection reset by peer")
 # Bytes of the first message of process 0, which is all there is to most decisions.
@@ -84,7 +81,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
         print(f"fljax: {error}", file=sys.stderr)
         leave(1)
     traceback.print_exception(kind, error, trace)
-    leave(1, GRACE)
+    leave(1, after=1.0)  # JAX ends the others when process 0 is gone; those with the same error have told theirs by then
 
 
 def leave(code: int, after: float = 0.0) -> NoReturn:
@@ -214,7 +211,8 @@ def _sent(content: np.ndarray) -> bytes:
     with reporting(), jax.disable_jit(False):
         from jax.experimental import multihost_utils
 
-        return np.asarray(multihost_utils.broadcast_one_to_all(content)).tobytes()
+        # JAX 0.6 sums bytes as longer numbers.
+        return np.asarray(multihost_utils.broadcast_one_to_all(content)).astype(np.uint8).tobytes()
 
 
 def _padded(content: bytes, length: int) -> np.ndarray:

@@ -60,15 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("default", ".*the old name goes with the next version", DeprecationWarning)
     code = _main(sys.argv[1:] if arguments is None else arguments)
     if code:
-        _release_others(code)
+        _release_others(code, after=1.0)  # those with the same error have told theirs by then
     raise SystemExit(code)
 
 
-def _release_others(code: int) -> None:
+def _release_others(code: int, after: float = 0.0) -> None:
     """Ends a process that others wait for, without JAX's wait for them."""
     hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
     if hosts is not None and hosts.is_joined():
-        hosts.leave(code, hosts.GRACE)
+        hosts.leave(code, after)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -83,7 +83,8 @@ def _main(arguments: Sequence[str]) -> int:
         return fail(str(stop), stop.code)
     except ProcessLost as lost:
         fail(str(lost), 1)
-        sys.modules["fljax.hosts"].leave(1)
+        _release_others(1)
+        return 1
     except Ended as end:
         return fail(str(end), 1)
     except (KeyboardInterrupt, typer.Abort):
