@@ -2,7 +2,7 @@
 
 Functions: ``compare`` runs several algorithms on the same data, and ``run_config`` those of a config; ``simulate`` runs
 one algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code; ``standalone`` trains every client
-alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices.
+alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices; ``distributed`` joins processes.
 Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any function of a ``Block`` is a callback.
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
 ``Reference``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from fljax.engine import stop_when as stop_when
     from fljax.engine import use_cores as use_cores
     from fljax.failures import AlgorithmError as AlgorithmError
+    from fljax.hosts import distributed as distributed
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
     from fljax.run_folders import load as load
@@ -84,6 +85,7 @@ _HOME = {
     "Stopped": "checkpoints",
     "StopRequest": "checkpoints",
     "load": "run_folders",
+    "distributed": "hosts",
     "Local": "training",
     "Result": "results",
     "Reference": "results",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import xarray as xr
 
 from fljax import config as configuration
-from fljax import experiment, folders
+from fljax import experiment, folders, hosts
 from fljax.anomalies import NonFinite, diverged_seeds
 from fljax.arguments import is_whole
 from fljax.atomic_files import write
@@ -258,14 +258,14 @@ def compare(
         raise ValueError("expected a checkpoint with stop, got none")
     text = ""
     if directory is not None:
-        check_folder(directory)
+        hosts.agreed(lambda: check_folder(directory))
         settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
         text = settings_text(settings)
     with _listening(progress) as on_event:
         tell = folders.teller(None, on_event)
         with locked(directory):
             if directory is not None:
-                folders.check_checkpoints(directory, text, None)
+                hosts.agreed(lambda: folders.check_checkpoints(directory, text, None))
             files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
             outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
             outcome = experiment.run_setup(setup, outputs)

@@ -12,7 +12,7 @@ from typing import Any
 import filelock
 import jax
 
-from fljax import folders
+from fljax import folders, hosts
 from fljax.algorithms import REGISTRY
 from fljax.folders import COMPARISON, CONFIG, RESULTS
 from fljax.setup import Setup
@@ -42,10 +42,17 @@ def check_folder(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def locked(directory: pathlib.Path | None) -> Iterator[None]:
-    """Holds the lock of a folder for checkpoints; raises a ValueError if another process has it."""
-    if directory is None:
+    """Holds the lock of a folder for checkpoints; raises a ValueError if another run has it.
+
+    Of several processes that run together, process 0 holds it.
+    """
+    with contextlib.ExitStack() as held:
+        hosts.agreed(lambda: None if directory is None else held.enter_context(_locked(directory)))
         yield
-        return
+
+
+@contextlib.contextmanager
+def _locked(directory: pathlib.Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(directory / folders.LOCK)
     try:

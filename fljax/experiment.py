@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from fljax import long_records, preparation, results
+from fljax import hosts, long_records, preparation, results
 from fljax.anomalies import unstopped, until_stopped
 from fljax.config import Config, dumps
 from fljax.engine import (
@@ -98,7 +98,7 @@ def run(
     Args:
       config: validated.
       directory: the run folder (see ``fljax.folders``), locked against other processes during the run; None: nothing is
-        saved.
+        saved. Of the processes that ``fljax.distributed`` has joined, only process 0 reads and writes it.
       resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
         next one. If False, the folder must not have results.
       on_event: called with an ``Event`` for each step of the run.
@@ -130,7 +130,7 @@ def run(
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             files.all_finished()
             return _outcome(config.name, labels, claimed.finished, {})
-        keep = None if directory is None else functools.partial(save, directory, text=text)
+        keep = None if directory is None or not hosts.is_first() else functools.partial(save, directory, text=text)
         models = ModelFiles(directory, config.save_models)
         setup = resolve_setup(config, tell)
         watch = Watch.of(setup, directory, tell, callbacks)

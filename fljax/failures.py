@@ -80,6 +80,10 @@ class AlgorithmError(RuntimeError):
         return f"{start}{self.function}{who}{f' ({when})' if when else ''} raised {self.words}{where}"
 
 
+class ProcessLost(Exception):
+    """Another process of the run has ended, or cannot be reached. This process cannot go on without it."""
+
+
 @contextmanager
 def during(function: str, **about: Any) -> Generator[None, None, None]:
     """Turns an exception inside into an ``AlgorithmError``; fljax's own sentences on bad input stay as they are.

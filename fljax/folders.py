@@ -40,6 +40,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
+from fljax import hosts
 from fljax.atomic_files import write
 from fljax.config.comparing import difference
 from fljax.environment import environment
@@ -92,14 +93,15 @@ class Claim(NamedTuple):
 def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
     """A function ``(stage, label, round, rounds, message)`` that appends to the log and calls ``on_event``.
 
-    If the log cannot be written, the run continues without it and reports this once.
+    If the log cannot be written, the run continues without it and reports this once. Of several processes, only process
+    0 writes it.
     """
     began = time.perf_counter()
     failed: list[str] = []
 
     def tell(stage: str, label: str, round: int, rounds: int, message: str) -> None:
         event = Event(stage, label, round, rounds, _rounded(time.perf_counter() - began), message)
-        if directory is not None and not failed:
+        if directory is not None and not failed and hosts.is_first():
             try:
                 append_line(directory / LOG, json.dumps(event._asdict()))
             except OSError as error:
@@ -128,7 +130,7 @@ def _rounded(seconds: float) -> float:
 
 @contextlib.contextmanager
 def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None) -> Iterator[Claim]:
-    """Locks a run folder for this process, prepares it, and unlocks it at the end.
+    """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
 
     The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
     rewritten from existing results.
@@ -147,6 +149,12 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
         ``resume`` is False, or if its results are damaged, of another config or of another version of fljax.
       OSError: if the disk has no room for the files.
     """
+    with contextlib.ExitStack() as held:
+        yield hosts.agreed(lambda: held.enter_context(_claimed(directory, text, resume, grid)))
+
+
+@contextlib.contextmanager
+def _claimed(directory: pathlib.Path | None, text: str, resume: bool, grid: str | None) -> Iterator[Claim]:
     if directory is None:
         yield Claim({})
         return

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import folders
+from fljax import folders, hosts
 from fljax.engine import Plan, arrays_of, common_models
 from fljax.initial_models import COMMON, SEEDS
 from fljax.results import BestModels, Result
@@ -121,12 +121,12 @@ class ModelFiles(NamedTuple):
         return evaluated
 
     def save(self, label: str, plan: Plan, result: Result) -> None:
-        """Writes the models of an algorithm that is finished.
+        """Writes the models of an algorithm that is finished; of several processes, process 0 does.
 
         Raises:
           OSError: if a file cannot be written.
         """
-        if self.directory is None or self.which == "none":
+        if self.directory is None or self.which == "none" or not hosts.is_first():
             return
         best = result.best
         if best is not None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import folders
+from fljax import folders, hosts
 from fljax.checkpoints import Checkpoint, StopRequest
 from fljax.results import Reference
 from fljax.setup import Tell
@@ -39,7 +39,7 @@ class Saving(NamedTuple):
 
 
 class ProgressFiles(NamedTuple):
-    """The folder ``checkpoints`` of a run.
+    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it.
 
     Attributes:
       directory: the run folder, which this process has locked; None: nothing is saved.
@@ -66,10 +66,9 @@ class ProgressFiles(NamedTuple):
         """Checkpoints of an algorithm, or of one ``part`` of it."""
         if self.directory is None or self.saving.every is None:
             return None
-        try:
-            self._begin()
-        except OSError as error:
-            self.tell("note", label, 0, 0, f"checkpoints cannot be written; the run goes on without ({error})")
+        refused = hosts.agreed(self._refused)
+        if refused is not None:
+            self.tell("note", label, 0, 0, f"checkpoints cannot be written; the run goes on without ({refused})")
             return None
         place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
         note = lambda words: self.tell("note", label, 0, 0, words)  # noqa: E731
@@ -89,11 +88,13 @@ class ProgressFiles(NamedTuple):
         if self.directory is None or self.saving.every is None:
             return list(make())
         path = self.directory / folders.CHECKPOINTS / _STANDALONE
-        found = self._read(path, data)
+        found = hosts.agreed(lambda: self._read(path, data))
         if found is not None:
             self.tell("note", "", 0, 0, "standalone models are those of the earlier process")
             return found
         made = list(make())
+        if not hosts.is_first():
+            return made
         try:
             self._begin()
             folders.write(path, _encoded(made, data))
@@ -103,22 +104,30 @@ class ProgressFiles(NamedTuple):
 
     def forget_records(self, label: str) -> None:
         """Removes the long records of an earlier process, in place of which there are short ones now."""
-        if self.directory is not None:
+        if self.directory is not None and hosts.is_first():
             shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
 
     def finished(self, label: str) -> None:
         """Removes the checkpoints of an algorithm, whose results are saved."""
-        if self.directory is not None and not self.lasting:
+        if self.directory is not None and not self.lasting and hosts.is_first():
             shutil.rmtree(folders.checkpoints_of(self.directory, label), ignore_errors=True)
 
     def all_finished(self) -> None:
         """Removes everything."""
-        if self.directory is not None and not self.lasting:
+        if self.directory is not None and not self.lasting and hosts.is_first():
             shutil.rmtree(self.directory / folders.CHECKPOINTS, ignore_errors=True)
 
     def _begin(self) -> None:
         assert self.directory is not None
         folders.begin_checkpoints(self.directory, self.text, self.grid)
+
+    def _refused(self) -> str | None:
+        """Why the folder cannot be made; None if it can."""
+        try:
+            self._begin()
+        except OSError as error:
+            return str(error)
+        return None
 
     def _read(self, path: pathlib.Path, data: int) -> list[Reference] | None:
         if not path.is_file():

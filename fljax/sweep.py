@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax import experiment
+from fljax import experiment, hosts
 from fljax.anomalies import NotFinite
 from fljax.cells import unstack_cells
 from fljax.config import ConfigError, dumps
@@ -148,7 +148,7 @@ def _run(
             unstack_cells([each for each, _ in found], grid.axes),
             unstack_cells([each for _, each in found], grid.axes),
         )
-        if directory is not None:
+        if directory is not None and hosts.is_first():
             save(directory, *join(grid, parts), dumps(grid.config))
             tell("saved", label, rounds, rounds, "")
         files.finished(label)

@@ -33,6 +33,7 @@ FLOORS = {
     "headings": (0, 0),
     "docstrings": (0, 0),
     "checkpoints": (0, 0),
+    "hosts": (0, 1),
     "atomic_files": (0, 0),
     "aggregators": (1, 0),
     "contributions": (1, 0),

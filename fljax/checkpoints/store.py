@@ -115,10 +115,20 @@ class Store:
             self._end_silence = self._end_silence or _silence_orbax()
             self._folder.mkdir(parents=True, exist_ok=True)
             options = self._orbax.CheckpointManagerOptions(
-                max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True
+                max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True, **self._alone()
             )
             self._manager = self._orbax.CheckpointManager(self._folder, options=options, item_names=("arrays", "about"))
         return self._manager
+
+    def _alone(self) -> dict[str, Any]:
+        """Options by which orbax waits for no other process, where there are several."""
+        if self._orbax.multihost.process_count() == 1:
+            return {}
+        own = self._orbax.multihost.process_index()
+        options = self._orbax.options.MultiprocessingOptions(
+            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+        )
+        return {"multiprocessing_options": options, "create": False}
 
     def _steps(self) -> Iterable[int]:
         if not self._folder.is_dir():

@@ -18,12 +18,12 @@ from fljax.cli.export import compare, export
 from fljax.cli.printing import fail
 from fljax.cli.reproduce import reproduce
 from fljax.cli.run import run
-from fljax.cli.running import Invocation
+from fljax.cli.running import Invocation, part
 from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
 from fljax.cli.watch import watch
-from fljax.failures import is_own, is_sentence
+from fljax.failures import ProcessLost, is_own, is_sentence
 
 app = typer.Typer(
     name="fljax",
@@ -58,7 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code; ``arguments`` defaults to the process's arguments."""
     # Old names of options in configs; Python shows no such warning of a library by itself.
     warnings.filterwarnings("default", ".*the old name goes with the next version", DeprecationWarning)
-    raise SystemExit(_main(sys.argv[1:] if arguments is None else arguments))
+    code = _main(sys.argv[1:] if arguments is None else arguments)
+    if code:
+        _release_others(code, after=1.0)  # those with the same error have told theirs by then
+    raise SystemExit(code)
+
+
+def _release_others(code: int, after: float = 0.0) -> None:
+    """Ends a process that others wait for, without JAX's wait for them."""
+    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    if hosts is not None and hosts.is_joined():
+        hosts.leave(code, after)
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -66,9 +76,15 @@ def _main(arguments: Sequence[str]) -> int:
         with interruptible() as signals:
             given = list(arguments) or ["--help"]
             invocation = Invocation(tuple(given), signals)
-            return app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
+            code = app(given, prog_name="fljax", standalone_mode=False, obj=invocation) or 0
+            part()
+            return code
     except Interrupted as stop:
         return fail(str(stop), stop.code)
+    except ProcessLost as lost:
+        fail(str(lost), 1)
+        _release_others(1)
+        return 1
     except Ended as end:
         return fail(str(end), 1)
     except (KeyboardInterrupt, typer.Abort):

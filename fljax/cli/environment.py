@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import signal
+import sys
+import threading
 import time
+
+from fljax.cli.stopping import Ended
 
 CACHE_LIMIT = 2 * 2**30  # bytes of compiled programs; the least recently used are removed first
 
@@ -33,6 +38,35 @@ def start_jax(cache: bool = True) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", CACHE_LIMIT)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def join(distributed: bool, coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Joins this process with others if it is asked to, before JAX starts.
+
+    What libraries print goes to stderr then, as gloo's greetings would stand in the output of --json.
+
+    Raises:
+      ValueError: if numbers are given without --distributed, or JAX does not accept them.
+    """
+    from fljax import hosts
+
+    if not distributed:
+        if any(each is not None for each in (coordinator, processes, process)):
+            raise ValueError(
+                "expected --distributed beside --coordinator-address, --num-processes and --process-id, got none"
+            )
+        return
+    sys.stdout.flush()
+    printed = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(printed, "w", encoding=sys.stdout.encoding)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        hosts.distributed(coordinator, processes, process)
+    except RuntimeError as error:
+        raise Ended(str(error)) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # JAX's preemption service takes this signal for itself
 
 
 def mend_cache(folder: pathlib.Path, older: float = 60.0) -> None:

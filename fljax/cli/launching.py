@@ -30,7 +30,7 @@ class Job(NamedTuple):
       count: as for ``sweep_parts.split``.
       imports: whether import paths in the config are followed.
       cache: whether compiled programs are kept.
-      checkpoint_every: seconds between two checkpoints.
+      checkpoint_every: seconds between two checkpoints; None: no checkpoints.
       keep_checkpoints: how many are kept.
     """
 
@@ -39,7 +39,7 @@ class Job(NamedTuple):
     count: int
     imports: bool
     cache: bool
-    checkpoint_every: float
+    checkpoint_every: float | None
     keep_checkpoints: int
 
     def __call__(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from fljax.cli.environment import start_jax
+from fljax.cli.environment import join, start_jax
 from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.reproduce import check_chosen, print_chosen
 from fljax.cli.running import (
@@ -15,11 +15,15 @@ from fljax.cli.running import (
     CheckpointEvery,
     ConfigFile,
     Context,
+    Coordinator,
+    Distributed,
     KeepCheckpoints,
     NoImport,
     NoReport,
     Out,
     Overrides,
+    Processes,
+    ProcessId,
     Quiet,
     Resume,
     SaveModels,
@@ -52,6 +56,10 @@ def run(
     keep_checkpoints: KeepCheckpoints = 2,
     save_models: SaveModels = None,
     tensorboard: TensorBoard = False,
+    distributed: Distributed = False,
+    coordinator_address: Coordinator = None,
+    num_processes: Processes = None,
+    process_id: ProcessId = None,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -61,14 +69,16 @@ def run(
     chosen = load(config, changes, imports=not no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
+    join(distributed, coordinator_address, num_processes, process_id)
     start_jax(cache)
-    from fljax import experiment
+    from fljax import experiment, hosts
     from fljax.model_files import ModelFiles
 
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
-    folder = folder_of(chosen, out, resume)
+    first = hosts.is_first()  # which writes and prints
+    folder = hosts.agreed(lambda: folder_of(chosen, out, resume))
     with resumable(folder, context):
-        with progress_bars(quiet) as progress:
+        with progress_bars(quiet or not first) as progress:
             listen = listener(progress)
             outcome = experiment.run(
                 chosen,
@@ -82,12 +92,14 @@ def run(
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
         rows = report.summary(outcome.metrics)
-        pictures = () if no_report else report.write(folder)
+        pictures = () if no_report or not first else report.write(folder)
     names = ("algorithm", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:
         each["clients"] = senders_of(outcome.metrics, {name: each[name] for name in ("algorithm", "seed")})
-    if as_json:
+    if not first:
+        pass
+    elif as_json:
         written = [str(path) for path in pictures]
         summary = [row._asdict() for row in rows]
         infinite = [each._asdict() for each in outcome.infinite]
@@ -100,7 +112,8 @@ def run(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
-    absent = ModelFiles(folder, chosen.save_models).absent([entry.label for entry in chosen.algorithms])
+    files = ModelFiles(folder, chosen.save_models)
+    absent = hosts.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:
         return fail(
             f"expected models of all algorithms, got none of {', '.join(absent)}, which were finished before models "

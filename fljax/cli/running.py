@@ -9,13 +9,15 @@ import pathlib
 import re
 import shlex
 import signal
+import sys
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from fljax.cli.stopping import Ended, Interrupted, Signals
+from fljax.failures import ProcessLost
 
 if TYPE_CHECKING:
     from fljax.config import Config
@@ -56,6 +58,21 @@ CheckpointEvery = Annotated[
     float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
 ]
 KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed",
+        help="Run together with other processes that were started likewise; on Slurm, Open MPI, Kubernetes and Cloud "
+        "TPUs JAX finds them.",
+    ),
+]
+Coordinator = Annotated[
+    str | None, typer.Option("--coordinator-address", metavar="HOST:PORT", help="Of process 0, with --distributed.")
+]
+Processes = Annotated[int | None, typer.Option("--num-processes", help="Number of processes, with --distributed.")]
+ProcessId = Annotated[
+    int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
+]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
 ]
@@ -115,6 +132,17 @@ def _name_in(folder: pathlib.Path) -> str | None:
     return None
 
 
+# Options that are not those of a command that resumes, with the number of words that follow them.
+_LEFT_OUT = {
+    "--out": 1,
+    "--resume": 0,
+    "--distributed": 0,
+    "--coordinator-address": 1,
+    "--num-processes": 1,
+    "--process-id": 1,
+}
+
+
 class Invocation(NamedTuple):
     """How the command line was called.
 
@@ -127,13 +155,13 @@ class Invocation(NamedTuple):
     signals: Signals
 
     def command(self, folder: pathlib.Path) -> str:
-        """The command that resumes this one in its folder."""
+        """The command that resumes this one in its folder, in one process."""
         given, kept = list(self.arguments), []
         while given:
             word = given.pop(0)
-            if word == "--out":
-                given[:1] = []
-            elif word != "--resume" and not word.startswith("--out="):
+            if word in _LEFT_OUT:
+                given[: _LEFT_OUT[word]] = []
+            elif word.partition("=")[0] not in _LEFT_OUT:
                 kept.append(word)
         return shlex.join(["fljax", *kept, "--out", str(folder), "--resume"])
 
@@ -161,18 +189,29 @@ def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
         yield
     except Stopped as stop:
         number = called.signals.seen[0] if called.signals.seen else signal.SIGTERM
+        part()
         there = "nothing could be saved" if stop.saved is None else f"saved after round {stop.saved} of {stop.rounds}"
         raise Interrupted(number, f"interrupted; {there}; to go on: {called.command(folder)}") from None
     except (KeyboardInterrupt, Interrupted) as stop:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
         words = f"interrupted; what was saved before is kept; to go on: {called.command(folder)}"
         raise Interrupted(number, words) from None
+    except ProcessLost as lost:
+        raise ProcessLost(f"{lost}; to go on in one process: {called.command(folder)}") from None
     except ArithmeticError as error:
         from fljax.anomalies import NotFinite
 
         if not isinstance(error, NotFinite):
             raise
+        part()
         raise Ended(f"{error}; what was computed before is saved in {folder}") from None
+
+
+def part() -> None:
+    """Where all processes of a command end alike, each waits here for the others."""
+    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    if hosts is not None:
+        hosts.part()
 
 
 def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:

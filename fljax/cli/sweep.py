@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fljax.cli.environment import start_jax
+from fljax.cli.environment import join, start_jax
 from fljax.cli.launching import Job, Launcher, check_jobs, launch
 from fljax.cli.printing import Json, console, fail, print_json
 from fljax.cli.running import (
@@ -16,11 +16,15 @@ from fljax.cli.running import (
     CheckpointEvery,
     ConfigFile,
     Context,
+    Coordinator,
+    Distributed,
     KeepCheckpoints,
     NoImport,
     NoReport,
     Out,
     Overrides,
+    Processes,
+    ProcessId,
     Quiet,
     Resume,
     Seeds,
@@ -72,6 +76,10 @@ def sweep(
             help="With --launcher: an option of submitit, such as slurm_partition=gpu; may be repeated.",
         ),
     ] = None,
+    distributed: Distributed = False,
+    coordinator_address: Coordinator = None,
+    num_processes: Processes = None,
+    process_id: ProcessId = None,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -82,27 +90,25 @@ def sweep(
         raise ValueError("expected --launcher with --jobs and --job-option, got none")
     if launcher is not None and tensorboard:
         raise ValueError("expected no --tensorboard with --launcher, got both")
+    if launcher is not None and distributed:
+        raise ValueError("expected --launcher or --distributed, got both")
+    join(distributed, coordinator_address, num_processes, process_id)
     if launcher is None:
         start_jax(cache)
+    from fljax import hosts
     from fljax import sweep as sweeping
 
     sweeping.check(chosen)
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
-    folder = folder_of(chosen.config, out, resume)
+    first = hosts.is_first()  # which writes and prints
+    folder = hosts.agreed(lambda: folder_of(chosen.config, out, resume))
     with resumable(folder, context):
         if launcher is not None:
-            job = Job(
-                str(folder.resolve()),
-                0,
-                check_jobs(jobs, chosen),
-                not no_import,
-                cache,
-                saving.every or 30.0,
-                saving.keep,
-            )
+            count = check_jobs(jobs, chosen)
+            job = Job(str(folder.resolve()), 0, count, not no_import, cache, saving.every, saving.keep)
             outcome = launch(chosen, folder, launcher, job, resume, job_options or (), quiet or as_json)
         else:
-            with progress_bars(quiet) as progress:
+            with progress_bars(quiet or not first) as progress:
                 outcome = sweeping.run(
                     chosen,
                     directory=folder,
@@ -114,13 +120,15 @@ def sweep(
         from fljax import report
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
-        pictures = () if no_report else report.write(folder)
+        pictures = () if no_report or not first else report.write(folder)
     names = ("algorithm", "cell", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:
         own = {"algorithm": each["algorithm"], "seed": each["seed"], **each["cell"]}
         each["clients"] = senders_of(outcome.metrics, own)
-    if as_json:
+    if not first:
+        pass
+    elif as_json:
         written = [str(path) for path in pictures]
         best = [each._asdict() for each in outcome.best]
         infinite = [each._asdict() for each in outcome.infinite]

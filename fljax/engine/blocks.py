@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fljax import hosts
 from fljax.engine import offenders, program
 from fljax.engine.checkpointing import Keeper, Position
 from fljax.engine.compilation import compile_all
@@ -18,7 +19,7 @@ from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
 from fljax.engine.kept import Kept
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, of_this_process
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import State
 from fljax.engine.shapes import Shapes
@@ -57,6 +58,16 @@ OnMemory = Callable[[Memory], Any]
 def is_called_at_start(callback: Callback) -> bool:
     """Whether a callback is also called with the evaluation before the first round."""
     return bool(getattr(callback, "at_start", False))
+
+
+def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
+    """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
+
+    def answer() -> bool:
+        answers = [callback(block) for callback in callbacks]
+        return any(answers)
+
+    return hosts.agreed(answer)
 
 
 def earlier_blocks(
@@ -179,10 +190,10 @@ def run_blocks(
             clock.lap("evaluate")
             if callbacks:
                 seconds = time.perf_counter() - began
-                report = Block(at.done, end, at.done - before, judge(scores), state, seconds, diverged(runs, state))
-                answers = [callback(report) for callback in callbacks]  # all are called, even if one stops the run
+                own = of_this_process(state)
+                report = Block(at.done, end, at.done - before, judge(scores), own, seconds, diverged(runs, state))
+                at = at._replace(ended=call_all(callbacks, report))
                 clock.skip()
-                at = at._replace(ended=any(answers))
             if offenders.is_stopped(run.spec.non_finite, state):
                 at = at._replace(ended=True)
             if keeper.is_due or at.ended or at.done == end:

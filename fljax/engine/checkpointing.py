@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import trees
+from fljax import hosts, trees
 from fljax.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, is_there, of_this_process
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import State
 from fljax.engine.trained import arrays_of
@@ -72,6 +72,8 @@ class Resumed(NamedTuple):
 class Keeper:
     """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing.
 
+    Of several processes, process 0 has the folder, and says when a checkpoint is due. Any of them may be asked to stop.
+
     Args:
       settings: None: no checkpoints.
       identity: what a run must have in common with a checkpoint, by name: checksums and numbers.
@@ -88,11 +90,13 @@ class Keeper:
     ) -> None:
         self._settings = settings
         self._lengths = rounds, evaluations
+        self.must_stop = False  # whether the run was asked to stop when it last looked
+        hosts.check_same(lambda: {"checkpoint": settings is not None, **identity()})
         if settings is None:
             return
         self._folder = pathlib.Path(settings.folder)
         self._identity = identity()
-        self._store = Store(self._folder / "rounds", settings.keep, self.note)
+        self._store = Store(self._folder / "rounds", settings.keep, self.note) if hosts.is_first() else None
         self._pace, self._next = 1, time.perf_counter() + settings.every
 
     def note(self, words: str) -> None:
@@ -116,7 +120,7 @@ class Keeper:
 
     def history(self) -> History:
         """A new history."""
-        return History(None if self._settings is None else self._folder, *self._lengths)
+        return History(None if self._settings is None or self._store is None else self._folder, *self._lengths)
 
     def newest(self, execution: Execution, platform: str) -> Resumed | None:
         """The newest checkpoint of this run; None if there is none.
@@ -124,8 +128,10 @@ class Keeper:
         Raises:
           ValueError: if the folder has checkpoints of another run.
         """
-        if self._settings is None:
-            return None
+        return None if self._settings is None else hosts.agreed(lambda: self._newest(execution, platform))
+
+    def _newest(self, execution: Execution, platform: str) -> Resumed | None:
+        assert self._store is not None
         histories: list[History] = []
 
         def usable(saved: Saved) -> None:
@@ -161,7 +167,7 @@ class Keeper:
     def _layout(self, about: Mapping[str, Any], execution: Execution, platform: str) -> Layout | None:
         layout = Layout(**about["layout"])
         same = about["execution"] == _plain(execution._asdict())
-        if same and layout.platform == platform and layout.devices <= jax.device_count():
+        if same and layout.platform == platform and is_there(layout.devices):
             return layout
         why = "this machine has other devices" if same else "another execution is asked for"
         self.note(f"{why} than in the checkpoint: results are equal up to rounding")
@@ -176,21 +182,24 @@ class Keeper:
         if self._settings is not None:
             piece = min(PIECE, self._settings.every)
             fitting = int(rounds * piece / max(seconds, 1e-9))
-            self._pace = max(1, min(fitting, 8 * rounds))
+            self._pace = hosts.agreed(lambda: max(1, min(fitting, 8 * rounds)))
 
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint should be saved now."""
         if self._settings is None:
             return False
-        if self.must_stop or self._settings.every == 0:  # then the run waits for the checkpoint before
-            return True
-        return time.perf_counter() >= self._next and not self._store.is_busy
+        asked = self._settings.stop is not None and self._settings.stop.made
+        stops, due = zip(*hosts.gathered((asked, self._is_time)), strict=True)
+        self.must_stop = any(stops)
+        return self.must_stop or due[0]
 
     @property
-    def must_stop(self) -> bool:
-        """Whether the run is asked to stop."""
-        return self._settings is not None and self._settings.stop is not None and self._settings.stop.made
+    def _is_time(self) -> bool:
+        assert self._settings is not None
+        if self._settings.every == 0:  # then the run waits for the checkpoint before
+            return True
+        return time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
 
     def save(
         self,
@@ -202,7 +211,7 @@ class Keeper:
         best: Mapping[str, np.ndarray],
     ) -> None:
         """Begins to write a checkpoint."""
-        if self._settings is None:
+        if self._settings is None or self._store is None:
             return
         began = time.perf_counter()
         try:
@@ -212,7 +221,7 @@ class Keeper:
             self._next = time.perf_counter() + self._settings.every
             return
         # Copies, since the next block overwrites the state.
-        arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(state).items()}
+        arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(of_this_process(state)).items()}
         arrays |= {f"{_BEST}/{name}": values for name, values in best.items()}
         told = {
             "identity": self._identity,
@@ -236,12 +245,19 @@ class Keeper:
             try:
                 yield
             finally:
-                self._store.close()
+                if self._store is not None:
+                    self._store.close()
 
     def stopped(self, position: Position, end: int) -> Stopped:
         """The error of a run that stops after a checkpoint."""
+        return Stopped(position.done, end, hosts.agreed(self._saved))
+
+    def _saved(self) -> int | None:
+        """The round of the newest checkpoint, once it is on the disk."""
+        if self._store is None:
+            return None
         self._store.close()
-        return Stopped(position.done, end, self._store.saved)
+        return self._store.saved
 
 
 def identity_of(

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from fljax import hosts
 from fljax.engine import eager, program
 from fljax.engine.layout import Layout
 from fljax.engine.memory import QUICK
@@ -79,4 +80,4 @@ def fastest(spec: Spec, tried: Sequence[Layout], capacity: int, inputs: Inputs, 
         except jax.errors.JaxRuntimeError:  # too many clients side by side for the memory
             if layout.clients == 1:
                 raise
-    return min(seconds, key=lambda layout: seconds[layout])
+    return hosts.agreed(lambda: min(seconds, key=lambda layout: seconds[layout]))

@@ -15,7 +15,7 @@ from fljax import trees
 from fljax.anomalies import NonFinite, check_mode
 from fljax.engine import eager, program
 from fljax.engine.compilation import begin, compile_all
-from fljax.engine.execution import Execution, resolve
+from fljax.engine.execution import Execution, resolve_together
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, replicate
@@ -149,7 +149,7 @@ def _prepared(
     spec = spec._replace(non_finite=non_finite)
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(seeds))
-    layout = resolve(execution or Execution(), shapes.sizes)
+    layout = resolve_together(execution or Execution(), shapes.sizes)
     return _Prepared(spec, layout, capacity, inputs, jnp.asarray(seeds, jnp.uint32), shapes)
 
 
@@ -219,7 +219,7 @@ def shortage(memory: Memory) -> str | None:
     if default_platform() == "cpu":
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
-        needed, whose = memory.peak * memory.devices, "this machine has"
+        needed, whose = memory.peak * memory.devices // jax.process_count(), "this machine has"
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         told = [device.memory_stats() or {} for device in jax.local_devices()[: memory.devices]]

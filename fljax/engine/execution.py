@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import jax
 import numpy as np
 
+from fljax import hosts
 from fljax.arguments import is_whole
 from fljax.engine.layout import Layout, Precision, default_platform
 
@@ -54,7 +55,7 @@ class Execution(NamedTuple):
       evaluation: likewise for clients while they are polled or evaluated.
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
         there are four or more runs per device. A CPU is one device unless ``fljax.use_cores`` made its cores devices
-        before JAX started.
+        before JAX started. Of several processes (``fljax.distributed``), each gives so many of its own.
       precision: of matrix products and convolutions of float32 arrays, where a model or an algorithm states none. A TPU
         computes them in bfloat16 (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a
         CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
@@ -124,6 +125,11 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     )
 
 
+def resolve_together(execution: Execution, sizes: Sizes) -> Layout:
+    """``resolve`` in process 0, for all processes, whose devices may have other amounts of memory."""
+    return hosts.agreed(lambda: resolve(execution, sizes))
+
+
 def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
     """The candidates of a trial: the number of ``auto``, a quarter and four times of it, one, and all."""
     rows = -(-sizes.rows // layout.devices)
@@ -132,7 +138,7 @@ def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
 
 
 def _devices(asked: Devices, sizes: Sizes) -> int:
-    there = jax.device_count()
+    there = jax.local_device_count()
     number = there if asked == "all" else asked
     if not is_whole(number) or number < 1:
         raise ValueError(f'expected execution.devices to be "all" or a positive number, got {asked!r}')
@@ -141,7 +147,8 @@ def _devices(asked: Devices, sizes: Sizes) -> int:
             f"expected execution.devices to be at most the {there} that JAX sees, got {number}; "
             "fljax.use_cores() makes the cores of a CPU devices"
         )
-    return min(number, max(sizes.rows, 1))
+    processes = jax.process_count()
+    return processes * min(number, max(-(-sizes.rows // processes), 1))
 
 
 def _chunk(platform: str) -> int:

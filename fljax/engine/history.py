@@ -87,6 +87,17 @@ class History:
             about[name] = told | {"axes": self._axes[name]}
         return arrays, about
 
+    def __reduce__(self) -> Any:
+        """Pickles all of it; the copy is in memory."""
+        return _in_memory, (self._axes, self._evaluated, self._records.read(), self._scores.read())
+
+    def fill(self, axes: Any, evaluated: list[int], records: dict[str, Any], scores: dict[str, Any]) -> History:
+        """Takes everything from another history; returns itself."""
+        self._axes, self._evaluated = axes, evaluated
+        self._records.append(records)
+        self._scores.append(scores)
+        return self
+
     @classmethod
     def resume(
         cls,
@@ -112,6 +123,10 @@ class History:
 
         found._records, found._scores = series(_RECORDS, rounds), series(_EVALUATIONS, evaluations)
         return found
+
+
+def _in_memory(*parts: Any) -> History:
+    return History().fill(*parts)
 
 
 def _values(entry: Any) -> np.ndarray:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax import metrics
+from fljax import hosts, metrics
+from fljax.engine.layout import of_this_process
 from fljax.engine.program import Spec
 from fljax.engine.round import State
 from fljax.engine.trained import arrays_of, with_arrays
@@ -72,7 +73,8 @@ class Kept:
 
     def evaluated(self, done: int, scores: Mapping[str, Labelled], state: State) -> None:
         """Looks at an evaluation: the first of equal values stays, and NaN or infinity is never the best."""
-        if self._on_evaluated is not None:
+        state = of_this_process(state)
+        if self._on_evaluated is not None and hosts.is_first():
             self._on_evaluated(done, state)
         if not self._on or not (self._counting is None or done in self._counting or not self._state):
             return

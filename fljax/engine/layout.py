@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree
 
-from fljax import trees
+from fljax import hosts, trees
 from fljax.engine import eager
 
 AXIS = "clients"
@@ -61,8 +61,16 @@ def products_of(precision: Precision) -> AbstractContextManager[None]:
 
 @functools.lru_cache(maxsize=8)
 def mesh(devices: int) -> Mesh:
-    """The first ``devices`` devices along the axis "clients"."""
-    return Mesh(np.asarray(jax.devices()[:devices]), (AXIS,))
+    """``devices`` devices along the axis "clients": of each process, in their order, the first ones."""
+    count = jax.process_count()
+    chosen = [each for process in range(count) for each in jax.local_devices(process)[: devices // count]]
+    return Mesh(np.asarray(chosen), (AXIS,))
+
+
+def is_there(devices: int) -> bool:
+    """Whether a run that spans the processes may use so many devices, equally many of each process."""
+    each, rest = divmod(devices, jax.process_count())
+    return rest == 0 and 1 <= each <= jax.local_device_count()
 
 
 def on_devices(function: Callable[..., PyTree], devices: int) -> Callable[..., PyTree]:
@@ -85,7 +93,40 @@ def sharding(devices: int) -> NamedSharding | None:
 
 def replicate(tree: PyTree, devices: int) -> PyTree:
     """The arrays of ``tree``, replicated on every device if there are several."""
-    return tree if devices == 1 else jax.device_put(tree, sharding(devices))
+    if devices == 1:
+        return tree
+    if hosts.are_several():  # ``device_put`` would compare every array with those of all other processes
+        return _everywhere(devices)(jax.tree.map(_unbound, tree))
+    return jax.device_put(tree, sharding(devices))
+
+
+@functools.lru_cache(maxsize=8)
+def _everywhere(devices: int) -> Callable[[PyTree], PyTree]:
+    """The identity, whose results are replicated on the devices of all processes."""
+    return jax.jit(lambda tree: tree, out_shardings=sharding(devices))
+
+
+def _unbound(leaf: Any) -> Any:
+    """An array of this process that no device holds; numbers, weakly typed arrays and random keys as they are."""
+    if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable or leaf.weak_type:
+        return leaf
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def on_one(tree: PyTree) -> PyTree:
+    """The arrays of ``tree``, which may be replicated, on one device of this process; numbers as they are."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        return jax.device_put(leaf if leaf.is_fully_addressable else leaf.addressable_data(0), jax.local_devices()[0])
+
+    return jax.tree.map(move, tree)
+
+
+def of_this_process(tree: PyTree) -> PyTree:
+    """Arrays that are replicated over several processes, as arrays of this one; in one process ``tree`` itself."""
+    return on_one(tree) if hosts.are_several() else tree
 
 
 def map_lanes(

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from fljax import trees
 from fljax.engine import eager
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, on_one
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import State, with_shared, without_shared
 from fljax.results import Reference
@@ -91,10 +91,10 @@ def single(given: Given, run: int) -> Inputs:
     """The inputs of one of several runs."""
     spec: Spec = given["spec"]
     inputs: Inputs = given["inputs"]
-    data = _on_one(inputs.federation)
+    data = on_one(inputs.federation)
     if is_stacked(data):
         data = with_shared(_row(without_shared(data), run % data.clients.id.shape[0]), data)
-    traced = [_row(leaf, run) if place in spec.varied else _on_one(leaf) for place, leaf in enumerate(inputs.traced)]
+    traced = [_row(leaf, run) if place in spec.varied else on_one(leaf) for place, leaf in enumerate(inputs.traced)]
     return Inputs(traced, _row(inputs.by_seed, run), data)
 
 
@@ -106,13 +106,7 @@ def _one(given: Given) -> Layout:
 
 def _row(tree: PyTree, run: int) -> PyTree:
     """One run of ``[runs, ...]`` as ``[1, ...]``, on one device."""
-    return jax.tree.map(lambda leaf: leaf[run][None], _on_one(tree))
-
-
-def _on_one(tree: PyTree) -> PyTree:
-    """The arrays of ``tree`` on one device; Python numbers stay as they are."""
-    move = lambda leaf: jax.device_put(leaf, jax.local_devices()[0]) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
-    return jax.tree.map(move, tree)
+    return jax.tree.map(lambda leaf: leaf[run][None], on_one(tree))
 
 
 def _undefined(clients: Any, threshold: Any, run: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fljax import trees
 from fljax.anomalies import Divergence, NonFinite, NotFinite
 from fljax.engine import jit
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, on_one
 from fljax.engine.program import Inputs, Spec, algorithm_of
 from fljax.engine.round import State, as_vectors, one_round
 from fljax.results import Result
@@ -63,7 +63,7 @@ def _computed_again(
 ) -> tuple[int, ...] | None:
     """The clients that are not finite in the round that a frozen seed was to do; None if memory does not suffice."""
     one = Layout(layout.clients, 1, layout.evaluation, platform=layout.platform, precision=layout.precision)
-    at = state if layout.devices == 1 else jax.device_put(state, jax.local_devices()[0])
+    at = state if layout.devices == 1 else on_one(state)
     try:
         return _named(*jax.device_get(_again(spec, one, inputs, at, jnp.int32(place), jnp.int32(round))))
     except jax.errors.JaxRuntimeError:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import anomalies, long_records, records, results
+from fljax import anomalies, hosts, long_records, records, results
 from fljax.anomalies import NonFinite
 from fljax.checkpoints import Checkpoint
 from fljax.engine import debugging, offenders, program
@@ -22,6 +22,7 @@ from fljax.engine.blocks import (
     Clock,
     OnMemory,
     Programs,
+    call_all,
     compiled,
     diverged,
     earlier_blocks,
@@ -32,17 +33,17 @@ from fljax.engine.blocks import (
 from fljax.engine.callbacks import replay
 from fljax.engine.checkpointing import Keeper, Position, identity_of
 from fljax.engine.compilation import fastest
-from fljax.engine.execution import Execution, neighbours, resolve
+from fljax.engine.execution import Execution, neighbours, resolve_together
 from fljax.engine.kept import Kept, OnEvaluated, runs_of
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.layout import Layout, default_platform, replicate
+from fljax.engine.layout import Layout, default_platform, of_this_process, replicate
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
-from fljax.engine.trained import DeployedModels, Predictions, state_of
+from fljax.engine.trained import DeployedModels, Predictions, state_of, unbound
 from fljax.infinite_losses import infinite_losses
 from fljax.results import BestModels, Reference, Result
 from fljax.types import Algorithm, Federation, Info, Labelled
@@ -86,7 +87,7 @@ def simulate(
       callbacks: called with a ``Block`` after every evaluation except the first; a callback that returns True stops
         the run. A callback with an attribute ``at_start`` that is True is also called with the first evaluation, as a
         block of no rounds. A callback with a method ``replay`` gets the earlier blocks of a run that goes on after a
-        checkpoint (``fljax.engine.replay``).
+        checkpoint (``fljax.engine.replay``). Of several processes (``fljax.distributed``), only process 0 calls them.
       execution: how clients and seeds map to devices. If the memory of a device does not suffice, the run goes on with
         half as many side by side, after its newest checkpoint or from its beginning, and says so.
       on_memory: called with the run's memory (``fljax.engine.Memory``) once its programs are compiled, before anything
@@ -94,13 +95,14 @@ def simulate(
       checkpoint: a folder for checkpoints of this run, or a ``Checkpoint``. The state, all records and all evaluations
         are saved every 30 seconds and at the end. The same call with the same folder goes on after the newest
         checkpoint: bit for bit as without an interruption, if execution and devices are the same. Callbacks are not
-        called again for earlier blocks.
+        called again for earlier blocks. Of several processes, only process 0 reads and writes the folder.
       keep_best: whether ``Result.best`` has, for each seed, the models of the evaluation with the best mean over
         clients on their validation rows: the highest ``average_valid_accuracy``, or the lowest mean ``valid_loss`` if
         the task has no score. The earliest of equal evaluations counts. Numbers of rounds done instead of True: only
         these evaluations and the first one count. The best state so far is kept on the host and in checkpoints.
       on_evaluated: called with the number of rounds done and the state after every evaluation, the first one included.
-        The memory of the state is donated to the next block, so copy what you keep.
+        The memory of the state is donated to the next block, so copy what you keep. Of several processes, only
+        process 0 calls it.
       initial_model: parameters from which clients and server start in place of ``task.init(key)``, like those. It needs
         a Plan with the argument ``task``; other values do not recompile. Standalone models of the same start are those
         of ``standalone(fljax.models.start_from(task, params), ...)``.
@@ -122,6 +124,7 @@ def simulate(
       OSError: if the disk has no room for long records; the checkpoints are kept, so that the same call goes on.
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
+      fljax.failures.ProcessLost: if one of several processes has ended.
       fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
         the clients and the Result until then.
     """
@@ -147,6 +150,7 @@ def simulate(
     return result
 
 
+@hosts.reporting()
 @debugging.as_asked
 def run_plans(
     plans: Sequence[Algorithm | Plan],
@@ -204,7 +208,7 @@ def run_plans(
         len(stops) + 1,
     )
     resumed = keeper.newest(execution, default_platform())
-    layout = resolve(execution, shapes.sizes) if resumed is None or resumed.layout is None else resumed.layout
+    layout = resolve_together(execution, shapes.sizes) if resumed is None or resumed.layout is None else resumed.layout
     inputs = replicate(inputs, layout.devices)
     if execution.clients == "trial" and (resumed is None or resumed.layout is None):
         layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
@@ -230,9 +234,8 @@ def run_plans(
                 kept.evaluated(first, scores, state)
                 clock.lap("evaluate")
                 if opening := [callback for callback in callbacks if is_called_at_start(callback)]:
-                    block = Block(first, first + rounds, 0, judge(scores), state, 0.0, diverged(runs, state))
-                    for callback in opening:
-                        callback(block)
+                    own = of_this_process(state)
+                    call_all(opening, Block(first, first + rounds, 0, judge(scores), own, 0.0, diverged(runs, state)))
                     clock.skip()
                 at = Position(first, first, False, clock.seconds, memory)
             else:
@@ -240,7 +243,8 @@ def run_plans(
                 kept.resume(resumed.best)
                 state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
                 if any(hasattr(callback, "replay") for callback in callbacks):
-                    over = replay(callbacks, earlier_blocks(history, first + rounds, state, judge))
+                    blocks = earlier_blocks(history, first + rounds, of_this_process(state), judge)
+                    over = hosts.agreed(lambda blocks=blocks: replay(callbacks, blocks))
                     at = at._replace(ended=at.ended or over)
                 if at.done < first + rounds and not at.ended:
                     at = at._replace(memory=compiled(run, shapes, on_memory))
@@ -258,6 +262,7 @@ def run_plans(
         if resumed is None:
             replay(callbacks, [])  # they forget what begins anew
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
+    state = unbound(state)
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
     store = keeper.records if leave_records and history.is_long else None
     blocks = history.records() if store is None else history.blocks()

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax import training, trees
+from fljax import hosts, training, trees
 from fljax.engine import debugging, eager, jit
 from fljax.engine.errors import within
 from fljax.engine.estimation import Memory
-from fljax.engine.execution import Execution, Sizes, resolve
+from fljax.engine.execution import Execution, Sizes, resolve_together
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
@@ -97,6 +97,7 @@ def estimate_standalone(
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
+@hosts.reporting()
 @debugging.as_asked
 def standalone_sweep(
     task: Task,
@@ -166,7 +167,6 @@ def _prepared(
     federation = inputs.federation
     runs = list(seeds) * len(parts)
     model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
-    model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen
@@ -176,7 +176,8 @@ def _prepared(
     # What training reads and writes matters on accelerators only.
     platform = default_platform()
     lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
-    layout = resolve(execution or Execution(), Sizes(count, count, len(runs), model, evaluated, lane, ragged))
+    sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
+    layout = resolve_together(execution or Execution(), sizes)
     inputs = replicate(inputs, layout.devices)
     return _Prepared((spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)), model)
 

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from fljax import hosts
 from fljax.engine import eager, program
 from fljax.engine.keys import Seeds, seeds_of
-from fljax.engine.layout import Layout, Precision
+from fljax.engine.layout import Layout, Precision, of_this_process, on_one
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State
 from fljax.types import Algorithm, Federation
@@ -50,7 +51,7 @@ class DeployedModels:
                 f"expected a client below {count} and a position of a seed below {self._seeds}, got {client}, {seed}"
             )
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
-        at = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
+        at = self._state if self._devices == 1 else on_one(self._state)
         layout = Layout(1, 1, 1, precision=self._precision)
         return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
 
@@ -62,7 +63,7 @@ class DeployedModels:
         """
         if not isinstance(self._plan, tuple):
             self._plan = _unpacked(self._plan)
-        state = self._state if self._devices == 1 else jax.device_put(self._state, jax.local_devices()[0])
+        state = self._state if self._devices == 1 else on_one(self._state)
         return self._plan, state, self._seeds, self._precision
 
     def __reduce__(self) -> Any:
@@ -165,6 +166,11 @@ def with_arrays(like: State, arrays: Mapping[str, np.ndarray]) -> State:
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     named = [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
     return jax.tree.unflatten(structure, [_leaf(name, arrays[name], leaf) for name, leaf in named])
+
+
+def unbound(state: State) -> State:
+    """A state of several processes as arrays of this one, which any further computation may use."""
+    return with_arrays(state, arrays_of(of_this_process(state))) if hosts.are_several() else state
 
 
 def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:

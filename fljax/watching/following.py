@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fljax import hosts
 from fljax.arguments import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.blocks import Callback, is_called_at_start
@@ -75,7 +76,8 @@ class Watch:
             self._append(Line(*line))
 
         record.at_start = True
-        callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in self._builders)]
+        builders = self._builders if hosts.is_first() else ()  # only process 0 calls callbacks
+        callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in builders)]
         if self._stop is not None:
             callbacks.append(_Stop(label, self._stop(), self._tell))
         return Following(callbacks, None if parts is None else _baseline(parts))

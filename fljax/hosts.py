@@ -1,0 +1,223 @@
+"""Several processes, on one host or on many, that compute one run together on JAX's distributed runtime.
+
+Every process runs the same script or command and has its own devices; a run's programs span the devices of all of them.
+What a run decides is decided in process 0, and only process 0 writes. In one process all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+import jax
+import numpy as np
+
+from fljax.failures import ProcessLost
+
+Value = TypeVar("Value")
+
+# Seconds without a sign of life after which JAX takes a process for lost, where JAX lets them be chosen.
+SILENCE = 40
+# What JAX's errors say if another process does not answer: its collectives on CPUs and GPUs, and its coordinator.
+_LOST = ("Gloo ", "NCCL", "oordination service", "CoordinationService", "Connection reset by peer")
+# Bytes of the first message of process 0, which is all there is to most decisions.
+_FIRST = 1024
+
+
+def distributed(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    **options: Any,
+) -> None:
+    """Joins this process with others, so that they compute runs together: ``jax.distributed.initialize``.
+
+    Call it in every process, once, before anything is computed with JAX (after ``use_cores``, if that is called). All
+    processes then make the same calls of fljax with the same arguments. On Slurm, Open MPI, Kubernetes and Cloud TPUs
+    JAX finds the arguments itself. On CPUs, processes talk through gloo, which is JAX's default.
+
+    From then on an exception that nobody handles ends this process at once, so that the others need not wait for it.
+
+    Args:
+      coordinator_address: ``"host:port"`` of process 0; None: that of the environment variable JAX_COORDINATOR_ADDRESS,
+        or of the cluster.
+      num_processes: their number; None: that of the cluster.
+      process_id: the number of this process, from 0; None: that of the cluster.
+      **options: further arguments of ``jax.distributed.initialize``. ``heartbeat_timeout_seconds`` is 40 by default,
+        if the installed JAX has it.
+
+    Raises:
+      ValueError: if JAX lacks an argument and detects no cluster, or the arguments do not fit together.
+      RuntimeError: if JAX has started already, or the other processes cannot be reached.
+    """
+    if "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters:
+        options = {"heartbeat_timeout_seconds": SILENCE} | options
+    try:
+        jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            "expected coordinator_address, num_processes and process_id that fit together, or a cluster in which JAX "
+            f"finds them, got {coordinator_address!r}, {num_processes!r} and {process_id!r} ({error})"
+        ) from None
+    except RuntimeError as error:  # JAX's own errors are among these
+        words = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"expected processes that can be reached, and a JAX that has not started yet, got: {words}"
+        ) from None
+    sys.excepthook = _end
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an exception that nobody has handled, and ends the process; JAX would wait for the others first."""
+    if isinstance(error, ProcessLost):
+        print(f"fljax: {error}", file=sys.stderr)
+        leave(1)
+    traceback.print_exception(kind, error, trace)
+    leave(
+        1, after=1.0
+    )  # JAX ends the others when process 0 is gone; those with the same error have told theirs by then
+
+
+def leave(code: int, after: float = 0.0) -> NoReturn:
+    """Ends this process after some seconds, without JAX's wait for the others."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(after)
+    os._exit(code)
+
+
+def part() -> None:
+    """Waits until all processes have come here, and parts from them: from then on, each may end when it likes."""
+    if is_joined():
+        jax.distributed.shutdown()
+
+
+def is_joined() -> bool:
+    """Whether ``distributed`` was called; JAX need not have started."""
+    return jax.distributed.is_initialized()
+
+
+def are_several() -> bool:
+    """Whether this process is one of several."""
+    return is_joined() and jax.process_count() > 1
+
+
+def is_first() -> bool:
+    """Whether this process decides and writes."""
+    return not are_several() or jax.process_index() == 0
+
+
+def agreed(decide: Callable[[], Value]) -> Value:
+    """What ``decide`` returns or raises in process 0, in every process; it is called there alone.
+
+    All processes must call this in the same order. ``decide`` must not compute on the devices of other processes.
+
+    Raises:
+      ProcessLost: if another process has ended.
+    """
+    if not are_several():
+        return decide()
+    if jax.process_index() > 0:
+        found, error = pickle.loads(_from_first(b""))
+        if error is not None:
+            raise error
+        return found
+    try:
+        value = decide()
+    except Exception as error:
+        _from_first(_packed((None, error)))
+        raise
+    _from_first(pickle.dumps((value, None)))
+    return value
+
+
+def _packed(outcome: tuple[None, Exception]) -> bytes:
+    """An error for the other processes; its words only, if it cannot be pickled."""
+    try:
+        packed = pickle.dumps(outcome)
+        pickle.loads(packed)
+        return packed
+    except Exception:
+        return pickle.dumps((None, RuntimeError(str(outcome[1]))))
+
+
+def gathered(value: Value) -> list[Value]:
+    """The values of all processes, in their order. They are small.
+
+    Raises:
+      ProcessLost: if another process has ended.
+    """
+    if not are_several():
+        return [value]
+    packed = pickle.dumps(value)
+    with reporting(), jax.disable_jit(False):
+        from jax.experimental import multihost_utils
+
+        lengths = multihost_utils.process_allgather(np.uint32(len(packed)))
+        all_of_them = multihost_utils.process_allgather(_padded(packed, int(lengths.max())))
+    return [pickle.loads(each.tobytes()[: int(length)]) for each, length in zip(all_of_them, lengths, strict=True)]
+
+
+def check_same(tell: Callable[[], dict[str, Any]]) -> None:
+    """Raises a ValueError in every process, unless ``tell`` gives the same numbers and texts in all, by name.
+
+    Processes with different programs would wait for each other forever. In one process, ``tell`` is not called.
+    """
+    if not are_several():
+        return
+    everybody = gathered(tell())
+    for process, other in enumerate(everybody):
+        changed = [name for name in {**everybody[0], **other} if everybody[0].get(name) != other.get(name)]
+        if changed:
+            raise ValueError(
+                f"expected the same call in all processes, got another one in process {process} than in process 0; "
+                f"different are: {', '.join(changed)}"
+            )
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """Inside, JAX's error that another process does not answer becomes a ProcessLost."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        words = str(error)
+        if are_several() and any(each in words for each in _LOST):
+            raise ProcessLost(
+                f"another process of this run has ended or cannot be reached, so process {jax.process_index()} ends, "
+                "too; a run with checkpoints goes on where the newest one is, also in one process"
+            ) from error
+        raise
+
+
+def _from_first(content: bytes) -> bytes:
+    """The content of process 0. What does not fit into the first message follows in a second one."""
+    head = len(content).to_bytes(8, "little") + content
+    first = _sent(_padded(head, _FIRST))
+    length = int.from_bytes(first[:8], "little")
+    if length <= _FIRST - 8:
+        return first[8 : 8 + length]
+    # Powers of two, so that few lengths are compiled.
+    return _sent(_padded(content, 1 << (length - 1).bit_length()))[:length]
+
+
+def _sent(content: np.ndarray) -> bytes:
+    with reporting(), jax.disable_jit(False):
+        from jax.experimental import multihost_utils
+
+        # JAX 0.6 sums bytes as longer numbers.
+        return np.asarray(multihost_utils.broadcast_one_to_all(content)).astype(np.uint8).tobytes()
+
+
+def _padded(content: bytes, length: int) -> np.ndarray:
+    found = np.zeros(length, np.uint8)
+    found[: min(len(content), length)] = np.frombuffer(content[:length], np.uint8)
+    return found

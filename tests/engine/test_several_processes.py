@@ -1,0 +1,181 @@
+"""Two processes compute what one process computes, up to rounding."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.several import registry, work
+from tests.processes import ROOT, ended, given, start
+
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]
+
+TOOLS = f"""
+sys.path.insert(0, {str(ROOT)!r})
+from tests.engine.several import checkpointed, numbers_of, registry, work
+folder = pathlib.Path(arguments[0])
+"""
+work_of_one = functools.cache(lambda: work(1))
+
+
+def assert_same(one: Any, other: Any, tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_all_calls(tmp_path: pathlib.Path, devices: int) -> None:
+    """``simulate``, ``standalone``, ``sweep``, ``predict`` and ``deployed``; both processes have all of it."""
+    first, second = given(TOOLS + "give(work('all'))", tmp_path, devices=devices)
+    assert_same(first, second, 0.0)
+    assert_same(work_of_one(), first, 1e-5)
+
+
+def test_every_algorithm(tmp_path: pathlib.Path) -> None:
+    first, second = given(TOOLS + "give(registry('all'))", tmp_path)
+    assert_same(first, second, 0.0)
+    assert_same(registry(1), first, 1e-4)
+
+
+INTERRUPTED = """
+whole = numbers_of("", checkpointed(folder / "whole"))
+try:
+    checkpointed(folder / "part", stop_after=2)
+    stopped = None
+except fljax.Stopped as stop:
+    stopped = (stop.round, stop.rounds, stop.saved)
+if rank == "0":
+    for name in ("one", "two"):
+        shutil.copytree(folder / "part", folder / name)
+give((whole, stopped, numbers_of("", checkpointed(folder / "part"))))
+"""
+
+
+IN_ONE = """
+give([numbers_of("", checkpointed(folder / name, devices)) for name, devices in (("two", 2), ("one", 1))])
+"""
+
+
+def test_a_run_goes_on_after_its_checkpoint(tmp_path: pathlib.Path) -> None:
+    """In two processes and in one with as many devices bit for bit, on one device up to rounding."""
+    (whole, *there), (other, *second) = given("import shutil" + TOOLS + INTERRUPTED, tmp_path)
+    assert there[0] == second[0] == (2, 6, 2)
+    for found in (other, there[1], second[1]):
+        assert_same(whole, found, 0.0)
+    # In a process of its own, since the tests' checks of annotations are part of an algorithm's functions.
+    ((equal, close),) = given(TOOLS + IN_ONE, tmp_path, devices=2, count=1)
+    assert_same(whole, equal, 0.0)
+    assert_same(whole, close, 1e-5)
+
+
+DIFFERENT = """
+from fljax import hosts
+print(hosts.gathered(rank), hosts.agreed(lambda: (rank, b"x" * 3000)) == ("0", b"x" * 3000), hosts.is_first())
+def refuse():
+    raise ValueError("no " + rank)
+try:
+    hosts.agreed(refuse)
+except ValueError as error:
+    print(error)
+try:
+    hosts.check_same(lambda: {"seeds": [1], "rounds": int(rank)})
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_decisions(tmp_path: pathlib.Path) -> None:
+    """Process 0 decides, also what is raised; processes that are called differently are refused."""
+    found = ended(start(DIFFERENT, tmp_path))
+    for process, (code, out, err) in enumerate(found):
+        assert code == 0, err
+        assert f"['0', '1'] True {process == 0}\n" in out
+        assert "no 0\n" in out
+        assert (
+            "expected the same call in all processes, got another one in process 1 than in process 0; "
+            "different are: rounds\n" in out
+        )
+
+
+DECIDED = """
+import warnings
+import numpy as np
+from fljax.engine import program
+from tests.engine.several import toy
+task, federation, local = toy()
+algorithm = fljax.algorithms.fedavg(task, local, clients_per_round=4)
+found = {}
+def simulate(**options):
+    how = {"rounds": 4, "evaluate_every": 1, "execution": fljax.Execution(clients="vmap")} | options
+    return fljax.simulate(algorithm, federation, **how)
+
+# Callbacks are called in process 0, also if the others have other ones; its answer counts.
+called = []
+def stop(block):
+    called.append(block.round)
+    return block.round == 2
+found["stopped"] = int(simulate(callbacks=[stop]).metrics.rounds_done)
+found["called"] = called
+def fail(block):
+    raise KeyError(f"of process {rank}")
+try:
+    simulate(callbacks=[fail])
+except KeyError as error:
+    found["raised"] = str(error)
+
+# A request to stop that only process 1 gets.
+request = fljax.StopRequest()
+if rank == "1":
+    request.make()
+try:
+    simulate(checkpoint=fljax.Checkpoint(folder / "asked", every=0, stop=request), evaluate_every=None)
+except fljax.Stopped as stopped:
+    found["asked"] = (stopped.round, stopped.saved)
+
+found["trial"] = int(simulate(execution=fljax.Execution(clients="trial")).metrics.execution_clients)
+
+# Memory that suffices for one client at a time only.
+real = program.run_rounds
+def limited(spec, layout, *rest):
+    if layout.clients > 1:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12345 bytes.")
+    return real(spec, layout, *rest)
+limited.trace = real.trace
+program.run_rounds = limited
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    found["memory"] = int(simulate(checkpoint=folder / "memory").metrics.execution_clients)
+program.run_rounds = real
+
+# Each process gives so many of its own devices.
+found["devices"] = [
+    int(simulate(execution=fljax.Execution(devices=n)).metrics.execution_devices) for n in (1, 2, "all")
+]
+try:
+    simulate(execution=fljax.Execution(devices=3))
+except ValueError as error:
+    found["too many"] = str(error)
+try:
+    simulate(rounds=4 + int(rank))
+except ValueError as error:
+    found["different"] = str(error)
+give(found)
+"""
+
+
+def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
+    first, second = given(TOOLS + DECIDED, tmp_path, devices=2)
+    assert (first.pop("called"), second.pop("called")) == ([1, 2], [])
+    assert first == second
+    assert first["stopped"] == 2
+    assert first["raised"] == "'of process 0'"
+    assert first["asked"] == (1, 1)
+    assert first["memory"] == 1
+    assert first["devices"] == [2, 4, 4]
+    assert first["too many"].startswith("expected execution.devices to be at most the 2 that JAX sees, got 3")
+    assert first["different"].endswith("different are: rounds, evaluate_at")

@@ -1,0 +1,74 @@
+"""Starts several Python processes that compute together, as ``fljax.distributed`` joins them, on loopback."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parent.parent
+WAIT = 300
+START = """
+import pathlib, pickle, sys
+import jax
+rank, count, port, devices, *arguments = sys.argv[1:]
+jax.config.update("jax_num_cpu_devices", int(devices))
+jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+import fljax
+fljax.distributed(f"127.0.0.1:{port}", int(count), int(rank))
+def give(value):
+    pathlib.Path(arguments[0], f"{rank}.pickle").write_bytes(pickle.dumps(value))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def environment() -> dict[str, str]:
+    """That of the tests, without another number of devices, and with the project's modules."""
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+
+
+def start(code: str, folder: pathlib.Path, *arguments: str, devices: int = 1, count: int = 2) -> list[Any]:
+    """Processes that run ``code``; in it, ``give(value)`` hands a value to ``given``."""
+    port = free_port()
+    given = [str(count), str(port), str(devices), str(folder), *arguments]
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", START + code, str(rank), *given],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=folder,
+        )
+        for rank in range(count)
+    ]
+
+
+def ended(processes: Sequence[Any]) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each process."""
+    try:
+        found = [process.communicate(timeout=WAIT) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *each) for process, each in zip(processes, found, strict=True)]
+
+
+def given(code: str, folder: pathlib.Path, *arguments: str, devices: int = 1, count: int = 2) -> list[Any]:
+    """What each process gives; all must end well."""
+    found = ended(start(code, folder, *arguments, devices=devices, count=count))
+    for code_, out, err in found:
+        assert code_ == 0, (code_, out, err)
+    return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(count)]
