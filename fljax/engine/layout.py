@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -65,22 +66,40 @@ def mesh(devices: int) -> Mesh:
     return Mesh(np.asarray(jax.devices()[:devices]), (AXIS,))
 
 
-def on_devices(function: Callable[..., PyTree], devices: int) -> Callable[..., PyTree]:
-    """Runs ``function`` on every device with the same arguments; ``map_lanes`` inside it divides the clients.
-
-    Every device repeats the computations that are not mapped over clients (selection, the server's step) from the same
-    values, so all devices hold the same state. Results depend on the number of devices up to rounding of sums.
-    """
-    if devices == 1:
-        return function
-    everywhere = PartitionSpec()
-    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
-    return jax.shard_map(function, mesh=mesh(devices), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-
-
 def sharding(devices: int) -> NamedSharding | None:
     """The sharding of arrays that are replicated on every device; None for one device."""
     return None if devices == 1 else NamedSharding(mesh(devices), PartitionSpec())
+
+
+def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
+    """How devices divide an array with one row per client: along its longest axis that they divide evenly.
+
+    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums over
+    clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
+
+    Args:
+      leaf: an array or a shape.
+      devices: the number of devices.
+      lead: the number of axes in front that are not divided: runs and clients.
+    """
+    sizes = leaf.shape[lead:]
+    fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
+    if not fit:
+        return PartitionSpec()
+    longest = max(fit, key=lambda axis: sizes[axis])
+    return PartitionSpec(*[None] * (lead + longest), AXIS)
+
+
+def divide(tree: PyTree, devices: int, lead: int = 1) -> PyTree:
+    """Tables with one row per client, divided among devices as ``division`` says; for use while tracing."""
+    if devices == 1:
+        return tree
+
+    def one(leaf: Array) -> Array:
+        spec = NamedSharding(mesh(devices), division(leaf, devices, lead))
+        return jax.lax.with_sharding_constraint(leaf, spec)
+
+    return jax.tree.map(one, tree)
 
 
 def replicate(tree: PyTree, devices: int) -> PyTree:
@@ -103,7 +122,7 @@ def map_lanes(
       function: function of one row.
       xs: ``[count, ...]``.
       lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
-      devices: the number of devices that share the rows; above 1 only inside ``on_devices``.
+      devices: the number of devices that share the rows; above 1 only while tracing.
       cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
         similar cost share a chunk, and devices get similar total costs. None: equal costs.
       skip: whether chunks of rows with cost 0 are skipped, with results of zero. Under ``vmap`` set it to False: the
@@ -166,48 +185,76 @@ def fold_lanes(
         longest = jnp.max(jnp.append(cost, 0)[row], axis=1)
         row = row[_deal(longest, devices)] if devices > 1 else row[None]
         if skip:
-            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)[jax.lax.axis_index(AXIS)]
-            turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
-    row = row.reshape(devices, chunks, lanes)
+            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)
+            turns = jnp.sum(mine > 0, axis=-1, dtype=jnp.int32)  # the cheapest come last
+    # One trace serves for the shapes and the loop.
+    whole = jax.jit((lambda xs: one_by_one(function, xs)) if lanes == 1 else jax.vmap(function))
     if devices == 1:
-        return _in_turn(function, add_up, xs, row[0], order[-1], row[0], count, turns, rematerialise)
+        row = row.reshape(chunks, lanes)
+        read = lambda turn: jnp.where(row[turn] < count, row[turn], order[-1])  # noqa: E731
+        return _in_turn(whole, add_up, xs, read, row < count, row, count, turns, rematerialise)
+    row = row.reshape(devices, chunks * lanes)
+    own = trees.take(xs, jnp.where(row < count, row, order[-1]).reshape(-1))
     place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    mine = row[jax.lax.axis_index(AXIS)]
-    sums, kept = _in_turn(function, add_up, xs, mine, order[-1], place, place.size, turns, rematerialise)
-    sums, kept = jax.lax.psum(sums, AXIS), jax.lax.all_gather(kept, AXIS, tiled=True)
-    return sums, trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+    whole, closed_over = _with_arguments(whole, trees.take(own, place[0]))
+
+    def one_device(closed_over: list[Any], xs: PyTree, real: Array, turns: Array) -> tuple[PyTree, PyTree]:
+        function = lambda x: whole(closed_over, x)  # noqa: E731
+        read = lambda turn: place[turn]  # noqa: E731
+        real = real.reshape(chunks, lanes)
+        sums, kept = _in_turn(function, add_up, xs, read, real, place, place.size, turns[0], rematerialise)
+        return jax.lax.psum(sums, AXIS), kept
+
+    each, everywhere = PartitionSpec(AXIS), PartitionSpec()
+    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
+    specs = (everywhere, each, each, each), (everywhere, each)
+    spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
+    sums, kept = spread(closed_over, own, row < count, jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (devices,)))
+    return sums, trees.take(divide(kept, devices), jnp.argsort(row.reshape(-1))[:count])
+
+
+def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
+    """``jax.vmap(function)`` for one row, without an axis of rows inside."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(trees.take(xs, 0)))
+
+
+def _with_arguments(function: Callable[[Any], Any], example: Any) -> tuple[Callable[[Any, Any], Any], list[Any]]:
+    """``function(x)`` as a function of ``(closed_over, x)``, and the arrays that it closes over.
+
+    A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
+    """
+    leaves, structure = jax.tree.flatten(example)
+    flat = lambda *leaves: function(jax.tree.unflatten(structure, leaves))  # noqa: E731
+    program, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+
+    def call(closed_over: list[Any], x: Any) -> Any:
+        closed = jax.extend.core.ClosedJaxpr(program.jaxpr, closed_over)
+        found = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+    return call, list(program.consts)
 
 
 def _in_turn(
     function: Callable[[Any], tuple[Any, Any]],
     add_up: Callable[[Any, Any], Any],
     xs: PyTree,
-    row: Array,
-    spare: Array,
-    place: Array,
+    read: Callable[[Array], Array],
+    real: Bool[Array, "chunks lanes"],
+    place: Int[Array, "chunks lanes"],
     size: int,
     turns: int | Array,
     rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
-    """Computes the first ``turns`` chunks in a loop. Rows ``row [chunks, lanes]`` of ``xs`` give results at ``place``.
+    """Computes the first ``turns`` chunks in a loop, each by one call of ``function``.
 
-    The kept results have ``size`` rows. Padding rows recompute the row ``spare []``, the last in order and so the
-    cheapest; their results are discarded.
+    Rows ``read(turn) [lanes]`` of ``xs`` give results at ``place[turn]``. The kept results have ``size`` rows. Padding
+    rows, which are not ``real``, recompute the last row in order and so the cheapest; their results are discarded.
     """
-    lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
-
-    def one_by_one(x: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(x))
-
-    def read(turn: Array) -> PyTree:
-        index = jnp.where(row[turn] < count, row[turn], spare)
-        return trees.take(xs, index[0] if lanes == 1 else index)
-
-    whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # one trace serves for the shapes and the loop
 
     def chunk(turn: Array) -> tuple[PyTree, PyTree]:
-        summands, kept = whole(read(turn))
-        return add_up(summands, row[turn] < count), kept
+        summands, kept = function(trees.take(xs, read(turn)))
+        return add_up(summands, real[turn]), kept
 
     chunk = jax.checkpoint(chunk) if rematerialise else chunk
     shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
 
 from fljax import messages, trees
 from fljax.anomalies import NonFinite
 from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout, fold_lanes, map_lanes
+from fljax.engine.layout import Layout, division, fold_lanes, map_lanes, mesh
 from fljax.streaming import Part, Total, add_up, as_streamed
 from fljax.types import (
     Algorithm,
@@ -25,13 +27,16 @@ from fljax.types import (
     Info,
     LocalData,
     Names,
+    PerClient,
     Rows,
     Seat,
     Spans,
     Subset,
     Vectors,
     along,
+    rows_of,
     seen_from,
+    with_rows,
 )
 
 
@@ -53,6 +58,35 @@ class State(NamedTuple):
     clients: PyTree
     ballots: PyTree
     diverged: Int[Array, ""]
+
+
+def shardings(state: Any, devices: int, lead: int) -> Any:
+    """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
+
+    Args:
+      state: a State of arrays or shapes, with ``lead - 1`` axes in front.
+      devices: more than one.
+      lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
+    """
+    put = lambda spec: NamedSharding(mesh(devices), spec)  # noqa: E731
+    divided = lambda tree: jax.tree.map(lambda leaf: put(division(leaf, devices, lead)), tree)  # noqa: E731
+    whole = jax.tree.map(lambda leaf: put(PartitionSpec()), state)
+    server = jax.tree.map(
+        lambda part: divided(part) if isinstance(part, PerClient) else put(PartitionSpec()),
+        state.server,
+        is_leaf=lambda part: isinstance(part, PerClient),
+    )
+    return whole._replace(clients=divided(state.clients), server=server)
+
+
+def own_server(server: PyTree, id: Int[Array, " rows"], devices: int) -> tuple[Any, Callable[[Any], PyTree]]:
+    """What each of several clients needs of ``PerClient`` parts, and the Server made of one client's share.
+
+    Several devices get the rows of the clients that they compute; one device reads them in its table.
+    """
+    if devices == 1:
+        return (), lambda row: server
+    return rows_of(server, id), lambda row: with_rows(server, row)
 
 
 def by_id(federation: Federation) -> Federation:
@@ -155,13 +189,15 @@ def poll(
     assert algorithm.poll is not None
     ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
-    def one(row: tuple[ClientData, PyTree]) -> PyTree:
-        client, kept = row
+    rows, server_of = own_server(server, federation.clients.id, layout.devices)
+
+    def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
+        client, kept, own = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(seen_from(server, seat), seat) if shown else ()
+        down = algorithm.send(seen_from(server_of(own), seat), seat) if shown else ()
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
-    return map_lanes(one, (federation.clients, clients), layout.evaluation, layout.devices)
+    return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)
 
 
 def one_round(
@@ -249,6 +285,8 @@ def one_round(
         trees.where(sound, ballots, state.ballots),
         jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
+    if layout.devices > 1:
+        after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
     rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
     info = {**selected, **aggregated, **rows, "polled": polled}
     if odd := sorted(name for name in info if "/" in name or name in ("", ".", "..")):
@@ -282,10 +320,11 @@ def train(
     one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
+    server_rows, server_of = own_server(server, trains, layout.devices)
 
-    def one(row: tuple[Array, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
-        place, slot, present, own = row
-        client = trees.take(federation.clients, place)
+    def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
+        place, slot, present, own, server_row = row
+        client, server = trees.take(federation.clients, place), server_of(server_row)
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
         bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, own)
         present = present & ~bad if non_finite == "drop" else present
@@ -300,7 +339,7 @@ def train(
 
     # The cost of a client is its number of samples; an empty row costs 0.
     cost = jnp.where(cohort.present, jnp.maximum(federation.clients.train.size[trains], 1), 0)
-    xs = (trains, cohort.slot, cohort.present, kept)
+    xs = (trains, cohort.slot, cohort.present, kept, server_rows)
     total, (rows, trained, bad) = fold_lanes(
         one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
     )

@@ -220,7 +220,7 @@ def run_plans(
                 memory = compiled(run, shapes, on_memory)
                 state = program.start(spec, layout, inputs, numbers)
                 if initial is not None:
-                    state = replicate(_fit(initial, state, seeds), layout.devices)
+                    state = program.put_state(_fit(initial, state, seeds), layout)
                 jax.block_until_ready(state)
                 clock.lap("compile")
                 history = keeper.history()
@@ -238,7 +238,7 @@ def run_plans(
             else:
                 at, history = resumed.position, resumed.history
                 kept.resume(resumed.best)
-                state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
+                state = program.put_state(state_of(resumed.state, spec, layout, inputs, numbers), layout)
                 if any(hasattr(callback, "replay") for callback in callbacks):
                     over = replay(callbacks, earlier_blocks(history, first + rounds, state, judge))
                     at = at._replace(ended=at.ended or over)

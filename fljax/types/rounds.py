@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -147,6 +147,25 @@ class PerClient(NamedTuple):
     values: PyTree
 
 
+class OwnRow(NamedTuple):
+    """A ``PerClient`` part of which the row of one client was taken."""
+
+    values: PyTree
+
+
+def rows_of(server: PyTree, id: Int[Array, "*rows"]) -> list[Any]:
+    """The rows of clients ``id`` in each ``PerClient`` part of a server; ``with_rows`` puts one client's back."""
+    parts = jax.tree.leaves(server, is_leaf=_is_per_client)
+    return [jax.tree.map(lambda leaf: leaf[id], part.values) for part in parts if isinstance(part, PerClient)]
+
+
+def with_rows(server: PyTree, rows: Sequence[PyTree]) -> PyTree:
+    """The Server of one client, whose ``PerClient`` parts are the client's ``rows``."""
+    each = iter(rows)
+    put: Callable[[Any], Any] = lambda part: OwnRow(next(each)) if isinstance(part, PerClient) else part  # noqa: E731
+    return jax.tree.map(put, server, is_leaf=_is_per_client)
+
+
 def seen_from(server: PyTree, seat: Seat) -> PyTree:
     """The Server as ``send``, ``contribute`` and ``counts`` receive it: ``PerClient`` parts hold the client's row."""
 
@@ -154,6 +173,12 @@ def seen_from(server: PyTree, seat: Seat) -> PyTree:
         return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
 
     def look(part: Any) -> Any:
+        if isinstance(part, OwnRow):
+            return part.values
         return jax.tree.map(own, part.values) if isinstance(part, PerClient) else part
 
-    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient))
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient | OwnRow))
+
+
+def _is_per_client(part: Any) -> bool:
+    return isinstance(part, PerClient)
