@@ -74,8 +74,8 @@ def sharding(devices: int) -> NamedSharding | None:
 def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
     """How devices divide an array with one row per client: along its longest axis that they divide evenly.
 
-    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums over
-    clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
+    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
+    over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
 
     Args:
       leaf: an array or a shape.

@@ -27,6 +27,7 @@ from fljax.engine.program import (
     check_seeds,
     map_runs,
     partition_plan,
+    place,
     same_numbers,
     stack_plans,
 )
