@@ -179,15 +179,17 @@ def evaluate(
     judged_models = {} if algorithm.models is None else algorithm.models(state.server)
     for name, model in judged_models.items():
         with within("evaluation of the server's models", round=round, seed=state.seed):
-            values = _judge_on_held(algorithm, federation, model)
+            values = _judge_on_held(algorithm, federation, layout, model)
         if values is not None:
             info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
     return info
 
 
-def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged) -> tuple[Array, Array | None] | None:
+def _judge_on_held(
+    algorithm: Algorithm, federation: Federation, layout: Layout, judged: Judged
+) -> tuple[Array, Array | None] | None:
     """Loss and accuracy of server models on the server's rows, ``[]`` or ``[C, distributions]``; None without rows."""
-    held = held_data(federation)
+    held = held_data(federation, layout)
     if judged.several:
         each = [
             training.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)

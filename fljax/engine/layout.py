@@ -7,6 +7,7 @@ another. ``Layout.clients`` is the number of clients per chunk.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -140,6 +141,23 @@ def map_lanes(
             return jax.vmap(function)(xs)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
     return fold_lanes(lambda x: ((), function(x)), lambda nothing, real: (), xs, lanes, devices, cost, skip=skip)[1]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Maps a function over several models that devices share: ``Subset.spread`` of the server's rows.
+
+    Attributes:
+      lanes: models side by side on each device.
+      devices: more than one.
+    """
+
+    lanes: int
+    devices: int
+
+    def __call__(self, function: Callable[[Any], PyTree], models: PyTree) -> PyTree:
+        return map_lanes(function, models, self.lanes, self.devices)
 
 
 def fold_lanes(

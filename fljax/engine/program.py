@@ -16,14 +16,14 @@ from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
-from fljax.engine.layout import Layout, map_lanes, sharding
+from fljax.engine.layout import Layout, map_lanes
+from fljax.engine.placement import keep_everywhere, place_state, state_shardings
 from fljax.engine.round import (
     State,
     as_vectors,
     by_id,
     initial_state,
     one_round,
-    shardings,
     with_shared,
     without_shared,
 )
@@ -255,30 +255,6 @@ def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: 
     )
 
 
-def state_shardings(states: State, layout: Layout) -> Any:
-    """Where devices hold the states of all runs: ``round.shardings``; None of each leaf with one device."""
-    if layout.devices == 1 or layout.runs_apart:
-        return jax.tree.map(lambda leaf: sharding(layout.devices), states)
-    return shardings(states, layout.devices, 2)
-
-
-def place_state(states: State, layout: Layout) -> State:
-    """States as ``state_shardings`` says, while tracing."""
-    if layout.devices == 1:
-        return states
-    return jax.lax.with_sharding_constraint(states, state_shardings(states, layout))
-
-
-def put_state(states: State, layout: Layout) -> State:
-    """States as ``state_shardings`` says, before a program gets them."""
-    return states if layout.devices == 1 else jax.device_put(states, state_shardings(states, layout))
-
-
-def place(tree: PyTree, layout: Layout) -> PyTree:
-    """Arrays that every device holds, while tracing."""
-    return tree if layout.devices == 1 else jax.lax.with_sharding_constraint(tree, sharding(layout.devices))
-
-
 # Runs once and is mostly random numbers, whose code is slow to optimise: level 1 compiles four times faster.
 @jit.program(static_argnames=("spec", "layout"), compiler_options={"xla_backend_optimization_level": 1})
 def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
@@ -330,7 +306,7 @@ def run_rounds(
             return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
         state, records = map_runs(spec, layout, inputs, state, one_run)
-        return place_state(state, layout), place(records, layout)
+        return place_state(state, layout), keep_everywhere(records, layout)
 
     return run(inputs, state, first, count)
 
@@ -343,7 +319,7 @@ def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Ar
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Labelled]:
             return evaluation.evaluate(algorithm, data, layout, state, round, spec.valid, spec.common)
 
-        return place(map_runs(spec, layout, inputs, state, one_run), layout)
+        return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
 
     return run(inputs, state, round)
 

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
 
 from fljax import messages, trees
 from fljax.anomalies import NonFinite
 from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout, division, fold_lanes, map_lanes, mesh
+from fljax.engine.layout import Layout, Spread, fold_lanes, map_lanes
+from fljax.engine.placement import shardings
 from fljax.streaming import Part, Total, add_up, as_streamed
+from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import (
     Algorithm,
     Available,
@@ -27,7 +28,6 @@ from fljax.types import (
     Info,
     LocalData,
     Names,
-    PerClient,
     Rows,
     Seat,
     Spans,
@@ -58,25 +58,6 @@ class State(NamedTuple):
     clients: PyTree
     ballots: PyTree
     diverged: Int[Array, ""]
-
-
-def shardings(state: Any, devices: int, lead: int) -> Any:
-    """How devices hold a state: tables with one row per client are divided (``division``), all else is replicated.
-
-    Args:
-      state: a State of arrays or shapes, with ``lead - 1`` axes in front.
-      devices: more than one.
-      lead: the number of axes in front of one client's arrays: 1, or 2 with an axis of runs.
-    """
-    put = lambda spec: NamedSharding(mesh(devices), spec)  # noqa: E731
-    divided = lambda tree: jax.tree.map(lambda leaf: put(division(leaf, devices, lead)), tree)  # noqa: E731
-    whole = jax.tree.map(lambda leaf: put(PartitionSpec()), state)
-    server = jax.tree.map(
-        lambda part: divided(part) if isinstance(part, PerClient) else put(PartitionSpec()),
-        state.server,
-        is_leaf=lambda part: isinstance(part, PerClient),
-    )
-    return whole._replace(clients=divided(state.clients), server=server)
 
 
 def own_server(server: PyTree, id: Int[Array, " rows"], devices: int) -> tuple[Any, Callable[[Any], PyTree]]:
@@ -147,9 +128,11 @@ def local_data(federation: Federation, client: ClientData) -> LocalData:
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
 
 
-def held_data(federation: Federation) -> dict[str, Subset]:
-    """The server's own examples by name."""
-    return {name: Subset(federation.examples, Rows(*rows)) for name, rows in federation.held.items()}
+def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
+    """The server's own examples by name; devices share the models that are judged on them."""
+    spread = None if layout.devices == 1 else Spread(1 if layout.platform == "cpu" else SIDE_BY_SIDE, layout.devices)
+    held = federation.held.items()
+    return {name: Subset(federation.examples, Rows(*rows), spread=spread) for name, rows in held}
 
 
 def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
@@ -269,7 +252,7 @@ def one_round(
     )
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation))
+    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation, layout))
     if differs := trees.difference(state.server, server, exact=False):
         raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 

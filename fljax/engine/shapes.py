@@ -14,8 +14,9 @@ from fljax.engine import eager
 from fljax.engine.execution import Sizes
 from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
+from fljax.engine.placement import shardings
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import as_vectors, initial_state, poll, shardings, train_one, with_shared, without_shared
+from fljax.engine.round import as_vectors, initial_state, poll, train_one, with_shared, without_shared
 from fljax.records import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE

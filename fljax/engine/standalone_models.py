@@ -20,6 +20,7 @@ from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, default_platform, map_lanes, replicate
 from fljax.engine.memory import QUICK, made_bytes
+from fljax.engine.placement import keep_everywhere
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -27,7 +28,6 @@ from fljax.engine.program import (
     check_seeds,
     map_runs,
     partition_plan,
-    place,
     same_numbers,
     stack_plans,
 )
@@ -229,7 +229,7 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
-    return place(map_runs(spec, layout, inputs, seeds, one_run), layout)
+    return keep_everywhere(map_runs(spec, layout, inputs, seeds, one_run), layout)
 
 
 def _joined(a: Any, b: Any) -> Any:
