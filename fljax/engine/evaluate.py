@@ -141,7 +141,7 @@ def evaluate(
         found = {} if once and same else {_OWN: score(client, own, "test", state, known)}
         return found if once or shared is None else found | {_COMMON: score(client, shared, "test", state, known)}
 
-    server_rows, server_of = own_server(state.server, federation.clients.id, layout.devices)
+    server_rows, server_of = own_server(state.server, layout.devices)
 
     def judge_seen(row: tuple[ClientData, Any, Any]) -> dict[Judgement, Scores]:
         client, kept, server_row = row

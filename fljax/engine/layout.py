@@ -24,6 +24,8 @@ from fljax import trees
 from fljax.engine import eager
 
 AXIS = "clients"
+# Bytes of the rows of clients that one of several devices gets at a time.
+BLOCK = 2**26
 Precision = Literal["default", "high", "highest"]
 
 
@@ -211,24 +213,73 @@ def fold_lanes(
         row = row.reshape(chunks, lanes)
         read = lambda turn: jnp.where(row[turn] < count, row[turn], order[-1])  # noqa: E731
         return _in_turn(whole, add_up, xs, read, row < count, row, count, turns, rematerialise)
-    row = row.reshape(devices, chunks * lanes)
-    own = trees.take(xs, jnp.where(row < count, row, order[-1]).reshape(-1))
-    place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    whole, closed_over = _with_arguments(whole, trees.take(own, place[0]))
+    ordered = cost is not None
+    row = row.reshape(devices, chunks, lanes)
+    return _on_devices(whole, add_up, xs, row, turns, order[-1], ordered, rematerialise)
 
-    def one_device(closed_over: list[Any], xs: PyTree, real: Array, turns: Array) -> tuple[PyTree, PyTree]:
-        function = lambda x: whole(closed_over, x)  # noqa: E731
+
+def _on_devices(
+    whole: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Any], Any],
+    xs: PyTree,
+    row: Int[Array, "devices chunks lanes"],
+    turns: int | Int[Array, " devices"],
+    spare: Int[Array, ""],
+    ordered: bool,
+    rematerialise: bool,
+) -> tuple[PyTree, PyTree]:
+    """``fold_lanes`` on several devices, of which each computes its rows ``row`` of ``xs``, ``turns`` of its chunks.
+
+    Devices get the rows that they compute block by block, so that few rows are held twice. Padding rows recompute the
+    row ``spare``. ``ordered`` says whether ``row`` has another order than ``xs``.
+    """
+    count = jax.tree.leaves(xs)[0].shape[0]
+    devices, chunks, lanes = row.shape
+    blocks = min(chunks, -(-trees.bytes_of(xs) // (devices * BLOCK)) or 1)
+    share = -(-chunks // blocks)  # chunks of each device in a block
+    row = jnp.pad(row, ((0, 0), (0, blocks * share - chunks), (0, 0)), constant_values=count)
+    row = row.reshape(devices, blocks, share * lanes).swapaxes(0, 1)
+    as_given = not ordered and blocks * row[0].size == row[0].size == count
+    place = jnp.arange(share * lanes).reshape(share, lanes)
+    example = jax.eval_shape(lambda xs: trees.take(xs, jnp.zeros(lanes, jnp.int32)), xs)
+    call, closed_over = _with_arguments(whole, example)
+
+    def one_device(closed_over: list[Any], xs: PyTree, real: Array, own_turns: Array) -> tuple[PyTree, PyTree]:
+        function = lambda x: call(closed_over, x)  # noqa: E731
         read = lambda turn: place[turn]  # noqa: E731
-        real = real.reshape(chunks, lanes)
-        sums, kept = _in_turn(function, add_up, xs, read, real, place, place.size, turns[0], rematerialise)
+        real = real.reshape(share, lanes)
+        # A number that is known is kept as one: reverse mode needs it.
+        mine = share if isinstance(turns, int) else own_turns[0]
+        sums, kept = _in_turn(function, add_up, xs, read, real, place, place.size, mine, rematerialise)
         return jax.lax.psum(sums, AXIS), kept
 
     each, everywhere = PartitionSpec(AXIS), PartitionSpec()
     # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
     specs = (everywhere, each, each, each), (everywhere, each)
     spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
-    sums, kept = spread(closed_over, own, row < count, jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (devices,)))
-    return sums, trees.take(divide(kept, devices), jnp.argsort(row.reshape(-1))[:count])
+
+    def block(row: Array, turns: Array) -> tuple[PyTree, PyTree]:
+        own = xs if as_given else trees.take(xs, jnp.where(row < count, row, spare).reshape(-1))
+        sums, kept = spread(closed_over, own, row < count, turns)
+        return sums, divide(kept, devices)
+
+    begun = share * jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.int32)[:, None], (blocks, devices))
+    turns_of = jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (blocks, devices))
+    left = jnp.clip(turns_of - begun, 0, share)
+    if blocks == 1:
+        sums, kept = block(row[0], left[0])
+        return sums, kept if as_given else trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+    shapes = jax.eval_shape(block, row[0], left[0])
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    kept = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def next_block(found: tuple[PyTree, PyTree], one: tuple[Array, Array]) -> tuple[tuple[PyTree, PyTree], None]:
+        sums, kept = found
+        more, new = block(*one)
+        kept = jax.tree.map(lambda all, new: all.at[one[0].reshape(-1)].set(new, mode="drop"), kept, new)
+        return (trees.add(sums, more), kept), None
+
+    return jax.lax.scan(next_block, (sums, divide(kept, devices)), (row, left))[0]
 
 
 def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:

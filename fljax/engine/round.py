@@ -60,8 +60,10 @@ class State(NamedTuple):
     diverged: Int[Array, ""]
 
 
-def own_server(server: PyTree, id: Int[Array, " rows"], devices: int) -> tuple[Any, Callable[[Any], PyTree]]:
-    """What each of several clients needs of ``PerClient`` parts, and the Server made of one client's share.
+def own_server(
+    server: PyTree, devices: int, id: Int[Array, " rows"] | None = None
+) -> tuple[Any, Callable[[Any], PyTree]]:
+    """What clients ``id`` (None: all) need of ``PerClient`` parts, and the Server made of one client's share.
 
     Several devices get the rows of the clients that they compute; one device reads them in its table.
     """
@@ -172,7 +174,7 @@ def poll(
     assert algorithm.poll is not None
     ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
-    rows, server_of = own_server(server, federation.clients.id, layout.devices)
+    rows, server_of = own_server(server, layout.devices)
 
     def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
         client, kept, own = row
@@ -303,7 +305,7 @@ def train(
     one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
-    server_rows, server_of = own_server(server, trains, layout.devices)
+    server_rows, server_of = own_server(server, layout.devices, trains)
 
     def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
         place, slot, present, own, server_row = row

@@ -153,10 +153,11 @@ class OwnRow(NamedTuple):
     values: PyTree
 
 
-def rows_of(server: PyTree, id: Int[Array, "*rows"]) -> list[Any]:
-    """The rows of clients ``id`` in each ``PerClient`` part of a server; ``with_rows`` puts one client's back."""
+def rows_of(server: PyTree, id: Int[Array, "*rows"] | None = None) -> list[Any]:
+    """The rows of clients ``id`` (None: all) in each ``PerClient`` part of a server; ``with_rows`` puts one's back."""
     parts = jax.tree.leaves(server, is_leaf=_is_per_client)
-    return [jax.tree.map(lambda leaf: leaf[id], part.values) for part in parts if isinstance(part, PerClient)]
+    tables = [part.values for part in parts if isinstance(part, PerClient)]
+    return tables if id is None else [jax.tree.map(lambda leaf: leaf[id], table) for table in tables]
 
 
 def with_rows(server: PyTree, rows: Sequence[PyTree]) -> PyTree:
