@@ -46,6 +46,16 @@ def check_shape(name: str, x: Any, axes: str, *sizes: int) -> None:
         raise ValueError(f"expected {name} of shape [{axes}], which is {list(sizes)} here, got {list(jnp.shape(x))}")
 
 
+def along_rows(values: Array, leaf: Array) -> Array:
+    """``values [S]`` with axes of length 1, so that they stand beside the rows of a leaf ``[S, ...]``."""
+    return values.reshape((-1,) + (1,) * (leaf.ndim - 1))
+
+
+def sum_rows(leaf: Array) -> Array:
+    """The sum of each row of a leaf ``[S, ...]``: ``[S]``."""
+    return jnp.sum(leaf, axis=tuple(range(1, leaf.ndim)))
+
+
 def presence(present: Any, count: int) -> Bool[Array, " S"]:
     """``present`` as ``[S]`` booleans; None: all True.
 

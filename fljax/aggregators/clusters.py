@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, check_shape, floating, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import (
+    AxisName,
+    along_rows,
+    check_shape,
+    floating,
+    on_any_mesh,
+    ratio,
+    sum_over,
+    sum_rows,
+    wide,
+)
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -127,9 +137,9 @@ def shapley_first_order(
     used = jnp.any(weights != 0, axis=0)
 
     def product(gradient: Array, other: Array) -> Array:
-        rows, columns = gradient.reshape(gradient.shape[0], -1), other.reshape(other.shape[0], -1)
-        columns = jnp.where(used[:, None], columns, 0)
-        return jnp.matmul(wide(rows), wide(columns).T, precision=jax.lax.Precision.HIGHEST).astype(weights.dtype)
+        other, axes = jnp.where(along_rows(used, other), other, 0), tuple(range(1, other.ndim))
+        found = jnp.tensordot(wide(gradient), wide(other), axes=(axes, axes), precision=jax.lax.Precision.HIGHEST)
+        return found.astype(weights.dtype)
 
     slope = sum(jax.tree.leaves(jax.tree.map(product, gradients, updates)), jnp.zeros_like(weights))
     if normalised:
@@ -137,7 +147,7 @@ def shapley_first_order(
         mean = sum_over(jnp.sum(weights * slope, axis=1, keepdims=True), axis_name) / jnp.where(total > 0, total, 1)
         return -weights * (slope - mean)
     own = [
-        jnp.sum((wide(gradient) * wide(model)).reshape(gradient.shape[0], -1), axis=1)
+        sum_rows(wide(gradient) * wide(model))
         for gradient, model in zip(jax.tree.leaves(gradients), jax.tree.leaves(models), strict=True)
     ]
     return -weights * (slope + sum(own, jnp.zeros(weights.shape[0], weights.dtype)).astype(weights.dtype)[:, None])

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, max_over, on_any_mesh, presence, ratio, sum_over, wide
+from fljax.aggregators.arrays import (
+    AxisName,
+    along_rows,
+    floating,
+    max_over,
+    on_any_mesh,
+    presence,
+    ratio,
+    sum_over,
+    sum_rows,
+    wide,
+)
 from fljax.aggregators.linear import weighted_sum
 
 if TYPE_CHECKING:
@@ -58,8 +69,8 @@ def qffl_update(
     power = jnp.exp(below)  # unmasked, an absent client's power could overflow and give NaN gradients
 
     def squares(leaf: Array) -> Array:
-        rows = wide(jnp.where(present[:, None], leaf.reshape(leaf.shape[0], -1), 0))
-        return jnp.sum(jnp.square(rows / learning_rate.astype(rows.dtype)), axis=1).astype(loss.dtype)
+        rows = wide(jnp.where(along_rows(present, leaf), leaf, 0))
+        return sum_rows(jnp.square(rows / learning_rate.astype(rows.dtype))).astype(loss.dtype)
 
     norm = sum(map(squares, jax.tree.leaves(updates)), jnp.zeros_like(loss))
     h = power * (q * jnp.exp(-logarithm) * norm + 1 / learning_rate)

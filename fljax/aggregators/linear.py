@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fljax.aggregators.arrays import AxisName, axes_of, on_any_mesh, ratio, sum_over, wide
+from fljax.aggregators.arrays import AxisName, along_rows, axes_of, on_any_mesh, ratio, sum_over, wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PyTree
@@ -67,11 +67,10 @@ def _mixed(matrix: Array, updates: PyTree, *, axis_name: AxisName | None) -> PyT
     used = jnp.any(matrix != 0, axis=0)
 
     def combine(leaf: Array) -> Array:
-        rows = leaf.reshape(leaf.shape[0], -1)
-        rows = wide(jnp.where(used[:, None], rows, jnp.zeros((), rows.dtype)))
-        mixed = jnp.matmul(matrix.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
-        mixed = sum_over(mixed, axis_name).astype(leaf.dtype)
-        return mixed.reshape(matrix.shape[0], *leaf.shape[1:])
+        # The axes of one update stay as they are, since devices may divide one of them.
+        rows = wide(jnp.where(along_rows(used, leaf), leaf, jnp.zeros((), leaf.dtype)))
+        mixed = jnp.tensordot(matrix.astype(rows.dtype), rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+        return sum_over(mixed, axis_name).astype(leaf.dtype)
 
     return jax.tree.map(combine, updates)
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, floating, on_any_mesh, presence, set_rows, sum_over, wide
+from fljax.aggregators.arrays import (
+    AxisName,
+    along_rows,
+    floating,
+    on_any_mesh,
+    presence,
+    set_rows,
+    sum_over,
+    sum_rows,
+    wide,
+)
 from fljax.aggregators.rewards import ceiling_of, columns_of
 
 if TYPE_CHECKING:
@@ -36,7 +46,7 @@ def cgsv_normalised(updates: PyTree, *, length: float | Array) -> PyTree:
 
     def scaled(leaf: Array) -> Array:
         rows = wide(leaf)  # the factor of a tiny update overflows float16
-        return (rows * factor.astype(rows.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))).astype(leaf.dtype)
+        return (rows * along_rows(factor.astype(rows.dtype), leaf)).astype(leaf.dtype)
 
     return jax.tree.map(scaled, updates)
 
@@ -77,7 +87,7 @@ def cgsv_reputation(
     for leaf, whole in zip(jax.tree.leaves(updates), jax.tree.leaves(total), strict=True):
         if jnp.shape(whole) != leaf.shape[1:]:
             raise ValueError(f"expected a leaf of total of shape {list(leaf.shape[1:])}, got {list(jnp.shape(whole))}")
-    updates = jax.tree.map(lambda leaf: jnp.where(present.reshape((-1,) + (1,) * (leaf.ndim - 1)), leaf, 0), updates)
+    updates = jax.tree.map(lambda leaf: jnp.where(along_rows(present, leaf), leaf, 0), updates)
     whole = jax.tree.map(lambda leaf: leaf[None], total)
     norms = _root(_product(updates, updates)) * _root(_product(whole, whole))
     cosine = (_product(updates, whole) / jnp.maximum(norms, _PRODUCT)).astype(reputation.dtype)
@@ -128,12 +138,12 @@ def cgsv_rewards(
         kept = jnp.where(share >= 1, size, ceiling_of(share * size))
         kept = jnp.clip(kept, 0, size - 1 if quirk else size)
         order = jnp.argsort(-jnp.abs(flat), stable=True)
-        place = jnp.zeros_like(order).at[order].set(jnp.arange(size, dtype=order.dtype))
-        chosen = place[None, :] < kept[:, None]
+        place = jnp.zeros_like(order).at[order].set(jnp.arange(size, dtype=order.dtype)).reshape(1, *leaf.shape)
+        chosen = place < along_rows(kept, place)
         if quirk:
             last = jnp.abs(flat)[order][jnp.maximum(kept - 1, 0)]
-            chosen = (jnp.abs(flat)[None, :] >= last[:, None]) & (kept > 0)[:, None]
-        return jnp.where(chosen, flat[None, :], 0).reshape(-1, *leaf.shape)
+            chosen = (jnp.abs(leaf)[None] >= along_rows(last, place)) & along_rows(kept > 0, place)
+        return jnp.where(chosen, leaf[None], 0)
 
     return jax.tree.map(sparse, total)
 
@@ -142,7 +152,7 @@ def _product(a: PyTree, b: PyTree) -> Float[Array, " S"]:
     """Inner products of corresponding rows, summed over all leaves."""
 
     def of_leaf(x: Array, y: Array) -> Array:
-        return jnp.sum(wide(x).reshape(x.shape[0], -1) * wide(y).reshape(y.shape[0], -1), axis=1)
+        return sum_rows(wide(x) * wide(y))
 
     leaves = jax.tree.leaves(jax.tree.map(of_leaf, a, b))
     total: Any = sum(leaves[1:], leaves[0])

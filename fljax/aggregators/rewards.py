@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fljax.aggregators.arrays import AxisName, check_shape, gather_over, on_any_mesh, presence, wide
+from fljax.aggregators.arrays import AxisName, along_rows, check_shape, gather_over, on_any_mesh, presence, wide
 from fljax.aggregators.linear import mix
 
 if TYPE_CHECKING:
@@ -204,11 +204,10 @@ def rank_rewards(
     place = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=order.dtype))
 
     def reward(leaf: Array) -> Array:
-        rows = leaf.reshape(leaf.shape[0], -1)
-        rows = wide(jnp.where(present[:, None], rows, 0))
+        rows = wide(jnp.where(along_rows(present, leaf), leaf, 0))
         count = jnp.arange(1, rows.shape[0] + 1, dtype=rows.dtype)
-        means = jnp.cumsum(rows[order], axis=0) / count[:, None]
-        return means[place].reshape(leaf.shape).astype(leaf.dtype)
+        means = jnp.cumsum(rows[order], axis=0) / along_rows(count, leaf)
+        return means[place].astype(leaf.dtype)
 
     return jax.tree.map(reward, updates)
 

@@ -276,7 +276,7 @@ def profile(
         model, index, size = each
         return training.full_gradient(plain, model, Subset(examples, Rows(index, size)), key, loss=loss)
 
-    gradients = jax.lax.map(slope, (after, index, size))
+    gradients = training.map_models(slope, (after, index, size), held[0].spread)
     return aggregators.shapley_first_order(gradients, updates, weights, normalised=normalised, models=before)
 
 

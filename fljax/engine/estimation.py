@@ -22,7 +22,7 @@ from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id, initial_state, one_round
-from fljax.engine.shapes import Shapes, first_run, measure
+from fljax.engine.shapes import Shapes, first_run, measure, state_bytes
 from fljax.types import Algorithm, Federation
 
 
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
       clients: the clients' states between rounds and their last ballots, of all runs.
       model: one initial model of the task.
       runs: number of runs: seeds, in a sweep times cells.
-      devices: number of devices; each device holds these amounts.
+      devices: number of devices; each holds these amounts. Tables with one row per client are divided among them.
     """
 
     peak: int | None
@@ -177,7 +177,7 @@ def rehearse(plan: Algorithm | Plan, federation: Federation) -> None:
 def memory_of(programs: Sequence[Any], inputs: Inputs, shapes: Shapes, layout: Layout) -> Memory:
     """The memory of a run with these compiled programs (start, rounds, evaluation)."""
     runs = shapes.sizes.seeds
-    server, clients = runs * shapes.server, runs * shapes.clients
+    server, clients = (runs * each for each in state_bytes(shapes.state, layout))
     made = [each for each in map(made_bytes, programs) if each is not None]
     peak = None
     if programs and len(made) == len(programs):

@@ -15,7 +15,7 @@ from fljax.engine import eager
 from fljax.engine.errors import within
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout, map_lanes
-from fljax.engine.round import State, first_down, held_data, local_data
+from fljax.engine.round import State, first_down, held_data, local_data, own_server
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Spans, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
@@ -119,7 +119,7 @@ def evaluate(
     same = algorithm.personal is None  # all clients use the common model
     once = common and algorithm.common is not None
 
-    def counts(client: ClientData, rows: str, known: bool) -> Array:
+    def counts(client: ClientData, rows: str, state: State, known: bool) -> Array:
         there = (client.train.size > 0) & (getattr(client, rows).size > 0)
         if algorithm.counts is None:
             return there
@@ -131,26 +131,33 @@ def evaluate(
         with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
             return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
 
-    def score(client: ClientData, model: PyTree, rows: str, known: bool) -> Scores:
-        return training.counted_scores(*scores(client, model, rows, known), counts(client, rows, known))
+    def score(client: ClientData, model: PyTree, rows: str, state: State, known: bool) -> Scores:
+        return training.counted_scores(*scores(client, model, rows, known), counts(client, rows, state, known))
 
-    def judge(client: ClientData, models: tuple[PyTree, PyTree | None], known: bool) -> dict[Judgement, Scores]:
+    def judge(
+        client: ClientData, models: tuple[PyTree, PyTree | None], state: State, known: bool
+    ) -> dict[Judgement, Scores]:
         own, shared = models
-        found = {} if once and same else {_OWN: score(client, own, "test", known)}
-        return found if once or shared is None else found | {_COMMON: score(client, shared, "test", known)}
+        found = {} if once and same else {_OWN: score(client, own, "test", state, known)}
+        return found if once or shared is None else found | {_COMMON: score(client, shared, "test", state, known)}
 
-    def judge_seen(row: tuple[ClientData, Any]) -> dict[Judgement, Scores]:
-        client, kept = row
-        models = deploy_seen(algorithm, federation, state, round, client, kept)
-        return judge(client, models, True) | ({_VALID: score(client, models[0], "valid", True)} if valid else {})
+    server_rows, server_of = own_server(state.server, layout.devices)
+
+    def judge_seen(row: tuple[ClientData, Any, Any]) -> dict[Judgement, Scores]:
+        client, kept, server_row = row
+        own = state._replace(server=server_of(server_row))
+        models = deploy_seen(algorithm, federation, own, round, client, kept)
+        found = judge(client, models, own, True)
+        return found | ({_VALID: score(client, models[0], "valid", own, True)} if valid else {})
 
     def judge_unseen(client: ClientData) -> dict[Judgement, Scores]:
-        return judge(client, deploy_unseen(algorithm, federation, state, round, client), False)
+        return judge(client, deploy_unseen(algorithm, federation, state, round, client), state, False)
 
     seen: dict[Judgement, Any] = {}  # of Scores
     unseen: dict[Judgement, Any] = {}
     if valid or not (once and same):
-        seen = map_lanes(judge_seen, (federation.clients, state.clients), layout.evaluation, layout.devices)
+        rows = (federation.clients, state.clients, server_rows)
+        seen = map_lanes(judge_seen, rows, layout.evaluation, layout.devices)
     if federation.unseen is not None and not (once and same):
         unseen = map_lanes(judge_unseen, federation.unseen, layout.evaluation, layout.devices)
     if once:
@@ -161,7 +168,7 @@ def evaluate(
         loss, accuracy = scores(client, own if same else shared, "test")
         for known, clients, found in ((True, federation.clients, seen), (False, federation.unseen, unseen)):
             if clients is not None:
-                counted = eager.map_all(lambda client, known=known: counts(client, "test", known), clients)
+                counted = eager.map_all(lambda client, known=known: counts(client, "test", state, known), clients)
                 found[_OWN if same else _COMMON] = training.counted_scores(loss, accuracy, counted)
     info: dict[str, Labelled] = {}
     for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
@@ -172,15 +179,17 @@ def evaluate(
     judged_models = {} if algorithm.models is None else algorithm.models(state.server)
     for name, model in judged_models.items():
         with within("evaluation of the server's models", round=round, seed=state.seed):
-            values = _judge_on_held(algorithm, federation, model)
+            values = _judge_on_held(algorithm, federation, layout, model)
         if values is not None:
             info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
     return info
 
 
-def _judge_on_held(algorithm: Algorithm, federation: Federation, judged: Judged) -> tuple[Array, Array | None] | None:
+def _judge_on_held(
+    algorithm: Algorithm, federation: Federation, layout: Layout, judged: Judged
+) -> tuple[Array, Array | None] | None:
     """Loss and accuracy of server models on the server's rows, ``[]`` or ``[C, distributions]``; None without rows."""
-    held = held_data(federation)
+    held = held_data(federation, layout)
     if judged.several:
         each = [
             training.evaluate_each(algorithm.task, judged.model, held[name], algorithm.predict)

@@ -7,12 +7,14 @@ another. ``Layout.clients`` is the number of clients per chunk.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -22,6 +24,8 @@ from fljax import hosts, trees
 from fljax.engine import eager
 
 AXIS = "clients"
+# Bytes of the rows of clients that one of several devices gets at a time.
+BLOCK = 2**26
 Precision = Literal["default", "high", "highest"]
 
 
@@ -73,22 +77,40 @@ def is_there(devices: int) -> bool:
     return rest == 0 and 1 <= each <= jax.local_device_count()
 
 
-def on_devices(function: Callable[..., PyTree], devices: int) -> Callable[..., PyTree]:
-    """Runs ``function`` on every device with the same arguments; ``map_lanes`` inside it divides the clients.
-
-    Every device repeats the computations that are not mapped over clients (selection, the server's step) from the same
-    values, so all devices hold the same state. Results depend on the number of devices up to rounding of sums.
-    """
-    if devices == 1:
-        return function
-    everywhere = PartitionSpec()
-    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
-    return jax.shard_map(function, mesh=mesh(devices), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-
-
 def sharding(devices: int) -> NamedSharding | None:
     """The sharding of arrays that are replicated on every device; None for one device."""
     return None if devices == 1 else NamedSharding(mesh(devices), PartitionSpec())
+
+
+def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
+    """How devices divide an array with one row per client: along its longest axis that they divide evenly.
+
+    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
+    over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
+
+    Args:
+      leaf: an array or a shape.
+      devices: the number of devices.
+      lead: the number of axes in front that are not divided: runs and clients.
+    """
+    sizes = leaf.shape[lead:]
+    fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
+    if not fit:
+        return PartitionSpec()
+    longest = max(fit, key=lambda axis: sizes[axis])
+    return PartitionSpec(*[None] * (lead + longest), AXIS)
+
+
+def divide(tree: PyTree, devices: int, lead: int = 1) -> PyTree:
+    """Tables with one row per client, divided among devices as ``division`` says; for use while tracing."""
+    if devices == 1:
+        return tree
+
+    def one(leaf: Array) -> Array:
+        spec = NamedSharding(mesh(devices), division(leaf, devices, lead))
+        return jax.lax.with_sharding_constraint(leaf, spec)
+
+    return jax.tree.map(one, tree)
 
 
 def replicate(tree: PyTree, devices: int) -> PyTree:
@@ -144,7 +166,7 @@ def map_lanes(
       function: function of one row.
       xs: ``[count, ...]``.
       lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
-      devices: the number of devices that share the rows; above 1 only inside ``on_devices``.
+      devices: the number of devices that share the rows; above 1 only while tracing.
       cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
         similar cost share a chunk, and devices get similar total costs. None: equal costs.
       skip: whether chunks of rows with cost 0 are skipped, with results of zero. Under ``vmap`` set it to False: the
@@ -162,6 +184,23 @@ def map_lanes(
             return jax.vmap(function)(xs)
         return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
     return fold_lanes(lambda x: ((), function(x)), lambda nothing, real: (), xs, lanes, devices, cost, skip=skip)[1]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Maps a function over several models that devices share: ``Subset.spread`` of the server's rows.
+
+    Attributes:
+      lanes: models side by side on each device.
+      devices: more than one.
+    """
+
+    lanes: int
+    devices: int
+
+    def __call__(self, function: Callable[[Any], PyTree], models: PyTree) -> PyTree:
+        return map_lanes(function, models, self.lanes, self.devices)
 
 
 def fold_lanes(
@@ -207,48 +246,125 @@ def fold_lanes(
         longest = jnp.max(jnp.append(cost, 0)[row], axis=1)
         row = row[_deal(longest, devices)] if devices > 1 else row[None]
         if skip:
-            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)[jax.lax.axis_index(AXIS)]
-            turns = jnp.sum(mine > 0, dtype=jnp.int32)  # the cheapest come last
-    row = row.reshape(devices, chunks, lanes)
+            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)
+            turns = jnp.sum(mine > 0, axis=-1, dtype=jnp.int32)  # the cheapest come last
+    # One trace serves for the shapes and the loop.
+    whole = jax.jit((lambda xs: one_by_one(function, xs)) if lanes == 1 else jax.vmap(function))
     if devices == 1:
-        return _in_turn(function, add_up, xs, row[0], order[-1], row[0], count, turns, rematerialise)
-    place = jnp.arange(chunks * lanes).reshape(chunks, lanes)
-    mine = row[jax.lax.axis_index(AXIS)]
-    sums, kept = _in_turn(function, add_up, xs, mine, order[-1], place, place.size, turns, rematerialise)
-    sums, kept = jax.lax.psum(sums, AXIS), jax.lax.all_gather(kept, AXIS, tiled=True)
-    return sums, trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+        row = row.reshape(chunks, lanes)
+        read = lambda turn: jnp.where(row[turn] < count, row[turn], order[-1])  # noqa: E731
+        return _in_turn(whole, add_up, xs, read, row < count, row, count, turns, rematerialise)
+    ordered = cost is not None
+    row = row.reshape(devices, chunks, lanes)
+    return _on_devices(whole, add_up, xs, row, turns, order[-1], ordered, rematerialise)
+
+
+def _on_devices(
+    whole: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Any], Any],
+    xs: PyTree,
+    row: Int[Array, "devices chunks lanes"],
+    turns: int | Int[Array, " devices"],
+    spare: Int[Array, ""],
+    ordered: bool,
+    rematerialise: bool,
+) -> tuple[PyTree, PyTree]:
+    """``fold_lanes`` on several devices, of which each computes its rows ``row`` of ``xs``, ``turns`` of its chunks.
+
+    Devices get the rows that they compute block by block, so that few rows are held twice. Padding rows recompute the
+    row ``spare``. ``ordered`` says whether ``row`` has another order than ``xs``.
+    """
+    count = jax.tree.leaves(xs)[0].shape[0]
+    devices, chunks, lanes = row.shape
+    blocks = min(chunks, -(-trees.bytes_of(xs) // (devices * BLOCK)) or 1)
+    share = -(-chunks // blocks)  # chunks of each device in a block
+    row = jnp.pad(row, ((0, 0), (0, blocks * share - chunks), (0, 0)), constant_values=count)
+    row = row.reshape(devices, blocks, share * lanes).swapaxes(0, 1)
+    as_given = not ordered and blocks * row[0].size == row[0].size == count
+    place = jnp.arange(share * lanes).reshape(share, lanes)
+    example = jax.eval_shape(lambda xs: trees.take(xs, jnp.zeros(lanes, jnp.int32)), xs)
+    call, closed_over = _with_arguments(whole, example)
+
+    def one_device(closed_over: list[Any], xs: PyTree, real: Array, own_turns: Array) -> tuple[PyTree, PyTree]:
+        function = lambda x: call(closed_over, x)  # noqa: E731
+        read = lambda turn: place[turn]  # noqa: E731
+        real = real.reshape(share, lanes)
+        # A number that is known is kept as one: reverse mode needs it.
+        mine = share if isinstance(turns, int) else own_turns[0]
+        sums, kept = _in_turn(function, add_up, xs, read, real, place, place.size, mine, rematerialise)
+        return jax.lax.psum(sums, AXIS), kept
+
+    each, everywhere = PartitionSpec(AXIS), PartitionSpec()
+    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
+    specs = (everywhere, each, each, each), (everywhere, each)
+    spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
+
+    def block(row: Array, turns: Array) -> tuple[PyTree, PyTree]:
+        own = xs if as_given else trees.take(xs, jnp.where(row < count, row, spare).reshape(-1))
+        sums, kept = spread(closed_over, own, row < count, turns)
+        return sums, divide(kept, devices)
+
+    begun = share * jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.int32)[:, None], (blocks, devices))
+    turns_of = jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (blocks, devices))
+    left = jnp.clip(turns_of - begun, 0, share)
+    if blocks == 1:
+        sums, kept = block(row[0], left[0])
+        return sums, kept if as_given else trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+    shapes = jax.eval_shape(block, row[0], left[0])
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    kept = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def next_block(found: tuple[PyTree, PyTree], one: tuple[Array, Array]) -> tuple[tuple[PyTree, PyTree], None]:
+        sums, kept = found
+        more, new = block(*one)
+        kept = jax.tree.map(lambda all, new: all.at[one[0].reshape(-1)].set(new, mode="drop"), kept, new)
+        return (trees.add(sums, more), kept), None
+
+    return jax.lax.scan(next_block, (sums, divide(kept, devices)), (row, left))[0]
+
+
+def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
+    """``jax.vmap(function)`` for one row, without an axis of rows inside."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(trees.take(xs, 0)))
+
+
+def _with_arguments(function: Callable[[Any], Any], example: Any) -> tuple[Callable[[Any, Any], Any], list[Any]]:
+    """``function(x)`` as a function of ``(closed_over, x)``, and the arrays that it closes over.
+
+    A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
+    """
+    leaves, structure = jax.tree.flatten(example)
+    flat = lambda *leaves: function(jax.tree.unflatten(structure, leaves))  # noqa: E731
+    program, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+
+    def call(closed_over: list[Any], x: Any) -> Any:
+        closed = jax.extend.core.ClosedJaxpr(program.jaxpr, closed_over)
+        found = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+    return call, list(program.consts)
 
 
 def _in_turn(
     function: Callable[[Any], tuple[Any, Any]],
     add_up: Callable[[Any, Any], Any],
     xs: PyTree,
-    row: Array,
-    spare: Array,
-    place: Array,
+    read: Callable[[Array], Array],
+    real: Bool[Array, "chunks lanes"],
+    place: Int[Array, "chunks lanes"],
     size: int,
     turns: int | Array,
     rematerialise: bool,
 ) -> tuple[PyTree, PyTree]:
-    """Computes the first ``turns`` chunks in a loop. Rows ``row [chunks, lanes]`` of ``xs`` give results at ``place``.
+    """Computes the first ``turns`` chunks in a loop, each by one call of ``function``.
 
-    The kept results have ``size`` rows. Padding rows recompute the row ``spare []``, the last in order and so the
-    cheapest; their results are discarded.
+    Rows ``read(turn) [lanes]`` of ``xs`` give results at ``place[turn]``. The kept results have ``size`` rows. Padding
+    rows, which are not ``real``, recompute the last row in order and so the cheapest; their results are discarded.
     """
-    lanes, count = row.shape[1], jax.tree.leaves(xs)[0].shape[0]
-
-    def one_by_one(x: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(x))
-
-    def read(turn: Array) -> PyTree:
-        index = jnp.where(row[turn] < count, row[turn], spare)
-        return trees.take(xs, index[0] if lanes == 1 else index)
-
-    whole = jax.jit(one_by_one if lanes == 1 else jax.vmap(function))  # one trace serves for the shapes and the loop
 
     def chunk(turn: Array) -> tuple[PyTree, PyTree]:
-        summands, kept = whole(read(turn))
-        return add_up(summands, row[turn] < count), kept
+        summands, kept = function(trees.take(xs, read(turn)))
+        return add_up(summands, real[turn]), kept
 
     chunk = jax.checkpoint(chunk) if rematerialise else chunk
     shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))

@@ -16,8 +16,17 @@ from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
-from fljax.engine.layout import Layout, map_lanes, on_devices, sharding
-from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round, with_shared, without_shared
+from fljax.engine.layout import Layout, map_lanes
+from fljax.engine.placement import keep_everywhere, place_state, state_shardings
+from fljax.engine.round import (
+    State,
+    as_vectors,
+    by_id,
+    initial_state,
+    one_round,
+    with_shared,
+    without_shared,
+)
 from fljax.types import Algorithm, Federation, Info, Labelled
 
 
@@ -257,9 +266,9 @@ def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     def run(inputs: Inputs, seeds: Array) -> State:
         states = map_runs(spec, layout, inputs, seeds, begin)
         # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
-        return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
+        return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
 
-    return on_devices(run, layout.devices)(inputs, seeds)
+    return run(inputs, seeds)
 
 
 @jit.program(
@@ -296,9 +305,10 @@ def run_rounds(
 
             return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
 
-        return map_runs(spec, layout, inputs, state, one_run)
+        state, records = map_runs(spec, layout, inputs, state, one_run)
+        return place_state(state, layout), keep_everywhere(records, layout)
 
-    return on_devices(run, layout.devices)(inputs, state, first, count)
+    return run(inputs, state, first, count)
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -309,9 +319,9 @@ def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Ar
         def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Labelled]:
             return evaluation.evaluate(algorithm, data, layout, state, round, spec.valid, spec.common)
 
-        return map_runs(spec, layout, inputs, state, one_run)
+        return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
 
-    return on_devices(run, layout.devices)(inputs, state, round)
+    return run(inputs, state, round)
 
 
 # Rounds of the longest program; their records are on the device until the program ends.
@@ -333,12 +343,12 @@ def capacity_of(rounds: int, evaluate_every: int | None) -> int:
 
 def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
     """The traced programs start, rounds and evaluation, one after another, ready to be lowered and compiled."""
-    everywhere = sharding(layout.devices)
-    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)  # noqa: E731
     zero = jnp.int32(0)
     begun = start.trace(spec, layout, inputs, seeds)
     yield begun
-    state = jax.tree.map(place, begun.out_info)
+    held = state_shardings(begun.out_info, layout)
+    shape = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
+    state = jax.tree.map(shape, begun.out_info, held)
     yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
     yield evaluate.trace(spec, layout, inputs, state, zero)
 

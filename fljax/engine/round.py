@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,8 +14,10 @@ from fljax import messages, trees
 from fljax.anomalies import NonFinite
 from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout, fold_lanes, map_lanes
+from fljax.engine.layout import Layout, Spread, fold_lanes, map_lanes
+from fljax.engine.placement import shardings
 from fljax.streaming import Part, Total, add_up, as_streamed
+from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import (
     Algorithm,
     Available,
@@ -31,7 +34,9 @@ from fljax.types import (
     Subset,
     Vectors,
     along,
+    rows_of,
     seen_from,
+    with_rows,
 )
 
 
@@ -53,6 +58,18 @@ class State(NamedTuple):
     clients: PyTree
     ballots: PyTree
     diverged: Int[Array, ""]
+
+
+def own_server(
+    server: PyTree, devices: int, id: Int[Array, " rows"] | None = None
+) -> tuple[Any, Callable[[Any], PyTree]]:
+    """What clients ``id`` (None: all) need of ``PerClient`` parts, and the Server made of one client's share.
+
+    Several devices get the rows of the clients that they compute; one device reads them in its table.
+    """
+    if devices == 1:
+        return (), lambda row: server
+    return rows_of(server, id), lambda row: with_rows(server, row)
 
 
 def by_id(federation: Federation) -> Federation:
@@ -113,9 +130,11 @@ def local_data(federation: Federation, client: ClientData) -> LocalData:
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
 
 
-def held_data(federation: Federation) -> dict[str, Subset]:
-    """The server's own examples by name."""
-    return {name: Subset(federation.examples, Rows(*rows)) for name, rows in federation.held.items()}
+def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
+    """The server's own examples by name; devices share the models that are judged on them."""
+    spread = None if layout.devices == 1 else Spread(1 if layout.platform == "cpu" else SIDE_BY_SIDE, layout.devices)
+    held = federation.held.items()
+    return {name: Subset(federation.examples, Rows(*rows), spread=spread) for name, rows in held}
 
 
 def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
@@ -155,13 +174,15 @@ def poll(
     assert algorithm.poll is not None
     ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
-    def one(row: tuple[ClientData, PyTree]) -> PyTree:
-        client, kept = row
+    rows, server_of = own_server(server, layout.devices)
+
+    def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
+        client, kept, own = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(seen_from(server, seat), seat) if shown else ()
+        down = algorithm.send(seen_from(server_of(own), seat), seat) if shown else ()
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
-    return map_lanes(one, (federation.clients, clients), layout.evaluation, layout.devices)
+    return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)
 
 
 def one_round(
@@ -233,7 +254,7 @@ def one_round(
     )
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation))
+    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation, layout))
     if differs := trees.difference(state.server, server, exact=False):
         raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 
@@ -249,6 +270,8 @@ def one_round(
         trees.where(sound, ballots, state.ballots),
         jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
+    if layout.devices > 1:
+        after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
     rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
     info = {**selected, **aggregated, **rows, "polled": polled}
     if odd := sorted(name for name in info if "/" in name or name in ("", ".", "..")):
@@ -282,10 +305,11 @@ def train(
     one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
+    server_rows, server_of = own_server(server, layout.devices, trains)
 
-    def one(row: tuple[Array, Array, Array, PyTree]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
-        place, slot, present, own = row
-        client = trees.take(federation.clients, place)
+    def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
+        place, slot, present, own, server_row = row
+        client, server = trees.take(federation.clients, place), server_of(server_row)
         up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
         bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, own)
         present = present & ~bad if non_finite == "drop" else present
@@ -300,7 +324,7 @@ def train(
 
     # The cost of a client is its number of samples; an empty row costs 0.
     cost = jnp.where(cohort.present, jnp.maximum(federation.clients.train.size[trains], 1), 0)
-    xs = (trains, cohort.slot, cohort.present, kept)
+    xs = (trains, cohort.slot, cohort.present, kept, server_rows)
     total, (rows, trained, bad) = fold_lanes(
         one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
     )

@@ -14,6 +14,7 @@ from fljax.engine import eager
 from fljax.engine.execution import Sizes
 from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
+from fljax.engine.placement import state_shardings
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import as_vectors, initial_state, poll, train_one, with_shared, without_shared
 from fljax.records import Wire
@@ -27,8 +28,7 @@ class Shapes(NamedTuple):
 
     algorithm: Algorithm  # with tracers inside: only its static fields may be read
     sizes: Sizes
-    server: int  # bytes of a run's server state
-    clients: int  # bytes of a run's clients' states and last ballots
+    state: Any  # of one run, as shapes; None where nothing is evaluated
     model: int  # bytes of one initial model of the task
     wire: Wire
 
@@ -56,7 +56,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
     if eager.is_on():
         # Only counts: nothing else can be known before the run without calling the algorithm's functions.
         sizes = Sizes(1, inputs.federation.clients.id.shape[-1], runs, 0, 0)
-        return Shapes(first_algorithm(spec, inputs), sizes, 0, 0, 0, eager.SentSoFar.begun())
+        return Shapes(first_algorithm(spec, inputs), sizes, None, 0, eager.SentSoFar.begun())
     platform = default_platform() if platform is None else platform
     kept: list[Any] = []
     federation = inputs.federation
@@ -100,8 +100,20 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
     shown = down if polling is not None and polling.shown else ()
     received, before, sent, told = map(trees.bytes_of, (down, shown, up, ballot))
     wire = Wire(received, before, sent, told // population)
-    between = trees.bytes_of(state.server), trees.bytes_of((state.clients, state.ballots))
-    return Shapes(kept[-1], sizes, *between, trees.bytes_of(model), wire)
+    return Shapes(kept[-1], sizes, state, trees.bytes_of(model), wire)
+
+
+def state_bytes(state: Any, layout: Layout) -> tuple[int, int]:
+    """Bytes of one run's state on each device, between rounds: the server, and clients with their last ballots."""
+    if state is None:
+        return 0, 0
+    if layout.devices > 1:
+
+        def share(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(sharding.shard_shape(leaf.shape), leaf.dtype)
+
+        state = jax.tree.map(share, state, state_shardings(state, layout, 1))
+    return trees.bytes_of(state.server), trees.bytes_of((state.clients, state.ballots))
 
 
 def evaluated_bytes(federation: Federation, rows: int) -> int:

@@ -39,6 +39,7 @@ from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, of_this_process, replicate
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
+from fljax.engine.placement import put_state
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
@@ -224,7 +225,7 @@ def run_plans(
                 memory = compiled(run, shapes, on_memory)
                 state = program.start(spec, layout, inputs, numbers)
                 if initial is not None:
-                    state = replicate(_fit(initial, state, seeds), layout.devices)
+                    state = put_state(_fit(initial, state, seeds), layout)
                 jax.block_until_ready(state)
                 clock.lap("compile")
                 history = keeper.history()
@@ -241,7 +242,7 @@ def run_plans(
             else:
                 at, history = resumed.position, resumed.history
                 kept.resume(resumed.best)
-                state = replicate(state_of(resumed.state, spec, layout, inputs, numbers), layout.devices)
+                state = put_state(state_of(resumed.state, spec, layout, inputs, numbers), layout)
                 if any(hasattr(callback, "replay") for callback in callbacks):
                     blocks = earlier_blocks(history, first + rounds, of_this_process(state), judge)
                     over = hosts.agreed(lambda blocks=blocks: replay(callbacks, blocks))

@@ -18,8 +18,9 @@ from fljax.engine.execution import Execution, Sizes, resolve_together
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.layout import Layout, default_platform, map_lanes, on_devices, replicate
+from fljax.engine.layout import Layout, default_platform, map_lanes, replicate
 from fljax.engine.memory import QUICK, made_bytes
+from fljax.engine.placement import keep_everywhere
 from fljax.engine.program import (
     Inputs,
     Plan,
@@ -229,8 +230,7 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
             return Reference(threshold, loss, accuracy, params=trained)
         return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
 
-    run = on_devices(lambda inputs, seeds: map_runs(spec, layout, inputs, seeds, one_run), layout.devices)
-    return run(inputs, seeds)
+    return keep_everywhere(map_runs(spec, layout, inputs, seeds, one_run), layout)
 
 
 def _joined(a: Any, b: Any) -> Any:

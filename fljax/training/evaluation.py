@@ -111,21 +111,29 @@ def evaluate_each(
 ) -> tuple[Float[Array, " K"], Any]:
     """``evaluate`` of several models (leaves ``[K, ...]``) on the same rows.
 
-    ``predict`` is ``(model, x) -> logits``; None: the task's logits. Models are mapped by ``map_models``.
+    ``predict`` is ``(model, x) -> logits``; None: the task's logits. Models are mapped by ``map_models``: on the
+    server's rows, several devices share them.
     """
 
     def one(model: PyTree) -> tuple[Array, Any]:
         return evaluate(task, lambda x: (predict or task.logits)(model, x), subset, ragged=ragged)
 
-    return map_models(one, models)
+    return map_models(one, models, subset.spread)
 
 
-def map_models(function: Callable[[PyTree], PyTree], models: PyTree) -> PyTree:
+def map_models(function: Callable[[Any], PyTree], models: PyTree, spread: Any = None) -> PyTree:
     """``function`` of every model (leaves ``[K, ...]``), stacked.
 
     Compiled for a CPU, models run one after another, which took CNN-A half the time of eight side by side. Compiled for
     an accelerator, ``SIDE_BY_SIDE`` models run at a time.
+
+    Args:
+      function: of one model.
+      models: leaves ``[K, ...]``.
+      spread: ``Subset.spread`` of the server's rows: several devices share the models. None: one device computes all.
     """
+    if spread is not None:
+        return spread(function, models)
     function = jax.jit(function)  # one trace serves for both forms
     return jax.lax.platform_dependent(
         models,

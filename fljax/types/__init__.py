@@ -26,7 +26,20 @@ from fljax.types.protocol import (
     Send,
     Train,
 )
-from fljax.types.rounds import Available, Census, Cohort, Info, Labelled, PerClient, Seat, along, seen_from, unlabelled
+from fljax.types.rounds import (
+    Available,
+    Census,
+    Cohort,
+    Info,
+    Labelled,
+    PerClient,
+    Seat,
+    along,
+    rows_of,
+    seen_from,
+    unlabelled,
+    with_rows,
+)
 from fljax.types.task import Role, Task, TrainingBatch, TrainingKey
 
 __all__ = [
@@ -70,6 +83,8 @@ __all__ = [
     "TrainingKey",
     "Vectors",
     "along",
+    "rows_of",
     "seen_from",
     "unlabelled",
+    "with_rows",
 ]

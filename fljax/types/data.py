@@ -191,11 +191,14 @@ class Subset(NamedTuple):
       examples: all examples of the federation.
       rows: which of them.
       noise: ``[]``, the standard deviation of noise on prepared training features; None: no noise.
+      spread: of the server's rows, how ``(function, models)`` is computed for each of several models where several
+        devices share them (static); None: on one device.
     """
 
     examples: Examples
     rows: Rows
     noise: Float[Array, ""] | None = None
+    spread: Any = None
 
 
 class LocalData(NamedTuple):

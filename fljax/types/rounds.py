@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -147,6 +147,26 @@ class PerClient(NamedTuple):
     values: PyTree
 
 
+class OwnRow(NamedTuple):
+    """A ``PerClient`` part of which the row of one client was taken."""
+
+    values: PyTree
+
+
+def rows_of(server: PyTree, id: Int[Array, "*rows"] | None = None) -> list[Any]:
+    """The rows of clients ``id`` (None: all) in each ``PerClient`` part of a server; ``with_rows`` puts one's back."""
+    parts = jax.tree.leaves(server, is_leaf=_is_per_client)
+    tables = [part.values for part in parts if isinstance(part, PerClient)]
+    return tables if id is None else [jax.tree.map(lambda leaf: leaf[id], table) for table in tables]
+
+
+def with_rows(server: PyTree, rows: Sequence[PyTree]) -> PyTree:
+    """The Server of one client, whose ``PerClient`` parts are the client's ``rows``."""
+    each = iter(rows)
+    put: Callable[[Any], Any] = lambda part: OwnRow(next(each)) if isinstance(part, PerClient) else part  # noqa: E731
+    return jax.tree.map(put, server, is_leaf=_is_per_client)
+
+
 def seen_from(server: PyTree, seat: Seat) -> PyTree:
     """The Server as ``send``, ``contribute`` and ``counts`` receive it: ``PerClient`` parts hold the client's row."""
 
@@ -154,6 +174,12 @@ def seen_from(server: PyTree, seat: Seat) -> PyTree:
         return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
 
     def look(part: Any) -> Any:
+        if isinstance(part, OwnRow):
+            return part.values
         return jax.tree.map(own, part.values) if isinstance(part, PerClient) else part
 
-    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient))
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient | OwnRow))
+
+
+def _is_per_client(part: Any) -> bool:
+    return isinstance(part, PerClient)

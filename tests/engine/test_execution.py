@@ -20,7 +20,7 @@ from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
-from fljax.engine.layout import Layout, _deal, fold_lanes, map_lanes, on_devices, replicate
+from fljax.engine.layout import Layout, _deal, fold_lanes, map_lanes, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -199,7 +199,7 @@ def test_map_lanes_maps(count: int, lanes: int, devices: int, costly: bool) -> N
     """For all ways, cohorts that divide and that do not, with rows that cost nothing among those that differ."""
     first, second = jnp.arange(float(count)), jnp.arange(2 * count).reshape(count, 2)
     cost = jnp.asarray(np.random.default_rng(count).integers(0, 4, count)) if costly else None
-    run = on_devices(lambda xs, cost: map_lanes(_double_and_sum, xs, lanes, devices, cost), devices)
+    run = lambda xs, cost: map_lanes(_double_and_sum, xs, lanes, devices, cost)  # noqa: E731
     found = jax.jit(run)((first, second), cost)
     free = np.zeros(count, bool) if cost is None else np.asarray(cost) == 0
     np.testing.assert_array_equal(
@@ -367,7 +367,7 @@ def test_double_precision_in_a_context() -> None:
 
 @pytest.mark.parametrize(("lanes", "devices"), [(1, 1), (3, 1), (2, 2)])
 def test_nobody_is_mapped_to_nothing(lanes: int, devices: int) -> None:
-    run = on_devices(lambda xs: map_lanes(lambda x: 2 * x, xs, lanes, devices), devices)
+    run = lambda xs: map_lanes(lambda x: 2 * x, xs, lanes, devices)  # noqa: E731
     assert jax.jit(run)(jnp.zeros((0, 3))).shape == (0, 3)
 
 
@@ -378,12 +378,12 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.layout import map_lanes, on_devices
+from fljax.engine.layout import map_lanes
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)
 one = lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), x)
-print(jax.jit(on_devices(lambda xs: map_lanes(one, xs, 1, 2), 2))(jnp.arange(2.0)))
+print(jax.jit(lambda xs: map_lanes(one, xs, 1, 2))(jnp.arange(2.0)))
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.split() == ["[0.", "1.]"], found.stderr

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from fljax.engine import jit
-from fljax.engine.layout import Layout, on_devices
+from fljax.engine.layout import Layout, mesh
 from fljax.engine.program import evaluate, run_rounds
 from fljax.engine.standalone_models import _run
 from tests.toys.quick import QUICK
@@ -24,7 +25,10 @@ SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
 
 @jit.program(static_argnames=("spec", "layout"))
 def pointwise(spec: Any, layout: Layout, x: jax.Array) -> jax.Array:
-    return on_devices(lambda x: jnp.tanh(x) * jnp.sin(x), layout.devices)(x)
+    compute = lambda x: jnp.tanh(x) * jnp.sin(x)  # noqa: E731
+    if layout.devices == 1:
+        return compute(x)
+    return jax.shard_map(compute, mesh=mesh(layout.devices), in_specs=P(), out_specs=P())(x)
 
 
 def test_loops_are_split_over_threads_on_one_device_only() -> None:
