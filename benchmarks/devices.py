@@ -2,7 +2,8 @@
 
 51 clients with a model each are trained by algorithms that keep these models, at the server or at the clients. The
 programs of a run (start, one round, evaluation) are compiled for 1, 2, 4 and 8 host devices, each case in a process of
-its own, and XLA tells their memory; nothing is run. ``--source FOLDER`` compiles the fljax of another checkout.
+its own, and XLA tells their memory; nothing is run. ``--source FOLDER`` compiles the fljax of another checkout, and
+``--before FILE`` sets the numbers of such a report beside the new ones.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet18", choices=MODELS)
     parser.add_argument("--devices", default=",".join(map(str, DEVICES)), help="comma-separated")
     parser.add_argument("--source", default="", metavar="FOLDER", help="another checkout of fljax")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="JSON file of another checkout")
     parser.add_argument("--out", type=Path, help="JSON file; a table (.md) is put beside it")
     parser.add_argument("--case", nargs=2, metavar=("ALGORITHM", "DEVICES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -41,6 +43,7 @@ def main() -> None:
         print(json.dumps(measure(algorithm, options.model, int(devices), options.source)))
         return
     out = options.out or RESULTS / f"{datetime.date.today()}-devices-{options.model}.json"
+    before = None if options.before is None else json.loads(options.before.read_text())
     found: list[dict[str, Any]] = []
     for algorithm in options.algorithms.split(","):
         for devices in map(int, options.devices.split(",")):
@@ -56,7 +59,7 @@ def main() -> None:
             report = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%S+00:00}", "hardware": hardware()}
             report |= {"model": options.model, "source": options.source, "cases": found}
             out.write_text(json.dumps(report, indent=1) + "\n")
-            out.with_suffix(".md").write_text(markdown(report))
+            out.with_suffix(".md").write_text(markdown(report, before))
     print(out.with_suffix(".md").read_text())
 
 
@@ -106,8 +109,8 @@ def measure(algorithm: str, model: str, devices: int, source: str) -> dict[str, 
     return found
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The table of a report; beside the numbers, those of one device divided by them."""
+def markdown(report: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """The table of a report; in brackets, the numbers of one device divided by those of several."""
     title = "ResNet18 (10.9 million parameters)" if report["model"] == "resnet18" else "an MLP 784-512-10"
     lines = [
         f"# Memory on each device, {report['date'][:10]}",
@@ -115,19 +118,26 @@ def markdown(report: dict[str, Any]) -> str:
         f"{CLIENTS} clients with {title}, all of them in a round. MiB on each host device, as XLA tells for the "
         "compiled program, and in brackets how many times less than on one device.",
         "",
-        "| algorithm | devices | state between rounds | while a round runs | while clients are evaluated |",
-        "|---|---|---|---|---|",
+        "| algorithm | devices | state between rounds | a round | an evaluation |"
+        + " before: a round |" * bool(before),
+        "|---|---|---|---|---|" + "---|" * bool(before),
     ]
-    first: dict[str, Any] = {}
+    columns = [(report, ("state", "round", "evaluation")), *([(before, ("round",))] if before else [])]
     for case in report["cases"]:
-        head = f"| {case['algorithm']} | {case['devices']} |"
-        if "error" in case:
-            lines.append(f"{head} {case['error']} | | |")
-            continue
-        one = first.setdefault(case["algorithm"], case)
-        cells = [f"{case[name]:,.0f} ({one[name] / case[name]:.1f})" for name in ("state", "round", "evaluation")]
-        lines.append(f"{head} {' | '.join(cells)} |")
+        cells = []
+        for found, names in columns:
+            cells += _cells(found, case, names)
+        lines.append(f"| {case['algorithm']} | {case['devices']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _cells(report: dict[str, Any], case: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+    """The numbers of the case of a report with the same algorithm and devices."""
+    own = [each for each in report["cases"] if each["algorithm"] == case["algorithm"]]
+    same = [each for each in own if each["devices"] == case["devices"]]
+    if not same or "error" in same[0]:
+        return [same[0]["error"] if same else ""] + [""] * (len(names) - 1)
+    return [f"{same[0][name]:,.0f} ({own[0][name] / same[0][name]:.1f})" for name in names]
 
 
 if __name__ == "__main__":
