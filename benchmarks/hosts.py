@@ -77,7 +77,7 @@ def markdown(one: dict[str, Any], both: dict[int, list[dict[str, Any]]]) -> str:
         f"# Two processes beside one, {datetime.date.today()}",
         "",
         f"`python benchmarks/hosts.py` on {computer['cpu']}, {computer['cores']} cores. Two rounds of every algorithm, "
-        "in float32: the largest difference to one process with one device, relative to the largest number of the array.",
+        "in float32: the largest difference to one process with one device, relative to an array's largest number.",
         "",
         "| algorithm | 2 processes x 1 device | 2 processes x 2 devices | both processes have the same bits |",
         "|---|---|---|---|",

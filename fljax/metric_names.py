@@ -31,6 +31,7 @@ PER_SEEN_CLIENT = {
 # One number per seed and evaluation, besides those of ``fljax.scalar_metrics``.
 OVER_SEEN_CLIENTS = {
     "average_valid_accuracy": "mean over clients of valid_accuracy",
+    "average_valid_loss": "mean over clients of valid_loss",
     "contribution_correlation": "correlation over clients of test_accuracy and the contribution last reported (IAFL)",
 }
 
@@ -76,7 +77,7 @@ _ACCURACIES = {name for name, each in OVER_CLIENTS.items() if any("accuracy" in 
 OF_LOSSES = tuple(
     name
     for name in (*SCALARS, "server_test_loss")
-    if name.removeprefix("unseen_") not in _ACCURACIES | set(OVER_SEEN_CLIENTS)
+    if name.removeprefix("unseen_") not in _ACCURACIES | set(OVER_SEEN_CLIENTS) - {"average_valid_loss"}
 )
 # Every possible name in results.
 METRICS = SCALARS | _with_unseen(PER_CLIENT) | PER_SEEN_CLIENT | OTHERS

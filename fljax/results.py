@@ -187,9 +187,10 @@ def metrics_dataset(
                 per_client[name.removeprefix(prefix)] = values if len(dimensions) == 3 else np.asarray(values)[:, None]
         for name, values in over_clients(per_client).items():
             variables[prefix + name] = (("seed", "evaluated_round"), np.asarray(values))
-    if "valid_accuracy" in variables:
-        average = formulas.average_accuracy(variables["valid_accuracy"][1])
-        variables["average_valid_accuracy"] = (("seed", "evaluated_round"), average)
+    for name in ("valid_accuracy", "valid_loss"):
+        if name in variables:
+            average = formulas.average_accuracy(variables[name][1])
+            variables[f"average_{name}"] = (("seed", "evaluated_round"), average)
     return xr.Dataset(variables, coordinates)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from fljax import algorithms, data, models, scenarios, tracking
 from fljax.anomalies import NonFinite
@@ -219,7 +220,7 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
 def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
     """The federations of all seeds, stacked, and the task on them."""
     federation, dataset = build_data(config, tell)
-    return federation, with_initial(_task(config, dataset), config.model.initial, config.model.initial_seed)
+    return federation, with_initial(_task(config, dataset, tell), config.model.initial, config.model.initial_seed)
 
 
 def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, data.Dataset]:
@@ -260,7 +261,7 @@ def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, da
     return data.stack(federations), datasets[config.seeds[0]]
 
 
-def _task(config: Config, dataset: data.Dataset) -> Task:
+def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
     """The model of a config for a data set."""
     builder = resolve(config.model.name, models.MODELS, "model")
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
@@ -277,6 +278,15 @@ def _task(config: Config, dataset: data.Dataset) -> Task:
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
+    elif not known and np.ndim(dataset.mean):  # the features of a table, which are on any scale
+        if config.data.dataset_options.get("standardise"):
+            raise ValueError(
+                "expected a model with a parameter prepare for data.standardise = true, "
+                f"got {config.model.name}, which would see the features as they are"
+            )
+        if tell is not None:
+            words = f"the model {config.model.name} takes no prepare, so it sees the features of {config.data.dataset}"
+            tell("note", "", 0, 0, f"{words} as they are, not standardised")
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
     options = builder_arguments(builder, config.model.options)

@@ -25,13 +25,13 @@ from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference
-from fljax.scalar_metrics import OVER_CLIENTS
+from fljax.scalar_metrics import is_lower_better
 from fljax.setup import CallbackSetup, Setup, Tell, resolve_cells
 from fljax.types import Federation
 from fljax.watching.following import Watch
 
-LOWER = frozenset(name for name, metric in OVER_CLIENTS.items() if metric.lower)  # lower is better
-VALIDATION = "average_valid_accuracy"
+# The criteria by validation rows; the first one that results have is used, so that of losses for tasks without a score.
+VALIDATION = ("average_valid_accuracy", "average_valid_loss")
 METRICS = tuple(SCALARS)
 
 
@@ -58,7 +58,7 @@ class Best(NamedTuple):
 
     Attributes:
       algorithm: its label.
-      criterion: the criterion of the choice: the sweep's metric or ``average_valid_accuracy``.
+      criterion: the criterion of the choice: the sweep's metric or one of ``VALIDATION``.
       cell: value by axis; None on an axis without effect on the algorithm.
       chosen_by: mean of the criterion over seeds in this cell.
       mean: mean of the sweep's metric over seeds in this cell.
@@ -199,8 +199,9 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
     for cell in cells:
         if cell.task.score is None and metric not in OF_LOSSES:
             raise ConfigError(
-                f"sweep.metric: expected a metric of losses for a task without a score, got {metric!r}; valid names "
-                f"are {', '.join(name for name in METRICS if name in OF_LOSSES)}"
+                f"sweep.metric: expected a metric of losses for a task without a score, e.g. average_loss or "
+                f"average_valid_loss, got {metric!r}; valid names are "
+                f"{', '.join(name for name in METRICS if name in OF_LOSSES)}"
             )
         experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
         seen.add(_world(cell))
@@ -323,26 +324,25 @@ def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
 
     Args:
       metrics: of a sweep.
-      metric: the metric to maximise, or to minimise if it is in ``LOWER``; on test rows, as in the papers.
+      metric: the metric to maximise, or to minimise if lower is better; on test rows, as in the papers.
 
     Returns:
       For each algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
-      ``average_valid_accuracy``. Cells with a diverged seed are considered only if there are no others; among equal
-      cells the first wins. Algorithms without finite values are left out.
+      ``average_valid_accuracy`` (``average_valid_loss`` without accuracies). Cells with a diverged seed are considered
+      only if there are no others; among equal cells the first wins. Algorithms without finite values are left out.
     """
     if metric not in metrics:
         raise ValueError(f"expected metric to be in the results, got {metric!r}")
     names = axes_of(metrics)
+    by_validation = () if metric in VALIDATION else [name for name in VALIDATION if name in metrics][:1]
     found = []
     for algorithm in metrics["algorithm"].values:
         own = at_end(metrics).sel(algorithm=algorithm)
         judged = own[metric].transpose(*names, "seed")
-        for criterion in dict.fromkeys([metric, VALIDATION]):
-            if criterion not in metrics:
-                continue
+        for criterion in dict.fromkeys([metric, *by_validation]):
             mean = mean_over_seeds(own[criterion].transpose(*names, "seed").values)
             sound = (own["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
-            score = np.where(np.isfinite(mean), -mean if criterion.removeprefix("unseen_") in LOWER else mean, -np.inf)
+            score = np.where(np.isfinite(mean), -mean if is_lower_better(criterion) else mean, -np.inf)
             if (sound & np.isfinite(score)).any():
                 score = np.where(sound, score, -np.inf)
             if not np.isfinite(score).any():

@@ -13,6 +13,7 @@ from fljax import config as configuration
 from fljax import experiment, folders, report, sweep
 from fljax.cli.run import _table
 from fljax.config import ConfigError, parse_grid
+from fljax.report.sweeps import best_rows
 from fljax.setup import resolve_setup
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs
@@ -73,7 +74,16 @@ def test_a_sweep_chooses_by_loss() -> None:
             sweep.run(parse_grid(BASE | {"sweep": cells}, name="regression"))
         chosen = BASE | {"algorithms": [{"name": "fedavg"}], "sweep": cells | {"metric": "average_loss"}}
         found = sweep.run(parse_grid(chosen, name="regression"))
-    assert [each.cell for each in found.best] == [{"learning_rate": 0.05}]
+        by_valid = sweep.run(
+            parse_grid(chosen | {"sweep": cells | {"metric": "average_valid_loss"}}, name="regression")
+        )
+    assert [(each.criterion, each.cell) for each in found.best] == [
+        ("average_loss", {"learning_rate": 0.05}),
+        ("average_valid_loss", {"learning_rate": 0.05}),
+    ]
+    assert [each.criterion for each in by_valid.best] == ["average_valid_loss"]
+    assert [row[1] for row in best_rows(found.best, "average_loss")] == ["chosen by", "test rows", "validation rows"]
+    assert [row[1] for row in best_rows(by_valid.best, "average_valid_loss")] == ["chosen by", "validation rows"]
 
 
 @pytest.mark.parametrize(

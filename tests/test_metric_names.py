@@ -132,6 +132,8 @@ def test_metrics_of_seen_clients_alone(metrics):
     own = metrics.sel(algorithm="iafl")
     valid = own["valid_accuracy"].transpose("seed", "evaluated_round", "client").values
     np.testing.assert_allclose(own["average_valid_accuracy"], valid.mean(-1), rtol=1e-6)
+    valid = own["valid_loss"].transpose("seed", "evaluated_round", "client").values
+    np.testing.assert_allclose(own["average_valid_loss"], valid.mean(-1), rtol=1e-6)
     # IAFL's contributions are standalone accuracies, the same in every round.
     alone = own["standalone_test_accuracy"].transpose("seed", "client").values[:, None]
     accuracy = own["test_accuracy"].transpose("seed", "evaluated_round", "client").values

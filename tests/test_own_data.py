@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas
 import pytest
@@ -219,3 +221,33 @@ def test_names_of_clients_that_differ_between_seeds(config):
         assert sorted((*(names.clients or ()), *(names.unseen or ()))) == ["h0", "h1", "h2", "h3"]
     with pytest.raises(ValueError, match="expected a position of a seed below 6, got 6"):
         run.names_of(6)
+
+
+def test_features_that_the_model_would_not_see_standardised(config, monkeypatch):
+    module = config.parent / "nets_of_the_test.py"
+    module.write_text(
+        "from fljax import models\n"
+        "def bare(input_shape, classes):\n"
+        "    return models.mlp(input_shape, classes)\n"
+        "def ready(input_shape, classes, prepare=None):\n"
+        "    return models.mlp(input_shape, classes, prepare=prepare)\n"
+    )
+    monkeypatch.syspath_prepend(config.parent)
+    told: list[str] = []
+
+    def tell(stage, label, round, rounds, message):
+        told.append(message)
+
+    def resolved(*changes):
+        told.clear()
+        return resolve_setup(load(config, changes), tell).task
+
+    words = "takes no prepare, so it sees the features of .*patients.csv as they are"
+    resolved("model.name=nets_of_the_test:bare")
+    assert re.search(words, told[-1])
+    with pytest.raises(ValueError, match=r"expected a model with a parameter prepare .*, got nets_of_the_test:bare"):
+        resolved("model.name=nets_of_the_test:bare", "data.standardise=true")
+    resolved("model.name=nets_of_the_test:bare", "data.standardise=false")
+    assert len(told) == 1
+    assert resolved("model.name=nets_of_the_test:ready", "data.standardise=true").prepare is not None
+    assert len(told) == 1

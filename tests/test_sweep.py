@@ -87,7 +87,11 @@ def test_unknown_metric() -> None:
 
 
 def test_a_metric_that_this_run_will_not_have() -> None:
-    for metric, key in (("unseen_average_accuracy", "data.unseen"), ("average_valid_accuracy", "data.valid_fraction")):
+    for metric, key in (
+        ("unseen_average_accuracy", "data.unseen"),
+        ("average_valid_accuracy", "data.valid_fraction"),
+        ("average_valid_loss", "data.valid_fraction"),
+    ):
         data = {**BASE["data"], "unseen": 0}
         grid = parse_grid(BASE | {"data": data, "sweep": {"metric": metric}}, ["local.learning_rate=0.1,0.2"])
         with pytest.raises(ConfigError, match=f"expected {key} to be positive for {metric}, got 0"):

@@ -255,7 +255,8 @@ class Stop(Table):
     """Early stopping of every algorithm: after ``patience`` evaluations without improvement of ``metric``.
 
     As ``fljax.engine.stop_early`` says: by the mean over seeds, which must be better than the best one before by more
-    than ``minimum_change``. Choices by metrics of test rows are optimistic; ``average_valid_accuracy`` is not of them.
+    than ``minimum_change``. Choices by metrics of test rows are optimistic; ``average_valid_accuracy`` and
+    ``average_valid_loss`` are not of them.
     """
 
     metric: str

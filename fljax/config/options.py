@@ -131,7 +131,7 @@ def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> No
         raise ConfigError(f"{path}: {unknown('metric', metric, names)}")
     if metric.startswith("unseen_") and not data.unseen:
         raise ConfigError(f"{path}: expected data.unseen to be positive for {metric}, got 0")
-    if metric == "average_valid_accuracy" and not data.valid_fraction:
+    if metric.startswith("average_valid_") and not data.valid_fraction:
         raise ConfigError(f"{path}: expected data.valid_fraction to be positive for {metric}, got 0")
 
 

@@ -23,7 +23,7 @@ def stop_early(metric: str, *, patience: int = 5, minimum_change: float = 0.0, l
     holds for each of them.
 
     A metric of test rows is allowed, but what was chosen by test rows looks better on them than on new ones: prefer
-    ``average_valid_accuracy``, of validation rows.
+    ``average_valid_accuracy`` and ``average_valid_loss``, of validation rows.
 
     Args:
       metric: one of ``fljax.metric_names.OF_ONE_EVALUATION``. Those that compare with standalone models need

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, Percent
 from fljax.endings import at_end
 from fljax.report.style import INK, Style, dress, fitted, printable, styles
 from fljax.report.tables import NOT_SHARES, title
-from fljax.sweep import Best, axes_of, best, mean_over_seeds
+from fljax.sweep import VALIDATION, Best, axes_of, best, mean_over_seeds
 
 
 def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
@@ -32,7 +32,7 @@ def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | 
     for each in found:
         cell = [number(each.cell[name]) + ("*" if name in each.edges else "") for name in axes]
         spread = "" if math.isnan(each.std) else f" ± {each.std:.3f}"
-        by = "test rows" if each.criterion == metric else "validation rows"
+        by = "validation rows" if each.criterion in VALIDATION else "test rows"
         own = [f"{each.chosen_by:.3f}"] if several else []
         marks = [diverged.get(each.algorithm, "")] * bool(diverged)
         rows.append([each.algorithm, by, *cell, *own, f"{each.mean:.3f}{spread}", *marks])

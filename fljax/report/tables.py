@@ -39,7 +39,14 @@ TITLES = {
 
 # Metrics that are no shares of 1.
 NOT_SHARES = frozenset(
-    {"average_loss", "opt_outs", "dropped_messages", "pearson_correlation", "contribution_correlation"}
+    {
+        "average_loss",
+        "average_valid_loss",
+        "opt_outs",
+        "dropped_messages",
+        "pearson_correlation",
+        "contribution_correlation",
+    }
 )
 # Metrics that count clients or messages.
 COUNTS = frozenset({"opt_outs", "dropped_messages"})

@@ -94,7 +94,9 @@ def test_every_metric_of_one_evaluation_is_described():
     assert set(metric_names.OF_ONE_EVALUATION) <= set(metric_names.METRICS)
     assert set(metric_names.OF_LOSSES) <= set(metric_names.METRICS)
     assert "unseen_average_loss" in metric_names.OF_LOSSES
+    assert "average_valid_loss" in metric_names.OF_LOSSES
     assert "average_valid_accuracy" not in metric_names.OF_LOSSES
+    assert is_lower_better("average_valid_loss")
 
 
 def test_a_run_says_where_it_ended():
