@@ -27,6 +27,7 @@ from fljax.config.reading import override
 from fljax.contributions import Measure
 from fljax.data import stack
 from fljax.describing import html_table
+from fljax.endings import at_end
 from fljax.engine import Execution, replay
 from fljax.engine.blocks import Callback
 from fljax.engine.keys import Seeds, seeds_of
@@ -75,6 +76,11 @@ class Comparison(NamedTuple):
     def labels(self) -> tuple[str, ...]:
         """The labels of the algorithms, in order; the others are compared with the first one."""
         return tuple(str(label) for label in self.metrics["algorithm"].values)
+
+    @property
+    def last(self) -> xr.Dataset:
+        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
+        return at_end(self.metrics)
 
     def table(self) -> pd.DataFrame:
         """The table that ``fljax run`` prints, ``mean ± std`` over seeds at the last evaluation, as text."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from fljax import folders, long_records
+from fljax.endings import at_end
 from fljax.naming import unknown
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def load(folder: str | pathlib.Path) -> Run:
 
 
 class Run:
-    """A run folder: ``metrics``, ``records``, ``records_of(label)``, ``labels``, ``config``, and the saved models.
+    """A run folder: ``metrics``, ``last``, ``records``, ``records_of(label)``, ``labels``, ``config`` and models.
 
     Args:
       folder: the run folder.
@@ -88,6 +89,11 @@ class Run:
           ValueError: if no algorithm is finished, or the results are damaged.
         """
         return self._results[0]
+
+    @property
+    def last(self) -> xr.Dataset:
+        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
+        return at_end(self.metrics)
 
     @property
     def records(self) -> xr.Dataset:

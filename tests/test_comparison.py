@@ -75,6 +75,20 @@ def test_it_is_what_simulate_gives_with_thresholds_of_standalone_models(comparis
     np.testing.assert_allclose(comparison.results["incfl"].predict(3, x), result.predict(3, x), rtol=1e-4, atol=1e-6)
 
 
+def test_the_last_evaluation_of_each_algorithm() -> None:
+    rounds = {"fedavg": 4, "incfl": 2}
+    metrics = xr.Dataset(
+        {
+            "rounds_done": ("algorithm", list(rounds.values())),
+            "average_accuracy": (("algorithm", "seed", "evaluated_round"), [[[0.1, 0.5, 0.9]], [[0.2, 0.7, np.nan]]]),
+        },
+        {"algorithm": list(rounds), "seed": [0], "evaluated_round": [0, 2, 4]},
+    )
+    last = fljax.Comparison("name", metrics, xr.Dataset(), {}).last
+    assert last["average_accuracy"].values.tolist() == [[0.9], [0.7]]
+    assert "evaluated_round" not in last.dims
+
+
 def test_the_table_is_that_of_the_command(comparison: fljax.Comparison) -> None:
     table = comparison.table()
     assert list(table.index) == list(comparison.labels)

@@ -43,6 +43,7 @@ def test_what_it_gives_back(finished: tuple[Any, pathlib.Path]) -> None:
     outcome, folder = finished
     run = fljax.load(folder)
     assert run.labels == ("fedavg", "mine")
+    assert run.last.drop_vars("evaluated_round").equals(run.metrics.isel(evaluated_round=-1, drop=True))
     assert run.metrics.identical(outcome.metrics)
     assert run.records.sizes == outcome.records.sizes
     assert run.config.rounds == 4
