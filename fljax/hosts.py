@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-import jax
 import numpy as np
 
 from fljax.failures import ProcessLost
@@ -58,6 +57,8 @@ def distributed(
       ValueError: if JAX lacks an argument and detects no cluster, or the arguments do not fit together.
       RuntimeError: if JAX has started already, or the other processes cannot be reached.
     """
+    import jax
+
     if "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters:
         options = {"heartbeat_timeout_seconds": SILENCE} | options
     try:
@@ -97,22 +98,33 @@ def leave(code: int, after: float = 0.0) -> NoReturn:
 def part() -> None:
     """Waits until all processes have come here, and parts from them: from then on, each may end when it likes."""
     if is_joined():
+        import jax
+
         jax.distributed.shutdown()
 
 
 def is_joined() -> bool:
     """Whether ``distributed`` was called; JAX need not have started."""
-    return jax.distributed.is_initialized()
+    jax: Any = sys.modules.get("jax")  # not imported here: results are read without it
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def are_several() -> bool:
     """Whether this process is one of several."""
-    return is_joined() and jax.process_count() > 1
+    if not is_joined():
+        return False
+    import jax
+
+    return jax.process_count() > 1
 
 
 def is_first() -> bool:
     """Whether this process decides and writes."""
-    return not are_several() or jax.process_index() == 0
+    if not are_several():
+        return True
+    import jax
+
+    return jax.process_index() == 0
 
 
 def agreed(decide: Callable[[], Value]) -> Value:
@@ -125,6 +137,8 @@ def agreed(decide: Callable[[], Value]) -> Value:
     """
     if not are_several():
         return decide()
+    import jax
+
     if jax.process_index() > 0:
         found, error = pickle.loads(_from_first(b""))
         if error is not None:
@@ -157,6 +171,8 @@ def gathered(value: Value) -> list[Value]:
     """
     if not are_several():
         return [value]
+    import jax
+
     packed = pickle.dumps(value)
     with reporting(), jax.disable_jit(False):
         from jax.experimental import multihost_utils
@@ -186,6 +202,8 @@ def check_same(tell: Callable[[], dict[str, Any]]) -> None:
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
     """Inside, JAX's error that another process does not answer becomes a ProcessLost."""
+    import jax
+
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -210,6 +228,8 @@ def _from_first(content: bytes) -> bytes:
 
 
 def _sent(content: np.ndarray) -> bytes:
+    import jax
+
     with reporting(), jax.disable_jit(False):
         from jax.experimental import multihost_utils
 
