@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
+
+_ADVICE = (
+    'expected fljax.data.row_numbers(federation, "train"), which gives the row numbers of each client, to read '
+    "clients' rows, got a look into the places of their lists"
+)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity",))
@@ -39,7 +44,13 @@ class Spans:
         return IndexList(lists, self.start, self.capacity)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError("expected fljax.data.row_numbers(federation) to read index lists, got a conversion of places")
+        raise TypeError(_ADVICE)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise TypeError(_ADVICE)
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(_ADVICE)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("lists", "start"), meta_fields=("capacity",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,8 +35,10 @@ def test_under_vmap_the_lists_are_not_copied() -> None:
     np.testing.assert_array_equal(read(spans), [[5, 3], [9, 7]])
     assert spans.shape == (2, 2)
     assert trees.take(spans, 1).shape == (2,)
-    with pytest.raises(TypeError, match=r"expected fljax.data.row_numbers"):
-        np.asarray(spans)
+    looks: list[Any] = [np.asarray, jnp.asarray, list, len, lambda spans: spans[0], lambda spans: spans[:, 0]]
+    for look in looks:
+        with pytest.raises(TypeError, match=r"expected fljax.data.row_numbers"):
+            look(spans)
 
 
 def test_one_of_two_lists_is_chosen() -> None:
