@@ -13,6 +13,7 @@ from fljax import config as configuration
 from fljax import experiment, folders, report, sweep
 from fljax.cli.run import _table
 from fljax.config import ConfigError, parse_grid
+from fljax.report.drawing import panels
 from fljax.report.sweeps import best_rows
 from fljax.setup import resolve_setup
 from tests.engine.test_scores import accuracies
@@ -63,7 +64,9 @@ def test_its_table_and_report_show_losses(finished: Any) -> None:
     assert "accurac" not in written.getvalue()
     image, page = report.write(folder)
     assert image.stat().st_size > 0
-    assert "Clients that prefer the deployed model" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "Clients that prefer the deployed model (IPR)" in text
+    assert "average_loss" in panels(outcome.metrics, outcome.records)
 
 
 def test_a_sweep_chooses_by_loss() -> None:

@@ -46,7 +46,8 @@ def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
     looks = styles([str(name) for name in metrics["algorithm"].values] if "algorithm" in metrics.coords else [])
     found: dict[str, Panel] = {}
     for prefix in ("", "unseen_"):
-        for name in MAIN:
+        # Of a task without a score, the losses.
+        for name in MAIN if has(metrics, f"{prefix}average_accuracy") else (*MAIN, "average_loss"):
             if has(metrics, prefix + name):
                 found[prefix + name] = partial(_over_rounds, metrics=metrics, name=prefix + name, looks=looks)
     for prefix in ("", "unseen_"):

@@ -15,11 +15,12 @@ from fljax.headings import main_columns
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.
 TITLES = {
-    "incentivised_participation_rate": "Clients that prefer the deployed model",
+    "incentivised_participation_rate": "Clients that prefer the deployed model (IPR)",
     "preferred_model_accuracy": "Accuracy of the preferred model",
     "average_accuracy": "Average accuracy",
     "global_average_accuracy": "Average accuracy of the global model",
     "average_valid_accuracy": "Average accuracy on validation rows",
+    "average_valid_loss": "Average loss on validation rows",
     "server_test_accuracy": "Accuracy of the server's own model",
     "maximum_accuracy": "Best client's accuracy",
     "global_incentivised_participation_rate": "Clients that prefer the global model",
