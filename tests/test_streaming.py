@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import streaming
-from fljax.engine.layout import fold_lanes
+from fljax.engine.lanes import fold_lanes
 from fljax.streaming import Part, Streamed
 from fljax.types import Cohort
 

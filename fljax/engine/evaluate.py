@@ -14,7 +14,8 @@ from fljax import training, trees
 from fljax.engine import eager
 from fljax.engine.errors import within
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout, map_lanes
+from fljax.engine.lanes import map_lanes
+from fljax.engine.layout import Layout
 from fljax.engine.round import State, first_down, held_data, local_data, own_server
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Spans, along, seen_from
 

@@ -16,7 +16,8 @@ from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
-from fljax.engine.layout import Layout, map_lanes
+from fljax.engine.lanes import map_lanes
+from fljax.engine.layout import Layout
 from fljax.engine.placement import keep_everywhere, place_state, state_shardings
 from fljax.engine.round import (
     State,

@@ -14,7 +14,8 @@ from fljax import messages, trees
 from fljax.anomalies import NonFinite
 from fljax.engine import eager
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout, Spread, fold_lanes, map_lanes
+from fljax.engine.lanes import Spread, fold_lanes, map_lanes
+from fljax.engine.layout import Layout
 from fljax.engine.placement import shardings
 from fljax.streaming import Part, Total, add_up, as_streamed
 from fljax.training.evaluation import SIDE_BY_SIDE

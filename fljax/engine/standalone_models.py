@@ -18,7 +18,8 @@ from fljax.engine.execution import Execution, Sizes, resolve_together
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.layout import Layout, default_platform, map_lanes, replicate
+from fljax.engine.lanes import map_lanes
+from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.memory import QUICK, made_bytes
 from fljax.engine.placement import keep_everywhere
 from fljax.engine.program import (

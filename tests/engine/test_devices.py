@@ -15,10 +15,11 @@ from jax.sharding import PartitionSpec
 import fljax
 from fljax import engine
 from fljax.algorithms import ditto, iafl, rank
-from fljax.engine import layout
+from fljax.engine import lanes as mapping
 from fljax.engine.compilation import compile_all
 from fljax.engine.execution import Execution, resolve
-from fljax.engine.layout import Spread, division, fold_lanes, map_lanes, replicate
+from fljax.engine.lanes import Spread, fold_lanes, map_lanes
+from fljax.engine.layout import division, replicate
 from fljax.engine.program import Plan, partition_plan
 from fljax.engine.shapes import measure, state_bytes
 from fljax.training import Local
@@ -151,7 +152,7 @@ def test_a_function_may_close_over_what_all_devices_hold() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("count", "lanes"), [(4, 1), (4, 2), (5, 1), (7, 2), (12, 2)])
 def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "BLOCK", 8)
+    monkeypatch.setattr(mapping, "BLOCK", 8)
     given = np.random.default_rng(count).normal(size=(count, 2)).astype(np.float32)
     cost = jnp.arange(count, dtype=jnp.int32) % 4 if ordered else None  # rows without cost are not computed
 

@@ -97,7 +97,9 @@ def test_the_peak_is_that_of_xla(layout: Layout, runs: int) -> None:
     assert -16 <= memory.peak - max(sums) < unread
     state = program.start.trace(spec, layout, inputs, seeds).out_info
     assert memory.server == trees.bytes_of(state.server)
-    assert memory.clients == trees.bytes_of(state.clients)
+    # Five clients with weights [4, 3], of which each of two devices holds a half, and biases [3], which both hold.
+    halved = 5 * 4 * 3 * 4 // 2 if layout.devices == 2 else 0
+    assert memory.clients == trees.bytes_of(state.clients) - halved
 
 
 @pytest.mark.thorough

@@ -20,7 +20,8 @@ from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
 from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
-from fljax.engine.layout import Layout, _deal, fold_lanes, map_lanes, replicate
+from fljax.engine.lanes import _deal, fold_lanes, map_lanes
+from fljax.engine.layout import Layout, replicate
 from fljax.training import Local
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -378,7 +379,7 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.layout import map_lanes
+from fljax.engine.lanes import map_lanes
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)
