@@ -141,24 +141,26 @@ def _diverged(metrics: xr.Dataset) -> list[str]:
 
 
 def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | None = None, *, unseen: bool) -> str:
-    """All metrics of the seen or the unseen clients, a line for each algorithm; empty without numbers.
+    """All metrics of the seen or the unseen clients, a column for each algorithm; empty without numbers.
 
-    ``diverged`` has words about seeds that diverged, by label.
+    Where there are fewer metrics than algorithms, each algorithm has a line. ``diverged`` has words about seeds that
+    diverged, by label.
     """
-    diverged = diverged or {}
     chosen = [row for row in rows if row.metric.startswith("unseen_") == unseen and row.seeds]
     names = list(dict.fromkeys(row.metric for row in chosen))
     if not names:
         return ""
-    shown = lambda algorithm: [f"<td>{diverged.get(algorithm, '')}</td>"] * bool(diverged)  # noqa: E731
-    head = "".join(f"<th>{html.escape(title(name).removesuffix(' (unseen)'))}</th>" for name in names)
-    body = "".join(
-        f"<tr><td>{html.escape(algorithm)}</td>"
-        f"{''.join([*(f'<td>{cell(row)}</td>' for row in line), *shown(algorithm)])}</tr>"
-        for algorithm, line in pivot(rows, names).items()
-    )
-    head = f"<thead><tr><th>Algorithm</th>{head}{'<th>Diverged</th>' * bool(diverged)}</tr></thead>"
-    return f'<h2>{heading}</h2><div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
+    lines = [["Algorithm", *(title(name).removesuffix(" (unseen)") for name in names), *["Diverged"] * bool(diverged)]]
+    for algorithm, line in pivot(rows, names).items():
+        marks = [diverged.get(algorithm, "")] if diverged else []
+        lines.append([algorithm, *map(cell, line), *marks])
+    if len(lines) - 1 <= len(names):
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    first, *others = [[html.escape(text) for text in line] for line in lines]
+    head = "".join(f"<th>{text}</th>" for text in first)
+    body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in others)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<h2>{heading}</h2><div class="wide">{table}</div>'
 
 
 def image(name: str, figure: Figure, dpi: int = 110) -> str:
