@@ -157,7 +157,7 @@ def test_standalone_on_accelerators_knows_what_a_client_holds(monkeypatch: Any) 
         seen.append(sizes)
         return Layout(1, 1, 1)
 
-    monkeypatch.setattr(standalone_models, "resolve", kept)
+    monkeypatch.setattr(standalone_models, "resolve_together", kept)
     monkeypatch.setattr(standalone_models, "default_platform", lambda: "gpu")
     small, large = (Local(0.2, batch_size=size, steps=1) for size in (2, 200))
     found = [engine.standalone(TASK, tiny_federation(), local) for local in (small, large)]
