@@ -77,9 +77,9 @@ def measure(algorithm: str, model: str, devices: int, source: str) -> dict[str, 
     from fljax import algorithms, data, models
     from fljax.engine.compilation import compile_all
     from fljax.engine.execution import resolve
+    from fljax.engine.federations import by_id
     from fljax.engine.layout import replicate
     from fljax.engine.program import partition_plan
-    from fljax.engine.round import by_id
     from fljax.engine.shapes import measure as shapes_of
 
     random = np.random.default_rng(0)

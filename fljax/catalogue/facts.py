@@ -41,7 +41,9 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     import jax.numpy as jnp
 
     from fljax.arguments import is_required
-    from fljax.engine.round import as_vectors, initial_state, train_one
+    from fljax.engine.federations import as_vectors
+    from fljax.engine.round import train_one
+    from fljax.engine.states import initial_state
     from fljax.streaming import Streamed
     from fljax.training import Local
 

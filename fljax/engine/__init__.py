@@ -10,11 +10,12 @@ from fljax.engine.elapsed import print_elapsed
 from fljax.engine.estimation import Memory, compile_ahead, estimate, in_words, rehearse, sentences, shortage, size
 from fljax.engine.execution import Execution
 from fljax.engine.program import Plan, groups, is_stacked, plan_of
-from fljax.engine.round import State, one_round
+from fljax.engine.round import one_round
 from fljax.engine.rounds import evaluate_clients, rollout
 from fljax.engine.simulation import simulate
 from fljax.engine.standalone_models import estimate_standalone, standalone, standalone_sweep
 from fljax.engine.starting import common_models
+from fljax.engine.states import State
 from fljax.engine.sweeping import sweep
 from fljax.engine.trained import Models, arrays_of, restore
 

@@ -21,8 +21,8 @@ from fljax.engine.history import History
 from fljax.engine.kept import Kept
 from fljax.engine.layout import Layout, of_this_process
 from fljax.engine.program import Inputs, Spec
-from fljax.engine.round import State
 from fljax.engine.shapes import Shapes
+from fljax.engine.states import State
 from fljax.types import Info, Labelled
 
 

@@ -22,7 +22,7 @@ from fljax.engine.execution import Execution
 from fljax.engine.history import History
 from fljax.engine.layout import Layout, is_there, of_this_process
 from fljax.engine.program import Inputs, Spec
-from fljax.engine.round import State
+from fljax.engine.states import State
 from fljax.engine.trained import arrays_of
 from fljax.types import Federation
 

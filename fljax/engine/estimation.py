@@ -16,13 +16,15 @@ from fljax.anomalies import NonFinite, check_mode
 from fljax.engine import eager, program
 from fljax.engine.compilation import begin, compile_all
 from fljax.engine.execution import Execution, resolve_together
+from fljax.engine.federations import by_id
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, replicate
 from fljax.engine.memory import made_bytes
 from fljax.engine.program import Inputs, Plan, Spec
-from fljax.engine.round import State, by_id, initial_state, one_round
+from fljax.engine.round import one_round
 from fljax.engine.shapes import Shapes, first_run, measure, state_bytes
+from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm, Federation
 
 

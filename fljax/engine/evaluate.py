@@ -13,10 +13,12 @@ from jaxtyping import Array, Int, PyTree
 from fljax import training, trees
 from fljax.engine import eager
 from fljax.engine.errors import within
+from fljax.engine.federations import held_data, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, first_down, held_data, local_data, own_server
+from fljax.engine.servers import own_server
+from fljax.engine.states import State, first_down
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Spans, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score

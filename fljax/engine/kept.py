@@ -11,7 +11,7 @@ import numpy as np
 from fljax import hosts, metrics
 from fljax.engine.layout import of_this_process
 from fljax.engine.program import Spec
-from fljax.engine.round import State
+from fljax.engine.states import State
 from fljax.engine.trained import arrays_of, with_arrays
 from fljax.types import Labelled
 

@@ -17,9 +17,10 @@ from jaxtyping import PyTree
 
 from fljax import trees
 from fljax.engine import eager
+from fljax.engine.federations import with_shared, without_shared
 from fljax.engine.layout import Layout, on_one
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import State, with_shared, without_shared
+from fljax.engine.states import State
 from fljax.results import Reference
 from fljax.types import Labelled
 

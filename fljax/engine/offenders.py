@@ -14,9 +14,11 @@ from jaxtyping import Array
 from fljax import trees
 from fljax.anomalies import Divergence, NonFinite, NotFinite
 from fljax.engine import jit
+from fljax.engine.federations import as_vectors
 from fljax.engine.layout import Layout, on_one
 from fljax.engine.program import Inputs, Spec, algorithm_of
-from fljax.engine.round import State, as_vectors, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import State
 from fljax.results import Result
 
 

@@ -16,18 +16,12 @@ from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
+from fljax.engine.federations import as_vectors, by_id, with_shared, without_shared
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
 from fljax.engine.placement import keep_everywhere, place_state, state_shardings
-from fljax.engine.round import (
-    State,
-    as_vectors,
-    by_id,
-    initial_state,
-    one_round,
-    with_shared,
-    without_shared,
-)
+from fljax.engine.round import one_round
+from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm, Federation, Info, Labelled
 
 

@@ -2,188 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Int, Integer, PyTree, UInt
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import messages, trees
 from fljax.anomalies import NonFinite
-from fljax.engine import eager
+from fljax.engine.federations import held_data, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.lanes import Spread, fold_lanes, map_lanes
+from fljax.engine.lanes import fold_lanes
 from fljax.engine.layout import Layout
 from fljax.engine.placement import shardings
+from fljax.engine.polling import poll
+from fljax.engine.servers import own_server
+from fljax.engine.states import State
 from fljax.streaming import Part, Total, add_up, as_streamed
-from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import (
     Algorithm,
     Available,
-    Census,
     ClientData,
     Cohort,
     Federation,
     Info,
-    LocalData,
-    Names,
-    Rows,
     Seat,
-    Spans,
-    Subset,
-    Vectors,
     along,
-    rows_of,
     seen_from,
-    with_rows,
 )
-
-
-class State(NamedTuple):
-    """Everything that the next round needs. A run that continues from a saved state equals an uninterrupted run.
-
-    Attributes:
-      seed: seed of the run.
-      round: number of rounds done.
-      server: the algorithm's Server.
-      clients: the algorithm's Client, stacked by client id ``[N, ...]``.
-      ballots: the last ballots by client id, or ``()``.
-      diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 if there was none.
-    """
-
-    seed: UInt[Array, ""]
-    round: Int[Array, ""]
-    server: PyTree
-    clients: PyTree
-    ballots: PyTree
-    diverged: Int[Array, ""]
-
-
-def own_server(
-    server: PyTree, devices: int, id: Int[Array, " rows"] | None = None
-) -> tuple[Any, Callable[[Any], PyTree]]:
-    """What clients ``id`` (None: all) need of ``PerClient`` parts, and the Server made of one client's share.
-
-    Several devices get the rows of the clients that they compute; one device reads them in its table.
-    """
-    if devices == 1:
-        return (), lambda row: server
-    return rows_of(server, id), lambda row: with_rows(server, row)
-
-
-def by_id(federation: Federation) -> Federation:
-    """The federation with its seen clients sorted by id, so that their original order does not matter.
-
-    Takes one federation or several stacked ones. Names of classes and clients are left out, since federations that
-    differ in names alone run the same programs.
-    """
-    federation = federation._replace(names=Names())
-    try:
-        if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
-            return federation
-    except jax.errors.TracerArrayConversionError:  # ids are unknown while tracing
-        pass
-    order = jnp.argsort(federation.clients.id, axis=-1)
-
-    def sort(leaf: Array) -> Array:
-        index = order.reshape(order.shape + (1,) * (jnp.ndim(leaf) - order.ndim))
-        return jnp.take_along_axis(jnp.asarray(leaf), index, axis=order.ndim - 1)
-
-    return federation._replace(clients=jax.tree.map(sort, federation.clients))
-
-
-def as_vectors(federation: Federation) -> Federation:
-    """The federation with each example as a vector, so that rows are read fast on every platform.
-
-    Called once in a program, outside its loops.
-    """
-    x: Any = Vectors.of(federation.examples.x)  # stands for an array wherever it is read by index
-    return federation._replace(examples=federation.examples._replace(x=x))
-
-
-def without_shared(federation: Federation) -> Federation:
-    """The parts of a stacked federation with an axis of seeds; ``with_shared`` puts examples and lists back."""
-    return federation._replace(examples=None, lists=None)  # type: ignore[arg-type]
-
-
-def with_shared(own: Federation, federation: Federation) -> Federation:
-    """One seed's parts with the examples and lists of a stacked federation."""
-    return own._replace(examples=federation.examples, lists=federation.lists)
-
-
-def census(federation: Federation) -> Census:
-    """Sample counts by id, of a federation stored by id."""
-    return Census(federation.clients.train.size, federation.clients.valid.size)
-
-
-def local_data(federation: Federation, client: ClientData) -> LocalData:
-    """One client's data: its rows of the shared examples; only its training features have noise."""
-
-    def subset(rows: Rows, noise: Any = None) -> Subset:
-        index = rows.index
-        if isinstance(index, Spans):
-            assert federation.lists is not None
-            index = index.of(federation.lists)
-        return Subset(federation.examples, Rows(index, rows.size), noise)
-
-    return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
-
-
-def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
-    """The server's own examples by name; devices share the models that are judged on them."""
-    spread = None if layout.devices == 1 else Spread(1 if layout.platform == "cpu" else SIDE_BY_SIDE, layout.devices)
-    held = federation.held.items()
-    return {name: Subset(federation.examples, Rows(*rows), spread=spread) for name, rows in held}
-
-
-def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
-    """The Down of a client before its first round, for ``init_client``."""
-    return algorithm.send(seen_from(server, seat), seat._replace(first=True))
-
-
-def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
-    """The state before round 0; ``federation`` is stored by id."""
-    server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
-    key = round_key(seed, Purpose.INIT_CLIENT)
-    zero = jnp.zeros((), jnp.int32)
-
-    def one(client: ClientData) -> PyTree:
-        seat = Seat(zero, client.id, zero)
-        down = first_down(algorithm, server, seat)
-        return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
-
-    clients = eager.map_all(one, federation.clients)
-    ballots: Any = ()
-    if algorithm.poll is not None:
-        ballots = eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
-    return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
-
-
-def poll(
-    algorithm: Algorithm,
-    federation: Federation,
-    seed: Array,
-    round: Array,
-    server: PyTree,
-    clients: PyTree,
-    layout: Layout,
-) -> PyTree:
-    """Ballots of all clients, by id."""
-    key = round_key(seed, Purpose.POLL, round)
-    assert algorithm.poll is not None
-    ask, shown = algorithm.poll.ask, algorithm.poll.shown
-
-    rows, server_of = own_server(server, layout.devices)
-
-    def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
-        client, kept, own = row
-        seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(seen_from(server_of(own), seat), seat) if shown else ()
-        return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
-
-    return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)
 
 
 def one_round(

@@ -9,8 +9,10 @@ from jaxtyping import Array, Integer
 
 from fljax.engine.errors import wrapped
 from fljax.engine.evaluate import evaluate
+from fljax.engine.federations import as_vectors, by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, as_vectors, by_id, initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm, Federation, unlabelled
 
 

@@ -12,11 +12,14 @@ from jaxtyping import PyTree
 from fljax import trees
 from fljax.engine import eager
 from fljax.engine.execution import Sizes
+from fljax.engine.federations import as_vectors, with_shared, without_shared
 from fljax.engine.jaxprs import step_bytes, steps_differ
 from fljax.engine.layout import Layout, default_platform
 from fljax.engine.placement import state_shardings
+from fljax.engine.polling import poll
 from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import as_vectors, initial_state, poll, train_one, with_shared, without_shared
+from fljax.engine.round import train_one
+from fljax.engine.states import initial_state
 from fljax.records import Wire
 from fljax.streaming import as_streamed
 from fljax.training import AT_ONCE

@@ -34,6 +34,7 @@ from fljax.engine.callbacks import replay
 from fljax.engine.checkpointing import Keeper, Position, identity_of
 from fljax.engine.compilation import fastest
 from fljax.engine.execution import Execution, neighbours, resolve_together
+from fljax.engine.federations import by_id
 from fljax.engine.kept import Kept, OnEvaluated, runs_of
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
@@ -41,9 +42,9 @@ from fljax.engine.layout import Layout, default_platform, of_this_process, repli
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
 from fljax.engine.placement import put_state
 from fljax.engine.program import Inputs, Plan, Spec
-from fljax.engine.round import State, by_id
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
+from fljax.engine.states import State
 from fljax.engine.trained import DeployedModels, Predictions, state_of, unbound
 from fljax.infinite_losses import infinite_losses
 from fljax.results import BestModels, Reference, Result

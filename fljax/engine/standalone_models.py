@@ -15,6 +15,7 @@ from fljax.engine import debugging, eager, jit
 from fljax.engine.errors import within
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve_together
+from fljax.engine.federations import as_vectors, by_id, local_data
 from fljax.engine.jaxprs import step_bytes
 from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
 from fljax.engine.labels import check_labels
@@ -32,7 +33,6 @@ from fljax.engine.program import (
     same_numbers,
     stack_plans,
 )
-from fljax.engine.round import as_vectors, by_id, local_data
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
 from fljax.training import Local, Stream

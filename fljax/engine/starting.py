@@ -12,7 +12,7 @@ from fljax import trees
 from fljax.engine import jit
 from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Plan, Spec
-from fljax.engine.round import State
+from fljax.engine.states import State
 from fljax.engine.trained import DeployedModels
 from fljax.types import Algorithm, Seat, Task, seen_from
 

@@ -17,7 +17,7 @@ from fljax.engine import eager, program
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.layout import Layout, Precision, of_this_process, on_one
 from fljax.engine.program import Inputs, Plan, Spec
-from fljax.engine.round import State
+from fljax.engine.states import State
 from fljax.types import Algorithm, Federation
 
 

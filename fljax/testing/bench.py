@@ -13,8 +13,9 @@ import numpy as np
 
 from fljax import engine
 from fljax.engine.evaluate import evaluate
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, by_id, initial_state
+from fljax.engine.states import State, initial_state
 from fljax.results import Result
 from fljax.testing.federation import tiny_federation
 from fljax.testing.quick import quick_options

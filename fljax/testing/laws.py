@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import engine, trees
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, by_id, initial_state, train_one
+from fljax.engine.round import train_one
+from fljax.engine.states import State, initial_state
 from fljax.streaming import Streamed, as_streamed
 from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
 from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes

@@ -12,9 +12,11 @@ import numpy as np
 import optax
 
 from fljax import training
+from fljax.engine.federations import by_id
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.models import correct
 from fljax.training import Local
 from fljax.trees import take

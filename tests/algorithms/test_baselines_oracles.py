@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
-from fljax.engine.round import initial_state, local_data
+from fljax.engine.federations import local_data
+from fljax.engine.states import initial_state
 from fljax.training import Local, OptimizerSettings
 from fljax.trees import take, zeros_like
 from fljax.types import Seat

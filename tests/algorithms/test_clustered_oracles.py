@@ -13,7 +13,7 @@ import pytest
 from fljax.algorithms import fedavg, fedem, fedsoft, ifca
 from fljax.algorithms.clustered import initial_models, row_losses
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
-from fljax.engine.round import initial_state
+from fljax.engine.states import initial_state
 from fljax.training import AT_ONCE, Local
 from fljax.trees import take
 from fljax.types import Examples, Rows, Subset

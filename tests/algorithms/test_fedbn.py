@@ -14,7 +14,8 @@ import pytest
 import fljax
 from fljax import engine, roles, trees
 from fljax.algorithms import fedavg, fedbn
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.federations import by_id
+from fljax.engine.states import initial_state
 from fljax.models import logistic_regression, task_from_module
 from fljax.training import Local
 from fljax.types import Federation

@@ -9,7 +9,7 @@ import pytest
 
 from fljax.algorithms import fedem
 from fljax.algorithms.fedem import Mixture, expectation
-from fljax.engine.round import initial_state
+from fljax.engine.states import initial_state
 from fljax.training import Local, evaluate_each
 from fljax.trees import take
 from fljax.types import Examples, LocalData, Rows, Seat, Subset

@@ -9,7 +9,8 @@ import pytest
 
 from fljax.algorithms import fedsoft, standalone
 from fljax.engine.layout import Layout
-from fljax.engine.round import initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.trees import take
 from tests.algorithms import quadratic

@@ -13,7 +13,8 @@ from fljax import trees
 from fljax.algorithms import Bidding, Exploration, Tokens, fedavg, ipfl
 from fljax.algorithms.market import Clustering
 from fljax.engine.evaluate import deploy_seen, deploy_unseen
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.federations import by_id
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.types import Rows
 from tests.algorithms.rounds_tools import TASK, federation, history, missing

@@ -12,8 +12,9 @@ import pytest
 from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
 from fljax.engine.evaluate import deploy_seen, evaluate
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.models import MODELS
 from fljax.training import Local
 from fljax.trees import take

@@ -12,7 +12,7 @@ import pytest
 from fljax import trees
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
 from fljax.engine.evaluate import deploy_seen
-from fljax.engine.round import by_id
+from fljax.engine.federations import by_id
 from fljax.models import MODELS, correct
 from fljax.training import Local
 from fljax.types import Census, PerClient, Rows

@@ -13,7 +13,8 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import fedavg, incfl
-from fljax.engine.round import initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.trees import take
 from fljax.types import Subset, unlabelled

@@ -12,8 +12,10 @@ import optax
 import pytest
 
 from fljax import algorithms
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.training import Local, OptimizerSettings
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.engine.round import by_id
+from fljax.engine.federations import by_id
 from fljax.types import Names
 
 

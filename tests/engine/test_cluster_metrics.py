@@ -10,8 +10,9 @@ import pytest
 from fljax import Execution, simulate
 from fljax.algorithms import fedem, ipfl
 from fljax.engine.evaluate import evaluate, numbered
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.scenarios import byzantine, opting_out
 from fljax.training import Local
 from fljax.types import Rows, unlabelled

@@ -30,9 +30,9 @@ from fljax.engine import (
 from fljax.engine import shapes as engine_shapes
 from fljax.engine.compilation import compile_all
 from fljax.engine.estimation import memory_of
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
 from fljax.engine.memory import made_bytes
-from fljax.engine.round import by_id
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
 from tests.platforms import forms_of

@@ -13,8 +13,9 @@ from fljax.algorithms import fedavg, incfl, perfedavg
 from fljax.data import stack
 from fljax.engine import one_round, program, simulate
 from fljax.engine.evaluate import evaluate, same_tests
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, finetuned
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Rows, unlabelled

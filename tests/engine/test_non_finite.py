@@ -14,8 +14,9 @@ from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold, standalone
 from fljax.anomalies import Divergence, NotFinite
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
 from tests.laws.compare import assert_close, assert_finite, assert_same

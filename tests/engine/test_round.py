@@ -15,9 +15,10 @@ from fljax import engine, training
 from fljax.algorithms import fedavg
 from fljax.engine import standalone_models
 from fljax.engine.execution import Sizes
+from fljax.engine.federations import by_id, census, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, census, initial_state, local_data
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.types import Federation
 from tests.laws.compare import assert_same

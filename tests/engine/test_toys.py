@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fljax import engine, training
+from fljax.engine.federations import by_id, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, local_data
+from fljax.engine.states import initial_state
 from fljax.training import Local
 from fljax.types import Algorithm, Federation
 from tests.oracles import toys as oracle

@@ -12,8 +12,9 @@ import pytest
 
 from fljax import engine
 from fljax.anomalies import NonFinite
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.types import Federation, unlabelled
 from tests.laws.cases import ALGORITHMS, LOCAL, POPULATION, SIDE_BY_SIDE, TASK, federation
 from tests.laws.compare import assert_close, assert_finite, assert_same

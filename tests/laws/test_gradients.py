@@ -13,7 +13,7 @@ import pytest
 from fljax.algorithms import REGISTRY
 from fljax.engine import rollout
 from fljax.engine.evaluate import evaluate
-from fljax.engine.round import by_id
+from fljax.engine.federations import by_id
 from fljax.training import Local
 from fljax.types import unlabelled
 from tests.laws.cases import ALGORITHMS, SIDE_BY_SIDE, numbers, with_numbers

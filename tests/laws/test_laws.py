@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fljax.engine.federations import by_id, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.round import by_id, local_data
 from fljax.testing import laws
 from fljax.types import Seat, seen_from
 from tests.laws.cases import (

@@ -9,7 +9,8 @@ import pytest
 
 from fljax import engine
 from fljax.engine.evaluate import evaluate
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.federations import by_id
+from fljax.engine.states import initial_state
 from fljax.types import Available
 from tests.laws.cases import (
     CASES,

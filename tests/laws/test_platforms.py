@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from fljax import algorithms, engine, models
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, by_id, initial_state
+from fljax.engine.states import State, initial_state
 from fljax.testing import laws
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fljax import engine, streaming
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import State, by_id, initial_state
+from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm
 from tests.laws.cases import ALGORITHMS, LOCAL
 from tests.laws.compare import assert_close

@@ -14,9 +14,11 @@ from fljax import trees
 from fljax.algorithms import afl, fedavg, incfl, mwfed, scaffold, standalone
 from fljax.engine import simulate
 from fljax.engine.evaluate import evaluate
+from fljax.engine.federations import by_id, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, local_data, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
 from fljax.types import Seat, seen_from

@@ -11,7 +11,8 @@ import pytest
 
 from fljax.algorithms import Bidding, Tokens, fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
 from fljax.engine import Plan, program, simulate, sweep
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.federations import by_id
+from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
 from tests.toys.federation import tiny_federation

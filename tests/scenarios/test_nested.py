@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg
+from fljax.engine.federations import by_id
 from fljax.engine.keys import Purpose, round_key
-from fljax.engine.round import by_id, initial_state
+from fljax.engine.states import initial_state
 from fljax.scenarios import REGISTRY, availability, byzantine, clipped, dropout
 from fljax.types import Available
 from tests.scenarios.test_messages import sent

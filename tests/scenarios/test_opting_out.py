@@ -9,8 +9,10 @@ import pytest
 
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
 from fljax.types import unlabelled

@@ -11,8 +11,10 @@ import pytest
 
 from fljax.algorithms import fedavg, incfl, scaffold
 from fljax.algorithms.registry import REGISTRY
+from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
-from fljax.engine.round import by_id, initial_state, one_round
+from fljax.engine.round import one_round
+from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, availability, dropout
 from fljax.training import Local
 from fljax.types import unlabelled

@@ -1,0 +1,80 @@
+"""Views of a federation that programs use: stored by id, as vectors, one client's data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fljax.engine.lanes import Spread
+from fljax.engine.layout import Layout
+from fljax.training.evaluation import SIDE_BY_SIDE
+from fljax.types import Census, ClientData, Federation, LocalData, Names, Rows, Spans, Subset, Vectors
+
+
+def by_id(federation: Federation) -> Federation:
+    """The federation with its seen clients sorted by id, so that their original order does not matter.
+
+    Takes one federation or several stacked ones. Names of classes and clients are left out, since federations that
+    differ in names alone run the same programs.
+    """
+    federation = federation._replace(names=Names())
+    try:
+        if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
+            return federation
+    except jax.errors.TracerArrayConversionError:  # ids are unknown while tracing
+        pass
+    order = jnp.argsort(federation.clients.id, axis=-1)
+
+    def sort(leaf: Array) -> Array:
+        index = order.reshape(order.shape + (1,) * (jnp.ndim(leaf) - order.ndim))
+        return jnp.take_along_axis(jnp.asarray(leaf), index, axis=order.ndim - 1)
+
+    return federation._replace(clients=jax.tree.map(sort, federation.clients))
+
+
+def as_vectors(federation: Federation) -> Federation:
+    """The federation with each example as a vector, so that rows are read fast on every platform.
+
+    Called once in a program, outside its loops.
+    """
+    x: Any = Vectors.of(federation.examples.x)  # stands for an array wherever it is read by index
+    return federation._replace(examples=federation.examples._replace(x=x))
+
+
+def without_shared(federation: Federation) -> Federation:
+    """The parts of a stacked federation with an axis of seeds; ``with_shared`` puts examples and lists back."""
+    return federation._replace(examples=None, lists=None)  # type: ignore[arg-type]
+
+
+def with_shared(own: Federation, federation: Federation) -> Federation:
+    """One seed's parts with the examples and lists of a stacked federation."""
+    return own._replace(examples=federation.examples, lists=federation.lists)
+
+
+def census(federation: Federation) -> Census:
+    """Sample counts by id, of a federation stored by id."""
+    return Census(federation.clients.train.size, federation.clients.valid.size)
+
+
+def local_data(federation: Federation, client: ClientData) -> LocalData:
+    """One client's data: its rows of the shared examples; only its training features have noise."""
+
+    def subset(rows: Rows, noise: Any = None) -> Subset:
+        index = rows.index
+        if isinstance(index, Spans):
+            assert federation.lists is not None
+            index = index.of(federation.lists)
+        return Subset(federation.examples, Rows(index, rows.size), noise)
+
+    return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
+
+
+def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
+    """The server's own examples by name; devices share the models that are judged on them."""
+    spread = None if layout.devices == 1 else Spread(1 if layout.platform == "cpu" else SIDE_BY_SIDE, layout.devices)
+    held = federation.held.items()
+    return {name: Subset(federation.examples, Rows(*rows), spread=spread) for name, rows in held}

@@ -1,0 +1,40 @@
+"""The ballots of clients that are polled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from fljax.engine.federations import local_data
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.lanes import map_lanes
+from fljax.engine.layout import Layout
+from fljax.engine.servers import own_server
+from fljax.types import Algorithm, ClientData, Federation, Seat, seen_from
+
+
+def poll(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    clients: PyTree,
+    layout: Layout,
+) -> PyTree:
+    """Ballots of all clients, by id."""
+    key = round_key(seed, Purpose.POLL, round)
+    assert algorithm.poll is not None
+    ask, shown = algorithm.poll.ask, algorithm.poll.shown
+
+    rows, server_of = own_server(server, layout.devices)
+
+    def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
+        client, kept, own = row
+        seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
+        down = algorithm.send(seen_from(server_of(own), seat), seat) if shown else ()
+        return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
+
+    return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)

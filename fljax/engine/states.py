@@ -1,0 +1,58 @@
+"""The state of a run between rounds, and the state before round 0."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Integer, PyTree, UInt
+
+from fljax.engine import eager
+from fljax.engine.federations import census, local_data
+from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.layout import Layout
+from fljax.engine.polling import poll
+from fljax.types import Algorithm, ClientData, Federation, Seat, seen_from
+
+
+class State(NamedTuple):
+    """Everything that the next round needs. A run that continues from a saved state equals an uninterrupted run.
+
+    Attributes:
+      seed: seed of the run.
+      round: number of rounds done.
+      server: the algorithm's Server.
+      clients: the algorithm's Client, stacked by client id ``[N, ...]``.
+      ballots: the last ballots by client id, or ``()``.
+      diverged: the round in which a NaN or infinity appeared and the state was frozen; -1 if there was none.
+    """
+
+    seed: UInt[Array, ""]
+    round: Int[Array, ""]
+    server: PyTree
+    clients: PyTree
+    ballots: PyTree
+    diverged: Int[Array, ""]
+
+
+def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
+    """The Down of a client before its first round, for ``init_client``."""
+    return algorithm.send(seen_from(server, seat), seat._replace(first=True))
+
+
+def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
+    """The state before round 0; ``federation`` is stored by id."""
+    server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
+    key = round_key(seed, Purpose.INIT_CLIENT)
+    zero = jnp.zeros((), jnp.int32)
+
+    def one(client: ClientData) -> PyTree:
+        seat = Seat(zero, client.id, zero)
+        down = first_down(algorithm, server, seat)
+        return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
+
+    clients = eager.map_all(one, federation.clients)
+    ballots: Any = ()
+    if algorithm.poll is not None:
+        ballots = eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
+    return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
