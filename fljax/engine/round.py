@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from fljax.types import (
     ClientData,
     Cohort,
     Federation,
+    Held,
     Info,
     Seat,
     along,
@@ -70,57 +71,146 @@ def one_round(
       before the round is kept and ``diverged`` holds the round; later records are meaningless.
     """
     round = state.round if round is None else round
-    population = federation.clients.id.shape[0]
-    able = Available(population, available)
-    able = able if everybody else able.only(federation.clients.train.size > 0)
-
+    size = federation.clients.train.size
+    able = able_clients(size, available, everybody)
     ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
     if algorithm.poll is not None:
 
         def ask() -> PyTree:
             found = poll(algorithm, federation, state.seed, round, state.server, state.clients, layout)
-            return found if asked.among is None else trees.where_rows(asked.among, found, state.ballots)
+            return new_ballots(algorithm, able, found, state.ballots)
 
-        asked = able if algorithm.poll.shown else Available(population)
         due = round % algorithm.poll.every == 0
         ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
-        polled = jnp.where(due, jnp.sum(asked.mask(), dtype=jnp.int32), 0)
+        polled = jnp.where(due, asked_clients(algorithm, able), 0)
 
-    select_key = round_key(state.seed, Purpose.SELECT, round)
-    server, cohort, selected = algorithm.select(select_key, round, state.server, ballots, able)
-    row = jnp.clip(cohort.id, 0, population - 1)
-    # An empty row trains the smallest present client, and its result is discarded. So a NaN of an absent client cannot
-    # reach a gradient.
-    size = federation.clients.train.size[row]
-    trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, size, jnp.iinfo(size.dtype).max))])
-    kept = trees.take(state.clients, trains)
-    aggregate_key = round_key(state.seed, Purpose.AGGREGATE, round)
+    chosen = choose(algorithm, size, state, round, ballots, able)
+    kept = trees.take(state.clients, chosen.trains)
     skip = layout.seeds == 1 if skip is None else skip
     total, rows, trained, bad = train(
-        algorithm, federation, layout, state.seed, round, server, cohort, kept, trains, skip, rematerialise, non_finite
+        algorithm, federation, layout, state.seed, round, chosen, kept, chosen.trains, skip, rematerialise, non_finite
     )
+    broken = trees.any_new_nonfinite(trained, kept)
+    after, counts, info = close(
+        algorithm, held_data(federation, layout), state, round, ballots, chosen, total, rows, bad, broken, non_finite
+    )
+    after = after._replace(clients=trees.set_rows(state.clients, chosen.row, counts, trained))
+    if layout.devices > 1:
+        after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
+    return after, {**info, "polled": polled}
+
+
+class Chosen(NamedTuple):
+    """The cohort of a round, before it trains.
+
+    Attributes:
+      server: the Server after ``select``.
+      cohort: who takes part, ``[S]``.
+      row: ``[S]``, the ids of the cohort; those of empty rows lie in 0..N-1, too.
+      trains: ``[S]``, the ids of the clients that rows train.
+      cost: ``[S]``, the number of training samples of a present client, at least 1; 0 for an empty row.
+      info: Info of ``select``.
+    """
+
+    server: PyTree
+    cohort: Cohort
+    row: Int[Array, " S"]
+    trains: Int[Array, " S"]
+    cost: Int[Array, " S"]
+    info: Info
+
+
+def able_clients(size: Int[Array, " N"], available: Bool[Array, " N"] | None, everybody: bool) -> Available:
+    """The clients that could take part: they have training samples (``size``), and are ``available`` (None: all).
+
+    ``everybody`` says that all are known to have training samples; the check is then skipped.
+    """
+    able = Available(size.shape[0], available)
+    return able if everybody else able.only(size > 0)
+
+
+def new_ballots(algorithm: Algorithm, able: Available, found: PyTree, before: PyTree) -> PyTree:
+    """The ballots after a poll that gave ``found``, by id; who was not asked keeps the one before."""
+    asked = _asked(algorithm, able)
+    return found if asked.among is None else trees.where_rows(asked.among, found, before)
+
+
+def asked_clients(algorithm: Algorithm, able: Available) -> Int[Array, ""]:
+    """The number of clients that a poll asks."""
+    return jnp.sum(_asked(algorithm, able).mask(), dtype=jnp.int32)
+
+
+def _asked(algorithm: Algorithm, able: Available) -> Available:
+    assert algorithm.poll is not None
+    return able if algorithm.poll.shown else Available(able.population)
+
+
+def choose(
+    algorithm: Algorithm, size: Int[Array, " N"], state: State, round: Array, ballots: PyTree, able: Available
+) -> Chosen:
+    """Selects the cohort; ``size`` has the training samples of clients by id."""
+    key = round_key(state.seed, Purpose.SELECT, round)
+    server, cohort, info = algorithm.select(key, round, state.server, ballots, able)
+    row = jnp.clip(cohort.id, 0, size.shape[0] - 1)
+    # An empty row trains the smallest present client, and its result is discarded. So a NaN of an absent client cannot
+    # reach a gradient.
+    own = size[row]
+    trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, own, jnp.iinfo(own.dtype).max))])
+    # The cost of a client is its number of samples; an empty row costs 0.
+    cost = jnp.where(cohort.present, jnp.maximum(size[trains], 1), 0)
+    return Chosen(server, cohort, row, trains, cost, info)
+
+
+def close(
+    algorithm: Algorithm,
+    held: Held,
+    state: State,
+    round: Array,
+    ballots: PyTree,
+    chosen: Chosen,
+    total: Total,
+    rows: PyTree,
+    bad: Any,
+    broken: Bool[Array, ""],
+    non_finite: NonFinite,
+) -> tuple[State, Bool[Array, " S"], Info]:
+    """The server's step at the end of a round.
+
+    Args:
+      algorithm: any value of the protocol.
+      held: the server's own examples by name.
+      state: the state before the round.
+      round: equals ``state.round``.
+      ballots: of this round.
+      chosen: the cohort.
+      total: of ``train``.
+      rows: of ``train``.
+      bad: of ``train``.
+      broken: whether a NaN or infinity appeared in a client's state.
+      non_finite: as for ``one_round``.
+
+    Returns:
+      The state after the round, with the clients before it; which rows of the cohort have a new Client ``[S]``; Info.
+    """
+    cohort = chosen.cohort
     counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
+    key = round_key(state.seed, Purpose.AGGREGATE, round)
     finish = as_streamed(algorithm.aggregate).finish
-    server, aggregated = finish(aggregate_key, round, server, total, rows, counted, held_data(federation, layout))
+    server, aggregated = finish(key, round, chosen.server, total, rows, counted, held)
     if differs := trees.difference(state.server, server, exact=False):
         raise ValueError(f"a round must leave a server like that of init_server: {differs}")
 
-    broken = trees.any_new_nonfinite(server, state.server) | trees.any_new_nonfinite(trained, kept)
+    broken = trees.any_new_nonfinite(server, state.server) | broken
     broken = broken | jnp.any(bad) if non_finite == "stop" else broken
     sound = (state.diverged < 0) & ~broken
-    clients = trees.set_rows(state.clients, row, counted.present & sound, trained)
-    after = State(
-        state.seed,
-        state.round + 1,
-        trees.where(sound, server, state.server),
-        clients,
-        trees.where(sound, ballots, state.ballots),
-        jnp.where((state.diverged < 0) & broken, round, state.diverged),
+    after = state._replace(
+        round=state.round + 1,
+        server=trees.where(sound, server, state.server),
+        ballots=trees.where(sound, ballots, state.ballots),
+        diverged=jnp.where((state.diverged < 0) & broken, round, state.diverged),
     )
-    if layout.devices > 1:
-        after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
-    rows = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
-    info = {**selected, **aggregated, **rows, "polled": polled}
+    about = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
+    info = {**chosen.info, **aggregated, **about}
     if odd := sorted(name for name in info if "/" in name or name in ("", ".", "..")):
         raise ValueError(f"expected names of records without '/', as files have, got {odd[0]!r}")
     if non_finite != "freeze":
@@ -128,7 +218,7 @@ def one_round(
         info |= along("row", **{"dropped" if non_finite == "drop" else "not_finite": bad})
     if non_finite == "drop":
         info |= {"dropped_messages": jnp.sum(bad, dtype=jnp.int32)}
-    return after, info
+    return after, counted.present & sound, info
 
 
 def train(
@@ -137,22 +227,23 @@ def train(
     layout: Layout,
     seed: Array,
     round: Array,
-    server: PyTree,
-    cohort: Cohort,
+    chosen: Chosen,
     kept: PyTree,
-    trains: Int[Array, " S"],
+    place: Int[Array, " S"],
     skip: bool,
     rematerialise: bool,
     non_finite: NonFinite,
 ) -> tuple[Total, PyTree, PyTree, Any]:
-    """Trains the clients ``trains`` of the cohort's rows: the total, each row's record and new Client, and who is not
-    finite ``[S]`` (``()`` with "freeze", which does not look).
+    """Trains the cohort: the total, each row's record and new Client, and who is not finite ``[S]``.
+
+    ``kept`` has the Client of each row, and ``place`` its place in ``federation``: that of the client
+    ``chosen.trains``. With "freeze", which does not look who is not finite, that result is ``()``.
 
     An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
     one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
-    server_rows, server_of = own_server(server, layout.devices, trains)
+    server_rows, server_of = own_server(chosen.server, layout.devices, chosen.trains)
 
     def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
         place, slot, present, own, server_row = row
@@ -169,11 +260,9 @@ def train(
         parts, present = summands
         return add_up(parts, present & real)
 
-    # The cost of a client is its number of samples; an empty row costs 0.
-    cost = jnp.where(cohort.present, jnp.maximum(federation.clients.train.size[trains], 1), 0)
-    xs = (trains, cohort.slot, cohort.present, kept, server_rows)
+    xs = (place, chosen.cohort.slot, chosen.cohort.present, kept, server_rows)
     total, (rows, trained, bad) = fold_lanes(
-        one, sums, xs, layout.clients, layout.devices, cost, skip=skip, rematerialise=rematerialise
+        one, sums, xs, layout.clients, layout.devices, chosen.cost, skip=skip, rematerialise=rematerialise
     )
     return total, rows, trained, bad
 
