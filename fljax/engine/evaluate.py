@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fljax import training, trees
@@ -19,7 +19,7 @@ from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
 from fljax.engine.servers import own_server
 from fljax.engine.states import State, first_down
-from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, Spans, along, seen_from
+from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
 Scores = tuple[Array, Array | None]  # losses, and accuracies if the task has a score
 
@@ -118,67 +118,139 @@ def evaluate(
       rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
     """
     round = state.round if round is None else round
-
-    same = algorithm.personal is None  # all clients use the common model
-    once = common and algorithm.common is not None
-
-    def counts(client: ClientData, rows: str, state: State, known: bool) -> Array:
-        there = (client.train.size > 0) & (getattr(client, rows).size > 0)
-        if algorithm.counts is None:
-            return there
-        seat = _seat(round, client, known)
-        return there & algorithm.counts(seen_from(state.server, seat), seat)
-
-    def scores(client: ClientData, model: PyTree, rows: str, known: bool = True) -> Scores:
-        own = getattr(local_data(federation, client), rows)
-        with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
-            return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
-
-    def score(client: ClientData, model: PyTree, rows: str, state: State, known: bool) -> Scores:
-        return training.counted_scores(*scores(client, model, rows, known), counts(client, rows, state, known))
-
-    def judge(
-        client: ClientData, models: tuple[PyTree, PyTree | None], state: State, known: bool
-    ) -> dict[Judgement, Scores]:
-        own, shared = models
-        found = {} if once and same else {_OWN: score(client, own, "test", state, known)}
-        return found if once or shared is None else found | {_COMMON: score(client, shared, "test", state, known)}
-
-    server_rows, server_of = own_server(state.server, layout.devices)
-
-    def judge_seen(row: tuple[ClientData, Any, Any]) -> dict[Judgement, Scores]:
-        client, kept, server_row = row
-        own = state._replace(server=server_of(server_row))
-        models = deploy_seen(algorithm, federation, own, round, client, kept)
-        found = judge(client, models, own, True)
-        return found | ({_VALID: score(client, models[0], "valid", own, True)} if valid else {})
-
-    def judge_unseen(client: ClientData) -> dict[Judgement, Scores]:
-        return judge(client, deploy_unseen(algorithm, federation, state, round, client), state, False)
-
-    seen: dict[Judgement, Any] = {}  # of Scores
-    unseen: dict[Judgement, Any] = {}
-    if valid or not (once and same):
-        rows = (federation.clients, state.clients, server_rows)
-        seen = map_lanes(judge_seen, rows, layout.evaluation, layout.devices)
-    if federation.unseen is not None and not (once and same):
-        unseen = map_lanes(judge_unseen, federation.unseen, layout.evaluation, layout.devices)
-    if once:
+    scope = Scope.of(algorithm, valid, common)
+    seen: Found = {}
+    unseen: Found = {}
+    if scope.seen:
+        seen = judge_seen(algorithm, federation, layout, state, round, scope)
+    if scope.unseen and federation.unseen is not None:
+        unseen = judge_unseen(algorithm, federation, layout, state, round, scope)
+    if scope.once:
         # The first client with test rows gives the scores of all clients.
         judged = jnp.argmax(federation.clients.test.size > 0)
         client, kept = trees.take((federation.clients, state.clients), judged)
-        own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
-        loss, accuracy = scores(client, own if same else shared, "test")
-        for known, clients, found in ((True, federation.clients, seen), (False, federation.unseen, unseen)):
-            if clients is not None:
-                counted = eager.map_all(lambda client, known=known: counts(client, "test", state, known), clients)
-                found[_OWN if same else _COMMON] = training.counted_scores(loss, accuracy, counted)
+        scores = judge_once(algorithm, federation, state, round, client, kept, scope)
+        seen |= counted_once(algorithm, federation.clients, state, round, scores, scope, True)
+        if federation.unseen is not None:
+            unseen |= counted_once(algorithm, federation.unseen, state, round, scores, scope, False)
+    return named_scores(seen, unseen, scope) | judge_server(algorithm, federation, layout, state, round)
+
+
+class Scope(NamedTuple):
+    """What an evaluation judges (static).
+
+    Attributes:
+      valid: whether seen clients are also judged on their validation rows.
+      once: whether the global model is judged once for all clients, which have the same test rows.
+      same: whether all clients use the global model.
+    """
+
+    valid: bool
+    once: bool
+    same: bool
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, valid: bool, common: bool) -> Scope:
+        """For an algorithm, and the arguments of ``evaluate``."""
+        return cls(valid, common and algorithm.common is not None, algorithm.personal is None)
+
+    @property
+    def seen(self) -> bool:
+        """Whether each seen client is judged on rows of its own."""
+        return self.valid or self.unseen
+
+    @property
+    def unseen(self) -> bool:
+        """Whether each unseen client is judged on rows of its own."""
+        return not (self.once and self.same)
+
+
+Found = dict[Judgement, Any]  # of Scores [N] or [U]
+
+
+def judge_seen(
+    algorithm: Algorithm,
+    federation: Federation,
+    layout: Layout,
+    state: State,
+    round: Array,
+    scope: Scope,
+    id: Int[Array, " clients"] | None = None,
+) -> Found:
+    """Scores of each seen client: its own model and, unless it is judged once, the global model.
+
+    ``id`` has the ids of the clients in ``federation``; None: all clients of the run.
+    """
+    rows, server_of = own_server(state.server, layout.devices, id)
+
+    def one(row: tuple[ClientData, Any, Any]) -> Found:
+        client, kept, server_row = row
+        own = state._replace(server=server_of(server_row))
+        models = deploy_seen(algorithm, federation, own, round, client, kept)
+        found = _judge(algorithm, federation, own, round, client, models, scope, True)
+        if not scope.valid:
+            return found
+        return found | {_VALID: _score(algorithm, federation, own, round, client, models[0], "valid", True)}
+
+    return map_lanes(one, (federation.clients, state.clients, rows), layout.evaluation, layout.devices)
+
+
+def judge_unseen(
+    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Array, scope: Scope
+) -> Found:
+    """Scores of each unseen client, as ``judge_seen``."""
+
+    def one(client: ClientData) -> Found:
+        models = deploy_unseen(algorithm, federation, state, round, client)
+        return _judge(algorithm, federation, state, round, client, models, scope, False)
+
+    return map_lanes(one, federation.unseen, layout.evaluation, layout.devices)
+
+
+def judge_once(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    round: Array,
+    client: ClientData,
+    kept: PyTree,
+    scope: Scope,
+) -> Scores:
+    """Scores of the global model on the test rows of one client, which all have."""
+    own, shared = deploy_seen(algorithm, federation, state, round, client, kept)
+    return _scores(algorithm, federation, state, round, client, own if scope.same else shared, "test", True)
+
+
+def counted_once(
+    algorithm: Algorithm,
+    clients: ClientData,
+    state: State,
+    round: Array,
+    scores: Scores,
+    scope: Scope,
+    known: bool,
+) -> Found:
+    """The scores of ``judge_once`` for each of ``clients``; NaN for those that do not count."""
+    counted = eager.map_all(lambda client: _counts(algorithm, client, "test", state, round, known), clients)
+    return {_OWN if scope.same else _COMMON: training.counted_scores(*scores, counted)}
+
+
+def named_scores(seen: Found, unseen: Found, scope: Scope) -> dict[str, Labelled]:
+    """The scores of clients by name of the metric."""
     info: dict[str, Labelled] = {}
     for prefix, dimension, found in (("", "client", seen), ("unseen_", "unseen", unseen)):
-        if same and _OWN in found:
-            found[_COMMON] = found[_OWN]
+        if scope.same and _OWN in found:
+            found = found | {_COMMON: found[_OWN]}
         for judgement, judged in found.items():
             info |= along(dimension, **_named(f"{prefix}{judgement.name()}", *judged))
+    return info
+
+
+def judge_server(
+    algorithm: Algorithm, federation: Federation, layout: Layout, state: State, round: Array
+) -> dict[str, Labelled]:
+    """Scores of the server's own models on the server's own rows."""
+    info: dict[str, Labelled] = {}
     judged_models = {} if algorithm.models is None else algorithm.models(state.server)
     for name, model in judged_models.items():
         with within("evaluation of the server's models", round=round, seed=state.seed):
@@ -186,6 +258,59 @@ def evaluate(
         if values is not None:
             info |= along(*(("cluster", "distribution") if model.several else ()), **_named(name, *values))
     return info
+
+
+def _judge(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    round: Array,
+    client: ClientData,
+    models: tuple[PyTree, PyTree | None],
+    scope: Scope,
+    known: bool,
+) -> Found:
+    own, shared = models
+    judged = functools.partial(_score, algorithm, federation, state, round, client)
+    found: Found = {_OWN: judged(own, "test", known)} if scope.unseen else {}
+    return found if scope.once or shared is None else found | {_COMMON: judged(shared, "test", known)}
+
+
+def _score(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    round: Array,
+    client: ClientData,
+    model: PyTree,
+    rows: str,
+    known: bool,
+) -> Scores:
+    found = _scores(algorithm, federation, state, round, client, model, rows, known)
+    return training.counted_scores(*found, _counts(algorithm, client, rows, state, round, known))
+
+
+def _scores(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    round: Array,
+    client: ClientData,
+    model: PyTree,
+    rows: str,
+    known: bool,
+) -> Scores:
+    own = getattr(local_data(federation, client), rows)
+    with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
+        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
+
+
+def _counts(algorithm: Algorithm, client: ClientData, rows: str, state: State, round: Array, known: bool) -> Array:
+    there = (client.train.size > 0) & (getattr(client, rows).size > 0)
+    if algorithm.counts is None:
+        return there
+    seat = _seat(round, client, known)
+    return there & algorithm.counts(seen_from(state.server, seat), seat)
 
 
 def _judge_on_held(
@@ -217,61 +342,6 @@ def numbered(federation: Federation, rows: str) -> list[str]:
     prefix = f"{rows}_"
     names = [name for name in federation.held if name.startswith(prefix) and name.removeprefix(prefix).isdigit()]
     return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
-
-
-def same_tests(federation: Federation) -> bool:
-    """Whether all clients with test rows, seen and unseen, have the same test rows in the same order.
-
-    For stacked federations: whether this holds in each of them. False if no seen client has test rows.
-    """
-    populations = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    lists = None if federation.lists is None else np.asarray(federation.lists)
-    tables = [_TestRows.of(clients.test.index, clients.test.size, lists) for clients in populations]
-    return all(_same([table.of_seed(i) for table in tables]) for i in range(len(tables[0].size)))
-
-
-class _TestRows(NamedTuple):
-    """Test rows on the host: ``place`` says where the list of a client begins in ``table``."""
-
-    table: np.ndarray  # flat
-    place: np.ndarray  # [federations, clients] or, of one seed, [clients]
-    size: np.ndarray
-
-    @classmethod
-    def of(cls, index: Any, size: Any, lists: np.ndarray | None) -> _TestRows:
-        size = np.asarray(size)
-        size = size.reshape(-1, size.shape[-1])
-        if isinstance(index, Spans):
-            assert lists is not None
-            return cls(lists, np.asarray(index.start).reshape(size.shape), size)
-        table = np.asarray(index)
-        return cls(table.reshape(-1), np.arange(size.size).reshape(size.shape) * table.shape[-1], size)
-
-    def of_seed(self, seed: int) -> _TestRows:
-        return _TestRows(self.table, self.place[seed], self.size[seed])
-
-
-# Lists of rows that are compared at a time on the host.
-_COMPARED = 1024
-
-
-def _same(tables: list[_TestRows]) -> bool:
-    first = np.flatnonzero(tables[0].size)
-    if not first.size:
-        return False
-    count, start = int(tables[0].size[first[0]]), int(tables[0].place[first[0]])
-    real = tables[0].table[start : start + count]  # without padding
-    for table, place, size in tables:
-        there = size > 0
-        if np.any(size[there] != count):
-            return False
-        place = np.unique(place[there])  # a list that clients share is stored once
-        if np.any(table[place] != real[0]):
-            return False
-        for some in np.split(place, range(_COMPARED, len(place), _COMPARED)):
-            if np.any(table[some[:, None] + np.arange(count)[None, :]] != real[None, :]):
-                return False
-    return True
 
 
 def deployed(

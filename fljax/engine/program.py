@@ -21,6 +21,7 @@ from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
 from fljax.engine.placement import keep_everywhere, place_state, state_shardings
 from fljax.engine.round import one_round
+from fljax.engine.same_tests import same_tests
 from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm, Federation, Info, Labelled
 
@@ -136,7 +137,7 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
     """
     spec, traced, by_seed = _parted(plan)
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
-    common = evaluation.same_tests(federation)
+    common = same_tests(federation)
     everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
     return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, by_id(federation))
 

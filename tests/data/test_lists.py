@@ -11,7 +11,7 @@ import pytest
 
 from fljax import data, trees
 from fljax.data.tables import ListStore
-from fljax.engine.evaluate import same_tests
+from fljax.engine.same_tests import same_tests
 from fljax.types import IndexList, Rows, Spans
 from fljax.types.lists import choose_list
 

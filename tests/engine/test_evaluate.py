@@ -12,9 +12,10 @@ import pytest
 from fljax.algorithms import fedavg, incfl, perfedavg
 from fljax.data import stack
 from fljax.engine import one_round, program, simulate
-from fljax.engine.evaluate import evaluate, same_tests
+from fljax.engine.evaluate import evaluate
 from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
+from fljax.engine.same_tests import same_tests
 from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, finetuned
 from fljax.training import Local
