@@ -19,7 +19,9 @@ from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
 from fljax.engine.kept import Kept
-from fljax.engine.layout import Layout, of_this_process
+from fljax.engine.layout import Layout, of_this_process, replicate
+from fljax.engine.offload.run import OffloadRun
+from fljax.engine.placement import put_state
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.shapes import Shapes
 from fljax.engine.states import State
@@ -124,6 +126,18 @@ class Programs(NamedTuple):
     inputs: Inputs
     seeds: Array
 
+    def start(self) -> State:
+        """States of all runs before round 0."""
+        return program.start(self.spec, self.layout, self.inputs, self.seeds)
+
+    def placed(self, state: State) -> State:
+        """A state as the programs take it."""
+        return put_state(jax.tree.map(jnp.asarray, state), self.layout)
+
+    def memory(self, shapes: Shapes) -> Memory:
+        """Compiles the programs, and tells the memory that they take."""
+        return memory_of(compile_all(*self), self.inputs, shapes, self.layout)
+
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
         """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
         first, number = jnp.int32(done), jnp.int32(count)
@@ -134,16 +148,31 @@ class Programs(NamedTuple):
         return jax.tree.map(np.asarray, found)
 
 
-def compiled(run: Programs, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
+def programs_of(
+    spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, shapes: Shapes
+) -> Programs | OffloadRun:
+    """The programs of a run with its inputs on the devices, or on the host where the layout says so."""
+    if layout.is_offloaded:
+        return OffloadRun.of(spec, layout, capacity, inputs, seeds, shapes)
+    return Programs(spec, layout, capacity, on_devices(inputs, layout), seeds)
+
+
+def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
+    """Inputs whose arrays are on every device, once for all programs."""
+    move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
+    return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
+
+
+def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
     """Compiles the programs; the peak of their memory."""
-    memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
+    memory = run.memory(shapes)
     if on_memory is not None:
         on_memory(memory)
     return memory.peak
 
 
 def run_blocks(
-    run: Programs,
+    run: Programs | OffloadRun,
     stops: Sequence[int],
     state: State,
     history: History,

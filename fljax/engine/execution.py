@@ -10,11 +10,12 @@ import numpy as np
 
 from fljax import hosts
 from fljax.arguments import is_whole
-from fljax.engine.layout import Layout, Precision, default_platform
+from fljax.engine.layout import Layout, Precision, Where, default_platform
 
 Strategy = Literal["auto", "vmap", "scan"] | int
 Clients = Literal["auto", "trial", "vmap", "scan", "debug"] | int
 Devices = Literal["all"] | int
+Place = Literal["auto"] | Where
 
 # Constants of ``auto``, from timings on 2 cores (2026-11-21). On a CPU a client's model, gradient and update should fit
 # the first caches. An MLP of 52,000 parameters made 9,900 client-steps per second with one client at a time and 9,300
@@ -35,6 +36,8 @@ ACCELERATOR = 8 * 2**30
 # Bytes of prepared examples evaluated at a time. LeNet on 50 clients x 2,000 images took 2.0 s with 5 clients at a
 # time and 3.2 s with 25.
 EVALUATION = {"cpu": 4 * 2**20, "accelerator": 1024 * 2**20}
+# Parts of an accelerator's memory that examples, and examples with the states of clients, may take.
+FOR_EXAMPLES, FOR_BOTH = 1 / 2, 3 / 4
 # From this many runs per device on, devices take whole runs: they then wait for each other once per block, not in every
 # round, and an uneven division of runs wastes little.
 APART = 4
@@ -61,6 +64,12 @@ class Execution(NamedTuple):
         CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
         takes three passes of bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators state the highest.
         ``benchmarks/precision.py`` measures the effect on INCFL.
+      examples: "device": all examples are on each device. "host": they stay in the host's memory or in a mapped file,
+        and the rows of the clients that train are moved block by block, while the devices compute the last block.
+        "auto": "host" for a memory-mapped file, and where examples take more than half of an accelerator's memory.
+      client_states: likewise for the states that clients keep between rounds, such as personal models: "host" keeps
+        them in the host's memory, and only those of the cohort are moved. "auto": "host" where examples and states on
+        the devices take more than three quarters of an accelerator's memory.
     """
 
     clients: Clients = "auto"
@@ -68,6 +77,8 @@ class Execution(NamedTuple):
     evaluation: Strategy = "auto"
     devices: Devices = "all"
     precision: Precision = "default"
+    examples: Place = "auto"
+    client_states: Place = "auto"
 
 
 class Sizes(NamedTuple):
@@ -80,6 +91,9 @@ class Sizes(NamedTuple):
     evaluated: int  # bytes of the prepared examples in one client's evaluation
     lane: int = 0  # bytes that one client's local step reads and writes, before fusion; matters on accelerators only
     samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
+    examples: int = 0  # bytes of all examples
+    mapped: bool = False  # whether they are a memory-mapped file
+    client_states: int = 0  # bytes of the states of all clients of all runs
 
 
 def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
@@ -93,8 +107,9 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
-        has no such name.
+        or a place has no such name.
     """
+    _check_places(execution)
     if execution.precision not in get_args(Precision):
         names = ", ".join(get_args(Precision))
         raise ValueError(f"expected a known execution.precision, got {execution.precision!r}; valid names are {names}")
@@ -103,7 +118,9 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
         return Layout(1, 1, 1, 1, False, platform, execution.precision)
     kind = "cpu" if platform == "cpu" else "accelerator"
     devices = _devices(execution.devices, sizes)
-    apart = devices > 1 and sizes.seeds >= APART * devices
+    examples, states = _places(execution, sizes, platform)
+    on_host = "host" in (examples, states)
+    apart = devices > 1 and sizes.seeds >= APART * devices and not on_host
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
     fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
@@ -116,13 +133,43 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     runs = -(-sizes.seeds // devices) if apart else sizes.seeds
     return Layout(
         _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan, debug"),
-        _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
+        1 if on_host else _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
         _lanes("evaluation", execution.evaluation, each, _even(each, EVALUATION[kind] // max(1, sizes.evaluated))),
         devices,
         apart,
         platform,
         execution.precision,
+        examples,
+        states,
     )
+
+
+def _check_places(execution: Execution) -> None:
+    for name in ("examples", "client_states"):
+        asked = getattr(execution, name)
+        if asked not in ("auto", *get_args(Where)):
+            raise ValueError(f"expected execution.{name} to be auto, device or host, got {asked!r}")
+
+
+def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, Where]:
+    """Where examples and the states of clients are."""
+    memory = None if platform == "cpu" else _memory()
+    examples: Where = "device"
+    if execution.examples != "auto":
+        examples = execution.examples
+    elif sizes.mapped or (memory is not None and sizes.examples > FOR_EXAMPLES * memory):
+        examples = "host"
+    if execution.client_states != "auto":
+        return examples, execution.client_states
+    there = sizes.examples if examples == "device" else 0
+    fits = memory is None or there + sizes.client_states <= FOR_BOTH * memory
+    return examples, "device" if fits or not sizes.client_states else "host"
+
+
+def _memory() -> int | None:
+    """Bytes of memory of the smallest of this process's devices; None if one does not tell."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
+    return min((each for each in limits if each is not None), default=None)
 
 
 def resolve_together(execution: Execution, sizes: Sizes) -> Layout:

@@ -44,6 +44,41 @@ def step_bytes(jaxpr: Any, platform: str) -> int:
     return max([_Loop(1, straight), *loops], key=lambda loop: loop.turns * loop.once).once
 
 
+def arguments_read(jaxpr: Any) -> list[bool]:
+    """Which arguments the results of a traced program depend on, or may.
+
+    True for all arguments if this release of JAX writes jaxprs in an unknown form.
+    """
+    try:
+        return _read(jaxpr)
+    except (AttributeError, TypeError, KeyError, ValueError):
+        return [True] * len(jaxpr.invars)
+
+
+def _read(jaxpr: Any) -> list[bool]:
+    live = {id(each) for each in jaxpr.outvars}
+    for eqn in reversed(jaxpr.eqns):
+        if not eqn.effects and not any(id(each) in live for each in eqn.outvars):
+            continue
+        live |= {id(each) for each, read in zip(eqn.invars, _read_by(eqn), strict=True) if read}
+    return [id(each) in live for each in jaxpr.invars]
+
+
+def _read_by(eqn: Any) -> list[bool]:
+    """Which arguments of an operation are read, by what its inner programs read."""
+    inner, count = list(_inner(eqn)), len(eqn.invars)
+    if eqn.primitive.name == "while":
+        tests, turns = (eqn.params[name] for name in ("cond_nconsts", "body_nconsts"))
+        test, turn = (_read(eqn.params[name].jaxpr) for name in ("cond_jaxpr", "body_jaxpr"))
+        carried = [a or b for a, b in zip(test[tests:], turn[turns:], strict=True)]
+        return [*test[:tests], *turn[:turns], *carried]
+    if eqn.primitive.name == "cond":
+        return [True, *(any(some) for some in zip(*map(_read, inner), strict=True))]
+    if len(inner) == 1 and len(inner[0].invars) == count:
+        return _read(inner[0])
+    return [True] * count
+
+
 class _Loop(NamedTuple):
     """A loop's number of turns, and the bytes that one turn moves."""
 

@@ -18,6 +18,7 @@ from fljax import hosts
 
 AXIS = "clients"
 Precision = Literal["default", "high", "highest"]
+Where = Literal["device", "host"]
 
 
 class Layout(NamedTuple):
@@ -32,6 +33,8 @@ class Layout(NamedTuple):
       platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
         platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
       precision: of matrix products and convolutions (see ``Execution``).
+      examples: where the examples are while the run goes on.
+      client_states: where the states of clients are between rounds.
     """
 
     clients: int
@@ -41,6 +44,13 @@ class Layout(NamedTuple):
     runs_apart: bool = False
     platform: str = "cpu"
     precision: Precision = "default"
+    examples: Where = "device"
+    client_states: Where = "device"
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether something stays on the host."""
+        return self.examples == "host" or self.client_states == "host"
 
 
 def default_platform() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from fljax.engine.federations import local_data
 from fljax.engine.keys import Purpose, client_key, round_key
@@ -23,13 +23,14 @@ def poll(
     server: PyTree,
     clients: PyTree,
     layout: Layout,
+    id: Int[Array, " clients"] | None = None,
 ) -> PyTree:
-    """Ballots of all clients, by id."""
+    """Ballots of the clients in ``federation``, whose ids are ``id``; None: of all clients of the run, by id."""
     key = round_key(seed, Purpose.POLL, round)
     assert algorithm.poll is not None
     ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
-    rows, server_of = own_server(server, layout.devices)
+    rows, server_of = own_server(server, layout.devices, id)
 
     def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
         client, kept, own = row

@@ -98,6 +98,9 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         # What training reads and writes matters on accelerators only.
         lane=0 if platform == "cpu" else step_bytes(closed.jaxpr, platform),
         samples=samples(federation) if steps_differ(closed.jaxpr) else None,
+        examples=trees.bytes_of(federation.examples),
+        mapped=federation.examples.is_mapped,
+        client_states=runs * trees.bytes_of(state.clients),
     )
     polling = kept[-1].poll
     shown = down if polling is not None and polling.shown else ()

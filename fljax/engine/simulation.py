@@ -21,13 +21,14 @@ from fljax.engine.blocks import (
     Callback,
     Clock,
     OnMemory,
-    Programs,
     call_all,
     compiled,
     diverged,
     earlier_blocks,
     evaluation_rounds,
     is_called_at_start,
+    on_devices,
+    programs_of,
     run_blocks,
 )
 from fljax.engine.callbacks import replay
@@ -38,9 +39,8 @@ from fljax.engine.federations import by_id
 from fljax.engine.kept import Kept, OnEvaluated, runs_of
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
-from fljax.engine.layout import Layout, default_platform, of_this_process, replicate
+from fljax.engine.layout import Layout, default_platform, of_this_process
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
-from fljax.engine.placement import put_state
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
@@ -211,8 +211,9 @@ def run_plans(
     )
     resumed = keeper.newest(execution, default_platform())
     layout = resolve_together(execution, shapes.sizes) if resumed is None or resumed.layout is None else resumed.layout
-    inputs = replicate(inputs, layout.devices)
-    if execution.clients == "trial" and (resumed is None or resumed.layout is None):
+    trial = execution.clients == "trial" and not layout.is_offloaded
+    if trial and (resumed is None or resumed.layout is None):
+        inputs = on_devices(inputs, layout)
         layout = fastest(spec, neighbours(layout, shapes.sizes), capacity, inputs, numbers)
         clock.lap("trial")
 
@@ -220,13 +221,13 @@ def run_plans(
         return results.metrics_of_runs(seeds, evaluated, references)
 
     while True:
-        run = Programs(spec, layout, capacity, inputs, numbers)
+        run = programs_of(spec, layout, capacity, inputs, numbers, shapes)
         try:
             if resumed is None:
                 memory = compiled(run, shapes, on_memory)
-                state = program.start(spec, layout, inputs, numbers)
+                state = run.start()
                 if initial is not None:
-                    state = put_state(_fit(initial, state, seeds), layout)
+                    state = run.placed(_fit(initial, state, seeds))
                 jax.block_until_ready(state)
                 clock.lap("compile")
                 history = keeper.history()
@@ -243,7 +244,7 @@ def run_plans(
             else:
                 at, history = resumed.position, resumed.history
                 kept.resume(resumed.best)
-                state = put_state(state_of(resumed.state, spec, layout, inputs, numbers), layout)
+                state = run.placed(state_of(resumed.state, spec, layout, inputs, numbers))
                 if any(hasattr(callback, "replay") for callback in callbacks):
                     blocks = earlier_blocks(history, first + rounds, of_this_process(state), judge)
                     over = hosts.agreed(lambda blocks=blocks: replay(callbacks, blocks))
@@ -357,7 +358,7 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
     # Through the host, since ``initial`` may be on other devices than those of this run.
-    return jax.tree.map(lambda leaf: jnp.asarray(np.array(leaf)), initial)
+    return jax.tree.map(np.array, initial)
 
 
 def _result(run: _Run, course: _Course) -> Result:

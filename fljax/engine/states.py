@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Integer, PyTree, UInt
@@ -40,19 +40,38 @@ def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     return algorithm.send(seen_from(server, seat), seat._replace(first=True))
 
 
-def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
-    """The state before round 0; ``federation`` is stored by id."""
-    server = algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
-    key = round_key(seed, Purpose.INIT_CLIENT)
-    zero = jnp.zeros((), jnp.int32)
+def initial_server(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> PyTree:
+    """The Server before round 0."""
+    return algorithm.init_server(round_key(seed, Purpose.INIT_SERVER), census(federation))
+
+
+def initial_clients(
+    algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""], server: PyTree, clients: ClientData
+) -> PyTree:
+    """The Clients of ``clients`` before their first round, stacked."""
+    key, zero = round_key(seed, Purpose.INIT_CLIENT), jnp.zeros((), jnp.int32)
 
     def one(client: ClientData) -> PyTree:
         seat = Seat(zero, client.id, zero)
         down = first_down(algorithm, server, seat)
         return algorithm.init_client(client_key(key, client.id), seat, down, local_data(federation, client))
 
-    clients = eager.map_all(one, federation.clients)
-    ballots: Any = ()
-    if algorithm.poll is not None:
-        ballots = eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, Layout(1, 1, 1)))
-    return State(jnp.asarray(seed), zero, server, clients, ballots, jnp.full((), -1, jnp.int32))
+    return eager.map_all(one, clients)
+
+
+def no_ballots(
+    algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""], server: PyTree, clients: PyTree
+) -> PyTree:
+    """The ballots before the first poll, zeros; ``()`` if nobody is polled."""
+    if algorithm.poll is None:
+        return ()
+    zero, layout = jnp.zeros((), jnp.int32), Layout(1, 1, 1)
+    return eager.zeros_of(lambda: poll(algorithm, federation, seed, zero, server, clients, layout))
+
+
+def initial_state(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> State:
+    """The state before round 0; ``federation`` is stored by id."""
+    server = initial_server(algorithm, federation, seed)
+    clients = initial_clients(algorithm, federation, seed, server, federation.clients)
+    ballots = no_ballots(algorithm, federation, seed, server, clients)
+    return State(jnp.asarray(seed), jnp.zeros((), jnp.int32), server, clients, ballots, jnp.full((), -1, jnp.int32))

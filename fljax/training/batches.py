@@ -45,7 +45,8 @@ def fetch(
     x = x if task.prepare is None else task.prepare(x)
     if key is not None and subset.noise is not None:
         draw_one = lambda index: jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)  # noqa: E731
-        x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(row)
+        number = row if subset.examples.number is None else subset.examples.number[row]
+        x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(number)
     return x, y
 
 

@@ -71,10 +71,27 @@ class Vectors:
 
 
 class Examples(NamedTuple):
-    """All examples of a federation, stored once on the device; clients are index lists into them."""
+    """All examples of a federation, stored once; clients are index lists into them.
 
-    x: Array  # [n, ...]; images stay uint8 until Task.prepare. In a run's programs it is Vectors, read by index
-    y: Array  # [n, ...]; class labels are whole numbers [n], other tasks have labels of their own shape and dtype
+    Attributes:
+      x: ``[n, ...]``; images stay uint8 until ``Task.prepare``. In a run's programs it is ``Vectors``, read by index.
+        Arrays of NumPy, such as memory-mapped files, are on the host.
+      y: ``[n, ...]``; class labels are whole numbers ``[n]``, other tasks have labels of their own shape and dtype.
+      number: ``[n]``, the row of the federation that each of these examples is, where they are some of them that were
+        moved to a device; None: they are all.
+    """
+
+    x: Array
+    y: Array
+    number: Int[Array, " n"] | None = None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether ``x`` is a memory-mapped file."""
+        base = self.x
+        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+            base = base.base
+        return isinstance(base, np.memmap)
 
 
 class Rows(NamedTuple):

@@ -1,0 +1,169 @@
+"""Examples on the host, in memory or in a mapped file, and the blocks of them that are moved to the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.types import ClientData, Examples, Federation, Names, Rows, Spans
+
+PARTS = ("train", "valid", "test")
+
+
+class Lists(NamedTuple):
+    """The row lists of one part of all clients: list k is ``table[start[k] : start[k] + size[k]]``.
+
+    Attributes:
+      table: ``[total]``.
+      start: ``[federations, clients]``.
+      size: ``[federations, clients]``.
+      capacity: the length that the lists have in programs.
+    """
+
+    table: np.ndarray
+    start: np.ndarray
+    size: np.ndarray
+    capacity: int
+
+    @classmethod
+    def of(cls, rows: Rows, lists: np.ndarray | None) -> Lists:
+        size = np.asarray(rows.size)
+        shape = (-1, size.shape[-1])
+        if isinstance(rows.index, Spans):
+            assert lists is not None
+            return cls(lists, np.asarray(rows.index.start).reshape(shape), size.reshape(shape), rows.index.capacity)
+        table = np.asarray(rows.index)
+        start = np.arange(size.size) * table.shape[-1]
+        return cls(table.reshape(-1), start.reshape(shape), size.reshape(shape), table.shape[-1])
+
+    def most(self, clients: int) -> int:
+        """The largest number of rows that so many clients have; a list that clients share counts once."""
+        found = 0
+        for start, size in zip(self.start, self.size, strict=True):
+            order = np.lexsort((size, start))
+            last = np.append(start[order][1:] != start[order][:-1], True)  # the longest of equal starts
+            longest = np.sort(size[order][last])[::-1]
+            found = max(found, int(longest[:clients].sum(dtype=np.int64)))
+        return found
+
+
+class Population(NamedTuple):
+    """Seen or unseen clients on the host: ids ``[federations, clients]``, noise likewise, lists by part."""
+
+    id: np.ndarray
+    noise: np.ndarray | None
+    lists: dict[str, Lists]
+
+    @classmethod
+    def of(cls, clients: ClientData, lists: np.ndarray | None) -> Population:
+        shape = (-1, clients.id.shape[-1])
+        noise = None if clients.noise is None else np.asarray(clients.noise).reshape(shape)
+        parts = {part: Lists.of(getattr(clients, part), lists) for part in PARTS}
+        return cls(np.asarray(clients.id).reshape(shape), noise, parts)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return self.id.shape[-1]
+
+    def most(self, parts: Collection[str], clients: int) -> int:
+        """The largest number of rows that so many clients have in these parts; at least 1."""
+        return max(1, sum(self.lists[part].most(clients) for part in parts))
+
+
+class HostData(NamedTuple):
+    """A federation whose examples are on the host, or several stacked ones (one per seed)."""
+
+    x: np.ndarray
+    y: np.ndarray
+    seen: Population
+    unseen: Population | None
+
+    @classmethod
+    def of(cls, federation: Federation) -> HostData:
+        """The federation's examples and lists; a memory-mapped file stays one."""
+        lists = None if federation.lists is None else np.asarray(federation.lists)
+        seen = Population.of(federation.clients, lists)
+        unseen = None if federation.unseen is None else Population.of(federation.unseen, lists)
+        return cls(np.asarray(federation.examples.x), np.asarray(federation.examples.y), seen, unseen)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example and its label."""
+        return sum(each.dtype.itemsize * int(np.prod(each.shape[1:])) for each in (self.x, self.y))
+
+    def block(
+        self, population: Population, place: int, clients: np.ndarray, parts: Collection[str], capacity: int
+    ) -> Federation:
+        """Some clients as a federation of their own, whose examples are their rows in some parts; arrays of NumPy.
+
+        Rows of other parts must not be read.
+
+        Args:
+          population: ``self.seen`` or ``self.unseen``.
+          place: of the federation among stacked ones.
+          clients: ``[B]``, places in the population; they may repeat.
+          parts: the parts that are read.
+          capacity: at least ``population.most(parts, B)``, which decides about the shapes.
+        """
+        chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
+        for part in PARTS:
+            lists = population.lists[part]
+            start, size = lists.start[place, clients], lists.size[place, clients]
+            own = np.zeros(len(clients), np.int32)
+            if part in parts:
+                places, which = np.unique(start, return_inverse=True)
+                longest = np.zeros(len(places), np.int64)
+                np.maximum.at(longest, which, size)
+                chosen += [lists.table[at : at + long] for at, long in zip(places, longest.tolist(), strict=True)]
+                own = (total + np.cumsum(longest) - longest)[which].astype(np.int32)
+                total += int(longest.sum())
+            spans[part] = Rows(Spans(own, lists.capacity), size.astype(np.int32))
+        rows, inverse = np.unique(np.concatenate(chosen), return_inverse=True)  # in the order of the file
+        index = np.zeros(capacity, np.int32)
+        index[: len(inverse)] = inverse
+        noise = None if population.noise is None else population.noise[place, clients]
+        examples = self._examples(rows, min(capacity, len(self.x)), noise is not None)
+        data = ClientData(population.id[place, clients].astype(np.int32), **spans, noise=noise)
+        return Federation(examples, data, None, {}, Names(), index)  # pyright: ignore[reportArgumentType]
+
+    def resident(self, federation: Federation) -> Federation:
+        """What programs on the devices read of the federation: sizes of clients, and the server's own rows."""
+        names = list(federation.held)
+        lists = [np.asarray(federation.held[name].index) for name in names]
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(each.reshape(-1) for each in lists)]))
+        held = {
+            name: Rows(jnp.asarray(np.searchsorted(rows, own), jnp.int32), federation.held[name].size)
+            for name, own in zip(names, lists, strict=True)
+        }
+        stored = self._examples(rows.astype(np.int64), max(len(rows), 1), False)
+        examples = Examples(jnp.asarray(stored.x), jnp.asarray(stored.y))
+
+        def without_rows(clients: ClientData) -> ClientData:
+            def empty(part: str) -> Rows:
+                size = jnp.asarray(getattr(clients, part).size)
+                return Rows(Spans(jnp.zeros(size.shape, jnp.int32), getattr(clients, part).index.shape[-1]), size)
+
+            return clients._replace(**{part: empty(part) for part in PARTS})
+
+        unseen = None if federation.unseen is None else without_rows(federation.unseen)
+        lists_of = jnp.zeros(1, jnp.int32)
+        return Federation(examples, without_rows(federation.clients), unseen, held, Names(), lists_of)
+
+    def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:
+        def read(array: np.ndarray) -> np.ndarray:
+            found = np.empty((capacity, *array.shape[1:]), array.dtype)
+            np.take(array, rows, axis=0, out=found[: len(rows)], mode="clip")
+            found[len(rows) :] = 0
+            return found
+
+        number: Any = None
+        if numbered:
+            number = np.zeros(capacity, np.int32)
+            number[: len(rows)] = rows
+        x: Any = read(self.x)
+        y: Any = read(self.y)
+        return Examples(x, y, number)

@@ -1,0 +1,274 @@
+"""The compiled programs of a run whose examples or client states are on the host: the parts of a round and of an
+evaluation, each for some clients of one run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from fljax import trees
+from fljax.engine import evaluate, jit
+from fljax.engine.federations import as_vectors, held_data, with_shared, without_shared
+from fljax.engine.layout import Layout
+from fljax.engine.polling import poll
+from fljax.engine.program import Inputs, Spec, is_stacked
+from fljax.engine.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
+from fljax.engine.states import State, initial_clients, initial_server, no_ballots
+from fljax.streaming import Total
+from fljax.types import Algorithm, ClientData, Federation, Info, Labelled
+
+# Programs that run once or are small; level 1 compiles faster.
+_QUICK = {"xla_backend_optimization_level": 1}
+
+
+class Some(NamedTuple):
+    """Some clients of one run.
+
+    Attributes:
+      id: ``[B]``, their ids; of unseen clients, their places.
+      data: them as a federation; None: their examples are in ``Inputs``, on the devices.
+      kept: the Client of each; None: they are in the states, on the devices.
+    """
+
+    id: Int[Array, " B"]
+    data: Federation | None
+    kept: PyTree
+
+
+class Trained(NamedTuple):
+    """What the training of some rows of the cohort gives: see ``fljax.engine.round.train``.
+
+    Attributes:
+      total: the sums of these rows.
+      rows: each row's record.
+      clients: each row's new Client.
+      bad: who is not finite; ``()`` if nobody looks.
+      broken: whether a NaN or infinity appeared in a Client.
+    """
+
+    total: Total
+    rows: PyTree
+    clients: PyTree
+    bad: Any
+    broken: Bool[Array, ""]
+
+
+def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Algorithm, Federation]:
+    """The algorithm and the federation of one run."""
+    traced = [leaf[run] if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
+    federation = inputs.federation
+    if is_stacked(federation):
+        own = trees.take(without_shared(federation), run % federation.clients.id.shape[0])
+        federation = with_shared(own, federation)
+    return spec.algorithm(traced, trees.take(inputs.by_seed, run), seed), as_vectors(federation)
+
+
+def some_data(federation: Federation, some: Some) -> Federation:
+    """Some seen clients as a federation of their own."""
+    if some.data is None:
+        return federation._replace(clients=trees.take(federation.clients, some.id), unseen=None)
+    return as_vectors(some.data)
+
+
+def _state(states: State, run: Array) -> State:
+    """The state of one run, without its clients."""
+    return trees.take(states._replace(clients=()), run)
+
+
+def _kept(states: State, run: Array, some: Some) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[run, some.id], states.clients) if some.kept is None else some.kept
+
+
+@jit.program(static_argnames=("spec", "layout"), compiler_options=_QUICK)
+def begin_server(spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array) -> PyTree:
+    """The Server before round 0."""
+    algorithm, federation = own_algorithm(spec, inputs, run, seed)
+    return initial_server(algorithm, federation, seed)
+
+
+@jit.program(static_argnames=("spec", "layout"), compiler_options=_QUICK)
+def begin_clients(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array, server: PyTree, some: Some
+) -> tuple[PyTree, PyTree]:
+    """The Clients of some clients before their first round, and their ballots."""
+    algorithm, federation = own_algorithm(spec, inputs, run, seed)
+    data = some_data(federation, some)
+    clients = initial_clients(algorithm, data, seed, server, data.clients)
+    return clients, no_ballots(algorithm, data, seed, server, clients)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def ask(spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some) -> PyTree:
+    """The ballots of some clients."""
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    data, kept = some_data(federation, some), _kept(states, run, some)
+    return poll(algorithm, data, state.seed, state.round, state.server, kept, layout, some.id)
+
+
+@jit.program(static_argnames=("spec", "layout", "rows"))
+def select(
+    spec: Spec, layout: Layout, rows: int, inputs: Inputs, run: Array, states: State, found: PyTree
+) -> tuple[PyTree, Array, Chosen]:
+    """The ballots of a round, the number of polled clients, and the cohort.
+
+    ``found`` are the ballots of a poll; None: nobody was polled. The cohort is filled up with empty rows to a multiple
+    of ``rows``.
+    """
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    size = federation.clients.train.size
+    able = able_clients(size, None, spec.everybody)
+    ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
+    if found is not None:
+        ballots, polled = new_ballots(algorithm, able, found, state.ballots), asked_clients(algorithm, able)
+    chosen = choose(algorithm, size, state, state.round, ballots, able)
+    free = -chosen.row.shape[0] % rows
+    fill = lambda leaf: jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (free, *leaf.shape[1:]))])  # noqa: E731
+    cohort = jax.tree.map(fill, chosen.cohort)
+    real = jnp.arange(cohort.present.shape[0]) < chosen.row.shape[0]
+    cohort = cohort._replace(present=cohort.present & real)
+    return (
+        ballots,
+        polled,
+        Chosen(
+            chosen.server,
+            cohort,
+            fill(chosen.row),
+            fill(chosen.trains),
+            jnp.where(real, fill(chosen.cost), 0),
+            chosen.info,
+        ),
+    )
+
+
+@jit.program(static_argnames=("spec", "layout"), is_long=lambda static: True)
+def train_some(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, chosen: Chosen, first: Array, some: Some
+) -> Trained:
+    """Trains the rows of the cohort from ``first`` on, whose clients are ``some``."""
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    data, kept = some_data(federation, some), _kept(states, run, some)
+    count = some.id.shape[0]
+    part = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, count)  # noqa: E731
+    own = Chosen(
+        chosen.server,
+        jax.tree.map(part, chosen.cohort),
+        part(chosen.row),
+        part(chosen.trains),
+        part(chosen.cost),
+        {},
+    )
+    place = jnp.arange(count, dtype=jnp.int32)
+    total, rows, trained, bad = train(
+        algorithm, data, layout, state.seed, state.round, own, kept, place, True, False, spec.non_finite
+    )
+    return Trained(total, rows, trained, bad, trees.any_new_nonfinite(trained, kept))
+
+
+@jit.program(static_argnames=(), donate_argnames=("total",))
+def add(total: Total, more: Total) -> Total:
+    """The sums of all rows so far."""
+    return trees.add(total, more)
+
+
+@jit.program(static_argnames=("spec", "layout", "rows"), donate_argnames=("states",))
+def finish(
+    spec: Spec,
+    layout: Layout,
+    rows: int,
+    inputs: Inputs,
+    run: Array,
+    states: State,
+    ballots: PyTree,
+    chosen: Chosen,
+    total: Total,
+    trained: list[Trained],
+) -> tuple[State, Array, Info]:
+    """The states after the round of one run, which of the cohort's ``rows`` have a new Client, and Info.
+
+    ``trained`` are the blocks without their sums; their ``clients`` are None where the states are on the host.
+    """
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    cut = lambda leaf: leaf[:rows]  # noqa: E731
+    joined = lambda *leaves: cut(jnp.concatenate(leaves))  # noqa: E731
+    records, bad = (jax.tree.map(joined, *each) for each in ([t.rows for t in trained], [t.bad for t in trained]))
+    broken = jnp.any(jnp.stack([each.broken for each in trained]))
+    chosen = chosen._replace(cohort=jax.tree.map(cut, chosen.cohort), row=cut(chosen.row))
+    held = held_data(federation, layout)
+    after, counts, info = close(
+        algorithm, held, state, state.round, ballots, chosen, total, records, bad, broken, spec.non_finite
+    )
+    put = lambda all, new: all.at[run].set(new)  # noqa: E731
+    parts = jax.tree.map(put, states._replace(clients=()), after)
+    clients = states.clients
+    if trained[0].clients is not None:
+        new = jax.tree.map(joined, *[each.clients for each in trained])
+        row = jnp.where(counts, chosen.row, federation.clients.id.shape[0])
+        clients = jax.tree.map(lambda all, new: all.at[run, row].set(new, mode="drop"), clients, new)
+    return parts._replace(clients=clients), counts, info
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def judge_some(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some
+) -> dict[evaluate.Judgement, Any]:
+    """The scores of some seen clients."""
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    own = state._replace(clients=_kept(states, run, some))
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    return evaluate.judge_seen(algorithm, some_data(federation, some), layout, own, state.round, scope, some.id)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def judge_unseen(
+    spec: Spec, layout: Layout, inputs: Inputs, run: Array, states: State, some: Some
+) -> dict[evaluate.Judgement, Any]:
+    """The scores of some unseen clients."""
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    if some.data is None:
+        assert federation.unseen is not None
+        data = federation._replace(unseen=trees.take(federation.unseen, some.id))
+    else:
+        data = as_vectors(some.data)
+        data = data._replace(unseen=data.clients)
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    return evaluate.judge_unseen(algorithm, data, layout, state, state.round, scope)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def judge_rest(
+    spec: Spec,
+    layout: Layout,
+    inputs: Inputs,
+    run: Array,
+    states: State,
+    seen: dict[evaluate.Judgement, Any],
+    unseen: dict[evaluate.Judgement, Any],
+    first: Some | None,
+) -> dict[str, Labelled]:
+    """The scores by name, with those of the server's models and of the global model.
+
+    ``first`` is one client whose test rows all clients have; None: the global model is not judged once for all.
+    """
+    state = _state(states, run)
+    algorithm, federation = own_algorithm(spec, inputs, run, state.seed)
+    scope = evaluate.Scope.of(algorithm, spec.valid, spec.common)
+    if first is not None:
+        data = some_data(federation, first)
+        client: ClientData = trees.take(data.clients, 0)
+        kept = trees.take(_kept(states, run, first), 0)
+        scores = evaluate.judge_once(algorithm, data, state, state.round, client, kept, scope)
+        counted = evaluate.counted_once
+        seen = seen | counted(algorithm, federation.clients, state, state.round, scores, scope, True)
+        if federation.unseen is not None:
+            unseen = unseen | counted(algorithm, federation.unseen, state, state.round, scores, scope, False)
+    named = evaluate.named_scores(seen, unseen, scope)
+    return named | evaluate.judge_server(algorithm, federation, layout, state, state.round)

@@ -1,0 +1,266 @@
+"""A run whose examples or client states stay on the host: rounds and evaluations, block by block of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax import trees
+from fljax.engine.estimation import Memory
+from fljax.engine.evaluate import Scope
+from fljax.engine.layout import Layout, replicate
+from fljax.engine.offload import programs
+from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload.moves import Move, Moves
+from fljax.engine.offload.pipeline import Pipeline
+from fljax.engine.offload.programs import Some, Trained
+from fljax.engine.offload.reads import reads_of
+from fljax.engine.program import Inputs, Spec
+from fljax.engine.shapes import Shapes
+from fljax.engine.states import State
+from fljax.types import Info, Labelled
+
+
+class OffloadRun(NamedTuple):
+    """The programs of a run, and what they need; ``fljax.engine.blocks.Programs`` for data on the host.
+
+    Attributes:
+      spec: the static part of the plans.
+      layout: how clients map to devices; runs take turns.
+      inputs: the traced part, on the devices; its federation has no rows of clients if examples are on the host.
+      seeds: ``[runs]``.
+      capacity: rounds after which records are given to the caller.
+      data: the examples on the host; None: they are on the devices.
+      polled: every how many rounds clients are polled; 0: never.
+      scope: what an evaluation judges.
+      moves: how many clients are moved at a time, and which of their rows.
+      cohort: the number of rows of the cohort.
+      state: of one run, as shapes.
+    """
+
+    spec: Spec
+    layout: Layout
+    inputs: Inputs
+    seeds: Array
+    capacity: int
+    data: HostData | None
+    polled: int
+    scope: Scope
+    moves: Moves
+    cohort: int
+    state: State
+
+    @classmethod
+    def of(cls, spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array, shapes: Shapes) -> OffloadRun:
+        """The run of these plans; ``inputs`` as they are given by the user."""
+        data, federation = None, inputs.federation
+        reads = reads_of(spec, inputs, shapes.state)
+        if layout.examples == "host":
+            data = HostData.of(federation)
+            federation = data.resident(federation)
+        resident = replicate(inputs._replace(federation=federation), layout.devices)
+        resident = jax.tree.map(jnp.asarray, resident) if layout.devices == 1 else resident
+        algorithm = shapes.algorithm
+        polled = 0 if algorithm.poll is None else algorithm.poll.every
+        scope = Scope.of(algorithm, spec.valid, spec.common)
+        clients, cohort = federation.clients.id.shape[-1], shapes.sizes.rows
+        unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
+        moves = Moves.of(reads, layout, data, shapes.state, cohort, clients, unseen)
+        return cls(spec, layout, resident, seeds, capacity, data, polled, scope, moves, cohort, shapes.state)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the states of clients are on the host."""
+        return self.layout.client_states == "host"
+
+    def start(self) -> State:
+        """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
+        runs = len(self.seeds)
+        servers, blank = [], jax.tree.map(lambda leaf: leaf, (self.state.clients, self.state.ballots))
+        make: Callable[[Any], Any] = lambda leaf: np.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
+        table = jax.tree.map(make, blank[0]) if self.on_host else None
+        found: list[PyTree] = []
+        for run in range(runs):
+            server = programs.begin_server(self.spec, self.layout, self.inputs, self._run(run), self.seeds[run])
+            servers.append(server)
+            if not jax.tree.leaves(blank[0]):
+                found.append(blank[0])
+                continue
+            begun: list[PyTree] = []
+
+            def begin(some: Some, run: int = run, server: PyTree = server) -> PyTree:
+                given = self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server, some
+                return programs.begin_clients(*given)[0]
+
+            def keep(place: np.ndarray, rows: PyTree, run: int = run, begun: list[PyTree] = begun) -> None:
+                if table is None:
+                    begun.append(_first(rows, len(place)))
+                else:
+                    _write(table, run, place, np.ones(len(place), bool), rows)
+
+            self._blocks(run, None, self.moves.begin, begin, keep)
+            found.append(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *begun) if table is None else None)
+        stack = lambda *leaves: jnp.stack(leaves)  # noqa: E731
+        clients = jax.tree.map(stack, *found) if table is None else table
+        zeros = jnp.zeros((runs,), jnp.int32)
+        ballots = jax.tree.map(lambda leaf: jnp.zeros((runs, *leaf.shape), leaf.dtype), blank[1])
+        state = State(jnp.array(self.seeds), zeros, jax.tree.map(stack, *servers), clients, ballots, jnp.full((runs,), -1))
+        return self.placed(state)
+
+    def placed(self, state: State) -> State:
+        """A state as this run holds it: on the devices, the clients' states on the host if they stay there."""
+        clients = state.clients
+        rest = state._replace(clients=() if self.on_host else clients)
+        rest = replicate(jax.tree.map(jnp.asarray, rest), self.layout.devices)
+        return rest._replace(clients=jax.tree.map(np.array, clients)) if self.on_host else rest
+
+    def memory(self, shapes: Shapes) -> Memory:
+        """Compiles the programs of a round and an evaluation, and tells the memory that they take."""
+        return Memory(
+            None, trees.bytes_of(self.inputs.federation), 0, 0, shapes.model, len(self.seeds), self.layout.devices
+        )
+
+    def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
+        """``count`` rounds after ``done``; records ``[runs, count, ...]``."""
+        infos: list[list[Info]] = [[] for _ in range(len(self.seeds))]
+        for turn in range(count):
+            for run, own in enumerate(infos):
+                state, info = self._round(state, run, done + turn)
+                own.append(info)
+        by_run = [jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(own)) for own in infos]
+        return state, jax.tree.map(lambda *leaves: np.stack(leaves), *by_run)
+
+    def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
+        """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
+        found = [self._evaluate(state, run) for run in range(len(self.seeds))]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(found))
+
+    def _round(self, state: State, run: int, round: int) -> tuple[State, Info]:
+        given = self.spec, self.layout
+        rows = self.moves.train.clients
+        asked = self._poll(state, run) if self.polled and round % self.polled == 0 else None
+        small = self._small(state)
+        ballots, polled, chosen = programs.select(*given, rows, self.inputs, self._run(run), small, asked)
+        ids = np.asarray(chosen.trains)
+        pipeline, trained, new = Pipeline(), list[Trained](), list[PyTree]()
+        total: Any = None
+        for first in range(0, len(ids), rows):
+            pipeline.make_room()
+            some = self._some(state, run, ids[first : first + rows], self.moves.train)
+            each = programs.train_some(*given, self.inputs, self._run(run), small, chosen, jnp.int32(first), some)
+            total = each.total if total is None else programs.add(total, each.total)
+            then = None
+            if self.on_host:
+                _start_copy(each.clients)
+                then = lambda clients=each.clients: new.append(jax.tree.map(np.asarray, clients))  # noqa: E731
+            pipeline.begun(each.broken, then)
+            trained.append(each._replace(total=None, clients=None if self.on_host else each.clients))
+        pipeline.finish()
+        after, counts, info = programs.finish(
+            *given, self.cohort, self.inputs, self._run(run), small, ballots, chosen, total, trained
+        )
+        if self.on_host:
+            if jax.tree.leaves(new):
+                joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *new)
+                _write(state.clients, run, np.asarray(chosen.row)[: self.cohort], np.asarray(counts), joined)
+            after = after._replace(clients=state.clients)
+        return after, {**info, "polled": polled}
+
+    def _poll(self, state: State, run: int) -> PyTree:
+        small, found = self._small(state), list[PyTree]()
+
+        def ask(some: Some) -> PyTree:
+            return programs.ask(self.spec, self.layout, self.inputs, self._run(run), small, some)
+
+        def keep(place: np.ndarray, ballots: PyTree) -> None:
+            found.append(_first(ballots, len(place)))
+
+        self._blocks(run, state, self.moves.poll, ask, keep)
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)
+
+    def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
+        small, given = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
+        seen: list[PyTree] = []
+        unseen: list[PyTree] = []
+        if self.scope.seen:
+            judge = lambda some: programs.judge_some(*given, small, some)  # noqa: E731
+            keep = lambda place, scores: seen.append(_first(scores, len(place)))  # noqa: E731
+            self._blocks(run, state, self.moves.judge_seen, judge, keep)
+        if self.scope.unseen and self.inputs.federation.unseen is not None:
+            judge = lambda some: programs.judge_unseen(*given, small, some)  # noqa: E731
+            keep = lambda place, scores: unseen.append(_first(scores, len(place)))  # noqa: E731
+            self._blocks(run, None, self.moves.judge_unseen, judge, keep)
+        first = None
+        if self.scope.once:
+            size = np.asarray(self.inputs.federation.clients.test.size)
+            size = size.reshape(-1, size.shape[-1])
+            judged = np.array([np.argmax(size[run % len(size)] > 0)], np.int32)
+            first = self._some(state, run, judged, self.moves.judge_once)
+        join = lambda parts: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if parts else {}  # noqa: E731
+        return programs.judge_rest(*given, small, join(seen), join(unseen), first)
+
+    def _blocks(
+        self,
+        run: int,
+        state: State | None,
+        move: Move,
+        function: Callable[[Some], PyTree],
+        keep: Callable[[np.ndarray, PyTree], None],
+    ) -> None:
+        """Calls ``function`` for blocks of all seen or unseen clients, and ``keep(places, results)`` for each in order.
+
+        The last block may have padding behind its ``places``.
+        """
+        federation = self.inputs.federation
+        clients: Any = federation.unseen if move.unseen else federation.clients
+        count, pipeline = clients.id.shape[-1], Pipeline()
+        for first in range(0, count, move.clients):
+            place = np.minimum(np.arange(first, first + move.clients, dtype=np.int32), count - 1)
+            pipeline.make_room()
+            found = function(self._some(state, run, place, move))
+            real = place[: count - first]
+            pipeline.begun(found, lambda real=real, found=found: keep(real, found))
+        pipeline.finish()
+
+    def _some(self, state: State | None, run: int, place: np.ndarray, move: Move) -> Some:
+        """Clients, with what programs read of them moved to the devices."""
+        data, kept = None, None
+        if self.data is not None:
+            population: Any = self.data.unseen if move.unseen else self.data.seen
+            data = self.data.block(population, run % len(population.id), place, move.parts, move.capacity)
+        if state is not None and move.kept:
+            kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
+        some = Some(place, data, kept)  # pyright: ignore[reportArgumentType]
+        return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
+
+    def _small(self, state: State) -> State:
+        """The states without what stays on the host."""
+        return state._replace(clients=()) if self.on_host else state
+
+    def _run(self, run: int) -> Array:
+        return jnp.int32(run)
+
+
+def _first(tree: PyTree, count: int) -> PyTree:
+    """The first rows of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[:count], tree)
+
+
+def _start_copy(tree: PyTree) -> None:
+    """Begins to copy arrays to the host."""
+    for leaf in jax.tree.leaves(tree):
+        leaf.copy_to_host_async()
+
+
+def _write(table: PyTree, run: int, place: np.ndarray, chosen: np.ndarray, rows: PyTree) -> None:
+    """``table[run, place_s] = rows_s`` for the chosen s, in place; rows behind those of ``place`` are padding."""
+
+    def one(all: np.ndarray, new: Any) -> None:
+        all[run, place[chosen]] = np.asarray(new)[: len(place)][chosen]
+
+    jax.tree.map(one, table, rows)
