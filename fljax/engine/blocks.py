@@ -19,10 +19,11 @@ from fljax.engine.estimation import Memory, memory_of
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
 from fljax.engine.kept import Kept
-from fljax.engine.layout import Layout, of_this_process, replicate
+from fljax.engine.layout import Layout, of_this_process
+from fljax.engine.offload.compilation import memory as offload_memory
 from fljax.engine.offload.run import OffloadRun
 from fljax.engine.placement import put_state
-from fljax.engine.program import Inputs, Spec
+from fljax.engine.program import Inputs, Spec, on_devices
 from fljax.engine.shapes import Shapes
 from fljax.engine.states import State
 from fljax.types import Info, Labelled
@@ -134,10 +135,6 @@ class Programs(NamedTuple):
         """A state as the programs take it."""
         return put_state(jax.tree.map(jnp.asarray, state), self.layout)
 
-    def memory(self, shapes: Shapes) -> Memory:
-        """Compiles the programs, and tells the memory that they take."""
-        return memory_of(compile_all(*self), self.inputs, shapes, self.layout)
-
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
         """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
         first, number = jnp.int32(done), jnp.int32(count)
@@ -157,15 +154,12 @@ def programs_of(
     return Programs(spec, layout, capacity, on_devices(inputs, layout), seeds)
 
 
-def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
-    """Inputs whose arrays are on every device, once for all programs."""
-    move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
-    return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
-
-
 def compiled(run: Programs | OffloadRun, shapes: Shapes, on_memory: OnMemory | None) -> int | None:
     """Compiles the programs; the peak of their memory."""
-    memory = run.memory(shapes)
+    if isinstance(run, OffloadRun):
+        memory = offload_memory(run, shapes)
+    else:
+        memory = memory_of(compile_all(*run), run.inputs, shapes, run.layout)
     if on_memory is not None:
         on_memory(memory)
     return memory.peak

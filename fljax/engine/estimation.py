@@ -20,35 +20,14 @@ from fljax.engine.federations import by_id
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, replicate
-from fljax.engine.memory import made_bytes
+from fljax.engine.memory import Memory, made_bytes
+from fljax.engine.offload.compilation import memory as offload_memory
+from fljax.engine.offload.run import OffloadRun
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.round import one_round
 from fljax.engine.shapes import Shapes, first_run, measure, state_bytes
 from fljax.engine.states import State, initial_state
 from fljax.types import Algorithm, Federation
-
-
-class Memory(NamedTuple):
-    """A run's memory in bytes, on each device. ``peak`` is read from compiled programs, all else from shapes.
-
-    Attributes:
-      peak: the largest memory of a program of the run (start, rounds, evaluation), including all of the following; None
-        if XLA does not tell it for this device.
-      data: examples and index tables.
-      server: the server's state between rounds, of all runs.
-      clients: the clients' states between rounds and their last ballots, of all runs.
-      model: one initial model of the task.
-      runs: number of runs: seeds, in a sweep times cells.
-      devices: number of devices; each holds these amounts. Tables with one row per client are divided among them.
-    """
-
-    peak: int | None
-    data: int
-    server: int
-    clients: int
-    model: int
-    runs: int
-    devices: int
 
 
 def estimate(
@@ -79,7 +58,9 @@ def estimate(
     """
     with jax.disable_jit(False):
         found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution, non_finite)
-        programs = compile_all(found.spec, found.layout, found.capacity, found.inputs, found.seeds, quick=True)
+        if found.layout.is_offloaded:
+            return offload_memory(OffloadRun.of(*found), found.shapes, quick=True)
+        programs = compile_all(*found[:-1], quick=True)
     return memory_of(programs, found.inputs, found.shapes, found.layout)
 
 
@@ -119,6 +100,8 @@ def compile_ahead(
         rehearse(algorithm_or_plan, federation)
         return
     found = _prepared(algorithm_or_plan, federation, rounds, seeds, evaluate_every, execution, non_finite)
+    if found.layout.is_offloaded:  # its programs are many, and the first round soon needs them
+        return
     inputs = replicate(found.inputs, found.layout.devices)
     begin(pool, found.spec, found.layout, found.capacity, inputs, found.seeds)
 

@@ -16,14 +16,22 @@ from fljax.anomalies import Divergence, NonFinite, NotFinite
 from fljax.engine import jit
 from fljax.engine.federations import as_vectors
 from fljax.engine.layout import Layout, on_one
+from fljax.engine.offload.run import OffloadRun
 from fljax.engine.program import Inputs, Spec, algorithm_of
 from fljax.engine.round import one_round
+from fljax.engine.shapes import Shapes
 from fljax.engine.states import State
 from fljax.results import Result
 
 
 def divergences(
-    spec: Spec, inputs: Inputs, layout: Layout, state: State, seeds: Sequence[int], records: xr.Dataset
+    spec: Spec,
+    inputs: Inputs,
+    layout: Layout,
+    shapes: Shapes,
+    state: State,
+    seeds: Sequence[int],
+    records: xr.Dataset,
 ) -> tuple[Divergence, ...]:
     """The frozen seeds of one plan, with the clients that were not finite.
 
@@ -34,6 +42,7 @@ def divergences(
       spec: static part of the plan.
       inputs: traced part of the plan.
       layout: of the run.
+      shapes: of the run.
       state: of all seeds, after the run.
       seeds: of the run.
       records: of the run.
@@ -51,7 +60,7 @@ def divergences(
             elif "dropped" in records:
                 clients = ()  # nothing else could be received
             else:
-                clients = _computed_again(spec, inputs, layout, state, place, round)
+                clients = _computed_again(spec, inputs, layout, shapes, seeds, state, place, round)
         found.append(Divergence(int(seed), round, clients))
     return tuple(found)
 
@@ -61,12 +70,24 @@ def _named(ids: Any, marks: Any) -> tuple[int, ...]:
 
 
 def _computed_again(
-    spec: Spec, inputs: Inputs, layout: Layout, state: State, place: int, round: int
+    spec: Spec,
+    inputs: Inputs,
+    layout: Layout,
+    shapes: Shapes,
+    seeds: Sequence[int],
+    state: State,
+    place: int,
+    round: int,
 ) -> tuple[int, ...] | None:
     """The clients that are not finite in the round that a frozen seed was to do; None if memory does not suffice."""
     one = Layout(layout.clients, 1, layout.evaluation, platform=layout.platform, precision=layout.precision)
     at = state if layout.devices == 1 else on_one(state)
     try:
+        if layout.is_offloaded:
+            numbers = jnp.asarray(seeds, jnp.uint32)
+            again = OffloadRun.of(spec._replace(non_finite="stop"), layout, 1, inputs, numbers, shapes)
+            info: Any = again.again(state, place, round)
+            return _named(info["cohort_id"].values, info["not_finite"].values)
         return _named(*jax.device_get(_again(spec, one, inputs, at, jnp.int32(place), jnp.int32(round))))
     except jax.errors.JaxRuntimeError:
         return None  # the run itself is sound, and its results matter more than a name

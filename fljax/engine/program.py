@@ -18,7 +18,7 @@ from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
 from fljax.engine.federations import as_vectors, by_id, with_shared, without_shared
 from fljax.engine.lanes import map_lanes
-from fljax.engine.layout import Layout
+from fljax.engine.layout import Layout, replicate
 from fljax.engine.placement import keep_everywhere, place_state, state_shardings
 from fljax.engine.round import one_round
 from fljax.engine.same_tests import same_tests
@@ -115,6 +115,12 @@ class Inputs(NamedTuple):
     traced: list[Any]  # leaves; leaves in which plans differ are [runs, ...]
     by_seed: dict[str, Any]  # [runs, ...]
     federation: Federation
+
+
+def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
+    """Inputs whose arrays are on every device, once for all programs."""
+    move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
+    return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
 
 
 def is_stacked(federation: Federation) -> bool:

@@ -27,7 +27,6 @@ from fljax.engine.blocks import (
     earlier_blocks,
     evaluation_rounds,
     is_called_at_start,
-    on_devices,
     programs_of,
     run_blocks,
 )
@@ -41,7 +40,7 @@ from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, of_this_process
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
-from fljax.engine.program import Inputs, Plan, Spec
+from fljax.engine.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
 from fljax.engine.states import State
@@ -383,7 +382,7 @@ def _result(run: _Run, course: _Course) -> Result:
         parts = records.datasets(seeds, course.first, course.records, *told, rounds)
         table = long_records.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
-    found = offenders.divergences(run.spec, run.inputs, run.layout, state, seeds, table)
+    found = offenders.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
     metrics = anomalies.with_anomalies(metrics, table, found, population)
 
     plan = run.spec, run.inputs

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from fljax import hosts, training, trees
+from fljax import hosts, trees
 from fljax.engine import debugging, eager, jit
-from fljax.engine.errors import within
+from fljax.engine.alone import Solo, train_alone, train_population
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve_together
-from fljax.engine.federations import as_vectors, by_id, local_data
+from fljax.engine.federations import as_vectors, by_id
 from fljax.engine.jaxprs import step_bytes
-from fljax.engine.keys import Purpose, Seeds, client_key, round_key, seeds_of
+from fljax.engine.keys import Purpose, Seeds, round_key, seeds_of
 from fljax.engine.labels import check_labels
-from fljax.engine.lanes import map_lanes
-from fljax.engine.layout import Layout, default_platform, replicate
+from fljax.engine.layout import Layout, default_platform
 from fljax.engine.memory import QUICK, made_bytes
+from fljax.engine.offload import alone as offload
 from fljax.engine.placement import keep_everywhere
 from fljax.engine.program import (
     Inputs,
@@ -29,21 +29,15 @@ from fljax.engine.program import (
     Spec,
     check_seeds,
     map_runs,
+    on_devices,
     partition_plan,
     same_numbers,
     stack_plans,
 )
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
-from fljax.training import Local, Stream
+from fljax.training import Local
 from fljax.types import ClientData, Federation, Rows, Spans, Task
-
-
-class _Solo(NamedTuple):
-    """The arguments of a plan that ``standalone`` needs."""
-
-    task: Task
-    local: Local
 
 
 def standalone(
@@ -95,7 +89,7 @@ def estimate_standalone(
     seeds = seeds_of(seeds)
     check_seeds(seeds, federation)
     check_labels(task, federation)
-    part = partition_plan(Plan(_Solo, {"task": task, "local": local}), by_id(federation))
+    part = partition_plan(Plan(Solo, {"task": task, "local": local}), by_id(federation))
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
@@ -132,7 +126,7 @@ def standalone_sweep(
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
     places: list[tuple[Spec, int]] = []
     for local in locals:
-        spec, inputs = partition_plan(Plan(_Solo, {"task": task, "local": local}), federation)
+        spec, inputs = partition_plan(Plan(Solo, {"task": task, "local": local}), federation)
         members = groups.setdefault(spec, [])
         equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
         if not equal:
@@ -178,9 +172,10 @@ def _prepared(
     # What training reads and writes matters on accelerators only.
     platform = default_platform()
     lane = 0 if platform == "cpu" else _step_bytes(spec, inputs, platform)
-    sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged)
-    layout = resolve_together(execution or Execution(), sizes)
-    inputs = replicate(inputs, layout.devices)
+    stored = trees.bytes_of(federation.examples), federation.examples.is_mapped
+    sizes = Sizes(count, count, len(runs), model, evaluated, lane, ragged, *stored)
+    layout = resolve_together(execution or Execution(), sizes)._replace(client_states="device")
+    inputs = inputs if layout.is_offloaded else on_devices(inputs, layout)
     return _Prepared((spec, layout, keep_models, inputs, jnp.asarray(runs, jnp.uint32)), model)
 
 
@@ -188,14 +183,18 @@ def _references(prepared: _Prepared, seeds: int, on_memory: Callable[[Memory], A
     """The references of local settings that share a program."""
     if on_memory is not None:
         on_memory(_memory(prepared))
-    found = jax.tree.map(np.asarray, _run(*prepared.arguments))
+    run = offload.references if prepared.arguments[1].is_offloaded else _run
+    found = jax.tree.map(np.asarray, run(*prepared.arguments))
     starts = range(0, len(prepared.arguments[-1]), seeds)
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], found) for start in starts]
 
 
 def _memory(prepared: _Prepared, quick: bool = False) -> Memory:
     """Compiles the program; ``_run`` uses it, unless it is compiled for its memory only (``quick``)."""
-    _, layout, _, inputs, runs = prepared.arguments
+    spec, layout, keep_models, inputs, runs = prepared.arguments
+    if layout.is_offloaded:
+        peak, data = offload.memory(spec, layout, keep_models, inputs, quick)
+        return Memory(peak, data, 0, 0, prepared.model, len(runs), layout.devices)
     made = made_bytes(_run.trace(*prepared.arguments).lower().compile(QUICK if quick else None))
     peak = None if made is None else trees.bytes_of(inputs) + made
     return Memory(peak, trees.bytes_of(inputs.federation), 0, 0, prepared.model, len(runs), layout.devices)
@@ -207,7 +206,7 @@ def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
     def one(client: ClientData, traced: list[Any], by_seed: Any, data: Federation) -> Any:
         solo: Any = spec.algorithm(traced, by_seed)
         zero = jnp.zeros((), jnp.int32)
-        return _train_alone(solo, as_vectors(data), client, zero, solo.task.init(jax.random.key(0)), zero)
+        return train_alone(solo, as_vectors(data), client, zero, solo.task.init(jax.random.key(0)), zero)
 
     traced, by_seed, data = first_run(spec, inputs)
     client = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.clients)
@@ -224,7 +223,7 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
             fresh = jnp.full(data.unseen.id.shape, int(Purpose.UNSEEN_STANDALONE))
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen, is_leaf=lambda node: isinstance(node, Rows))
-        found = _population(solo, data, everyone, base, params, seed, layout, keep_models)
+        found = train_population(solo, data, everyone, base, params, seed, layout, keep_models)
         fresh_scores: Any = jax.tree.map(lambda leaf: leaf[seen:], found[:3])
         threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
         if data.unseen is None:
@@ -243,39 +242,3 @@ def _joined(a: Any, b: Any) -> Any:
         return Rows(Spans(jnp.concatenate([a.index.start, b.index.start]), width), size)
     tables = [jnp.pad(rows.index, ((0, 0), (0, width - rows.index.shape[-1]))) for rows in (a, b)]
     return Rows(jnp.concatenate(tables), size)
-
-
-def _population(
-    solo: Any,
-    data: Federation,
-    clients: ClientData,
-    purpose: Array,
-    params: PyTree,
-    seed: Array,
-    layout: Layout,
-    keep_models: bool,
-) -> tuple[Array, Array, Array | None, PyTree | None]:
-    """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order."""
-
-    def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
-        threshold, loss, accuracy, trained = _train_alone(solo, data, *row, params, seed)
-        return threshold, loss, accuracy, trained if keep_models else None
-
-    cost = jnp.maximum(clients.train.size, 1)
-    return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)
-
-
-def _train_alone(
-    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree, seed: Array
-) -> tuple[Array, Array, Array | None, PyTree]:
-    """Training loss, test loss, test accuracy (or None) and model of one client."""
-    own = local_data(data, client)
-    key = client_key(round_key(seed, purpose), client.id)
-    counts = (client.train.size > 0) & (client.test.size > 0)
-    unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
-    with within("standalone training", client=client.id, unseen=unseen, seed=seed):
-        trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
-        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
-        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
-        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
-    return threshold, loss, accuracy, trained

@@ -16,6 +16,7 @@ from fljax import hosts
 from fljax.engine import eager, program
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.layout import Layout, Precision, of_this_process, on_one
+from fljax.engine.offload.single import only_client
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.states import State
 from fljax.types import Algorithm, Federation
@@ -52,8 +53,12 @@ class DeployedModels:
             )
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
+        where = client
+        if is_on_host(inputs, at):
+            inputs, at = only_client(inputs, at, seed, client, unseen)
+            where = 0
         layout = Layout(1, 1, 1, precision=self._precision)
-        return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(client), not unseen, x)
+        return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(where), not unseen, x)
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
         """The plan, the state on one device, the number of seeds and the precision.
@@ -138,6 +143,12 @@ def restore(
     return Models(state, deployed, Predictions(deployed))
 
 
+def is_on_host(inputs: Inputs, state: State) -> bool:
+    """Whether examples or states of clients are on the host, as arrays of NumPy."""
+    leaves = [inputs.federation.examples.x, *jax.tree.leaves(state.clients)]
+    return any(isinstance(leaf, np.ndarray) for leaf in leaves)
+
+
 def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
     """The state of a run from its arrays by path (``arrays_of``), on one device.
 
@@ -154,18 +165,26 @@ def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, input
     if set(expected) != set(arrays):
         odd = sorted(set(expected) ^ set(arrays))[0]
         raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
-    state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays)
+    on_host = layout.client_states == "host"
+    state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays, on_host)
     found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
     if found != wanted:
         raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
     return state
 
 
-def with_arrays(like: State, arrays: Mapping[str, np.ndarray]) -> State:
-    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device."""
+def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = False) -> State:
+    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device.
+
+    Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
+    """
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    named = [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
-    return jax.tree.unflatten(structure, [_leaf(name, arrays[name], leaf) for name, leaf in named])
+    own = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
+    leaves = []
+    for path, leaf in paths:
+        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in own
+        leaves.append(_leaf(name, arrays[name], leaf, host))
+    return jax.tree.unflatten(structure, leaves)
 
 
 def unbound(state: State) -> State:
@@ -173,7 +192,7 @@ def unbound(state: State) -> State:
     return with_arrays(state, arrays_of(of_this_process(state))) if hosts.are_several() else state
 
 
-def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:
+def _leaf(name: str, found: np.ndarray, expected: Any, on_host: bool) -> Any:
     """A leaf of a state from its array; ``expected`` has its shape and dtype."""
     if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
@@ -183,7 +202,7 @@ def _leaf(name: str, found: np.ndarray, expected: Any) -> Any:
         raise ValueError(
             f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
         )
-    return jnp.array(found)
+    return np.array(found) if on_host else jnp.array(found)
 
 
 def _packed(spec: Spec, inputs: Inputs) -> bytes | str:

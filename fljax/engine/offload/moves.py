@@ -54,8 +54,7 @@ class Moves(NamedTuple):
         def move(
             parts: Parts, people: Population | None, count: int, lanes: int, kept: int, unseen: bool = False
         ) -> Move:
-            number = _clients(parts, people, count, lanes * layout.devices, row, kept)
-            return Move(parts, number, _capacity(people, parts, number), bool(kept), unseen)
+            return block_of(parts, people, count, lanes * layout.devices, row, kept)._replace(unseen=unseen)
 
         lanes = layout.evaluation
         return cls(
@@ -68,10 +67,18 @@ class Moves(NamedTuple):
         )
 
 
-def _clients(parts: Parts, people: Population | None, count: int, at_once: int, row: int, kept: int) -> int:
-    """Clients in a block, of ``count`` in all: a multiple of the clients that the devices compute at a time.
+def block_of(parts: Parts, people: Population | None, count: int, at_once: int, row: int, kept: int) -> Move:
+    """Blocks of ``count`` clients: as many as fit ``BLOCK``, a multiple of those that the devices compute at a time.
 
-    As many as fit ``BLOCK``, and at most half of all, so that one half moves while the other is computed.
+    A block has at most half of all clients, so that one half moves while the other is computed.
+
+    Args:
+      parts: the parts of their data that are read.
+      people: the clients; None: their examples are on the devices.
+      count: the number of clients.
+      at_once: clients that the devices compute at a time.
+      row: bytes of an example.
+      kept: bytes of a client's state on the host; 0 if it is not moved.
     """
     at_once = max(1, min(count, at_once))
     times = 1
@@ -80,7 +87,7 @@ def _clients(parts: Parts, people: Population | None, count: int, at_once: int, 
         if _capacity(people, parts, clients) * row + clients * kept > BLOCK:
             break
         times *= 2
-    return times * at_once
+    return Move(parts, times * at_once, _capacity(people, parts, times * at_once), bool(kept))
 
 
 def _capacity(people: Population | None, parts: Parts, clients: int) -> int:

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax import trees
-from fljax.engine.estimation import Memory
 from fljax.engine.evaluate import Scope
 from fljax.engine.layout import Layout, replicate
 from fljax.engine.offload import programs
@@ -109,7 +107,14 @@ class OffloadRun(NamedTuple):
         clients = jax.tree.map(stack, *found) if table is None else table
         zeros = jnp.zeros((runs,), jnp.int32)
         ballots = jax.tree.map(lambda leaf: jnp.zeros((runs, *leaf.shape), leaf.dtype), blank[1])
-        state = State(jnp.array(self.seeds), zeros, jax.tree.map(stack, *servers), clients, ballots, jnp.full((runs,), -1))
+        state = State(
+            jnp.array(self.seeds),
+            zeros,
+            jax.tree.map(stack, *servers),
+            clients,
+            ballots,
+            jnp.full((runs,), -1, jnp.int32),
+        )
         return self.placed(state)
 
     def placed(self, state: State) -> State:
@@ -118,12 +123,6 @@ class OffloadRun(NamedTuple):
         rest = state._replace(clients=() if self.on_host else clients)
         rest = replicate(jax.tree.map(jnp.asarray, rest), self.layout.devices)
         return rest._replace(clients=jax.tree.map(np.array, clients)) if self.on_host else rest
-
-    def memory(self, shapes: Shapes) -> Memory:
-        """Compiles the programs of a round and an evaluation, and tells the memory that they take."""
-        return Memory(
-            None, trees.bytes_of(self.inputs.federation), 0, 0, shapes.model, len(self.seeds), self.layout.devices
-        )
 
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
         """``count`` rounds after ``done``; records ``[runs, count, ...]``."""
@@ -134,6 +133,13 @@ class OffloadRun(NamedTuple):
                 own.append(info)
         by_run = [jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(own)) for own in infos]
         return state, jax.tree.map(lambda *leaves: np.stack(leaves), *by_run)
+
+    def again(self, states: State, run: int, round: int) -> Info:
+        """The records of one round of one run, computed once more; the states stay as they are."""
+        number, none = jnp.int32(round), jnp.int32(-1)
+        copy = jax.tree.map(lambda leaf: leaf.copy(), states)
+        begun = copy._replace(round=copy.round.at[run].set(number), diverged=copy.diverged.at[run].set(none))
+        return jax.device_get(self._round(begun, run, round)[1])
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
         """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
@@ -229,12 +235,17 @@ class OffloadRun(NamedTuple):
 
     def _some(self, state: State | None, run: int, place: np.ndarray, move: Move) -> Some:
         """Clients, with what programs read of them moved to the devices."""
-        data, kept = None, None
+        kept = None
+        if state is not None and move.kept:
+            kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
+        return self.moved(run, place, move, kept)
+
+    def moved(self, run: int, place: np.ndarray, move: Move, kept: PyTree) -> Some:
+        """Clients with their rows and states (``kept``, of NumPy), on the devices."""
+        data = None
         if self.data is not None:
             population: Any = self.data.unseen if move.unseen else self.data.seen
             data = self.data.block(population, run % len(population.id), place, move.parts, move.capacity)
-        if state is not None and move.kept:
-            kept = jax.tree.map(lambda leaf: leaf[run, place], state.clients)
         some = Some(place, data, kept)  # pyright: ignore[reportArgumentType]
         return jax.device_put(some) if self.layout.devices == 1 else replicate(some, self.layout.devices)
 

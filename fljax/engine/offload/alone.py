@@ -1,0 +1,97 @@
+"""Standalone models of clients whose examples are on the host, block by block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax import trees
+from fljax.engine import jit
+from fljax.engine.alone import train_population
+from fljax.engine.federations import as_vectors
+from fljax.engine.keys import Purpose, round_key
+from fljax.engine.layout import Layout, replicate
+from fljax.engine.memory import QUICK, made_bytes
+from fljax.engine.offload.host_data import HostData, Population
+from fljax.engine.offload.moves import Move, block_of
+from fljax.engine.offload.pipeline import AHEAD, Pipeline
+from fljax.engine.offload.programs import own_algorithm
+from fljax.engine.program import Inputs, Spec
+from fljax.results import Reference
+from fljax.types import Federation
+
+_PARTS = ("train", "test")
+
+
+@jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)
+def train_some(
+    spec: Spec,
+    layout: Layout,
+    keep_models: bool,
+    purpose: Purpose,
+    inputs: Inputs,
+    run: Array,
+    seed: Array,
+    data: Federation,
+) -> tuple[Array, Array, Array | None, PyTree]:
+    """Training loss, test loss, test accuracy (or None) and models (or None) of the clients in ``data``."""
+    solo: Any = own_algorithm(spec, inputs, run, seed)[0]
+    params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
+    base = jnp.full(data.clients.id.shape, int(purpose))
+    return train_population(solo, as_vectors(data), data.clients, base, params, seed, layout, keep_models)
+
+
+def references(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
+    """The standalone models of all clients of all runs, ``[runs, N]``; ``inputs`` as they are given by the user."""
+    data = HostData.of(inputs.federation)
+    resident = _resident(inputs, data, layout)
+    found = [_of_run(spec, layout, keep_models, resident, data, run, seed) for run, seed in enumerate(list(seeds))]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick: bool) -> tuple[int | None, int]:
+    """The peak of the memory, and the bytes of data on each device; compiles the program of seen clients."""
+    data = HostData.of(inputs.federation)
+    resident = _resident(inputs, data, layout)
+    move = _move(data, data.seen, layout)
+    some = data.block(data.seen, 0, np.zeros(move.clients, np.int32), move.parts, move.capacity)
+    given = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
+    made = made_bytes(train_some.trace(*given).lower().compile(QUICK if quick else None))
+    held = trees.bytes_of(resident) + AHEAD * trees.bytes_of(some)
+    return None if made is None else held + made, held
+
+
+def _of_run(
+    spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, data: HostData, run: int, seed: Array
+) -> Reference:
+    def everybody(population: Population, purpose: Purpose, keep: bool) -> Any:
+        move, found, pipeline = _move(data, population, layout), list[Any](), Pipeline()
+        for first in range(0, population.clients, move.clients):
+            place = np.minimum(np.arange(first, first + move.clients), population.clients - 1)
+            pipeline.make_room()
+            own = data.block(population, run % len(population.id), place, move.parts, move.capacity)
+            some = jax.device_put(own) if layout.devices == 1 else replicate(own, layout.devices)
+            each = train_some(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
+            real = min(move.clients, population.clients - first)
+            cut = lambda leaf, real=real: np.asarray(leaf)[:real]  # noqa: E731
+            pipeline.begun(each, lambda each=each, cut=cut: found.append(jax.tree.map(cut, each)))
+        pipeline.finish()
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+
+    threshold, loss, accuracy, models = everybody(data.seen, Purpose.STANDALONE, keep_models)
+    if data.unseen is None:
+        return Reference(threshold, loss, accuracy, params=models)
+    unseen = everybody(data.unseen, Purpose.UNSEEN_STANDALONE, False)
+    return Reference(threshold, loss, accuracy, *unseen[:3], params=models)
+
+
+def _resident(inputs: Inputs, data: HostData, layout: Layout) -> Inputs:
+    return replicate(inputs._replace(federation=data.resident(inputs.federation)), layout.devices)
+
+
+def _move(data: HostData, population: Population, layout: Layout) -> Move:
+    return block_of(_PARTS, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)
