@@ -1,8 +1,9 @@
 """What a round costs by the size of the population: ``python benchmarks/populations.py``.
 
 Logistic regression (60 features, 10 classes), 100 clients in each round, 10^2 to 10^6 clients. Clients are even (7 rows
-each) or ragged (4 to 10 rows, and one client with 2,000). Each case runs in a process of its own. The table gives the
-time of a round and the peak of the process's memory beyond what it held before the federation was made.
+each) or ragged (4 to 10 rows, and one client with 2,000). Examples and the states of clients are on the device or on
+the host. Each case runs in a process of its own. The table gives the time of a round and the peak of the process's
+memory beyond what it held before the federation was made.
 ``--source FOLDER`` measures the fljax of another checkout.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from throughput import RESULTS, hardware
 
 ALGORITHMS = ("fedavg", "incfl", "scaffold")
 FORMS = ("even", "ragged")
+PLACES = ("device", "host")
 COHORT, FEATURES, CLASSES, POOL = 100, 60, 10, 20_000
 MEBIBYTE = 2**20
 LIMIT_SECONDS = 1200.0
@@ -32,33 +35,33 @@ def main() -> None:
     parser.add_argument("--clients", default="100,1000,10000,100000,1000000", help="comma-separated")
     parser.add_argument("--algorithms", default=",".join(ALGORITHMS), help="comma-separated")
     parser.add_argument("--forms", default=",".join(FORMS), help="comma-separated: even, ragged")
+    parser.add_argument("--places", default=",".join(PLACES), help="comma-separated: device, host")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--source", default="", metavar="FOLDER", help="another checkout of fljax")
     parser.add_argument("--out", type=Path, help="JSON file; a table (.md) is put beside it")
-    parser.add_argument("--case", nargs=3, metavar=("CLIENTS", "ALGORITHM", "FORM"), help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=4, metavar=("CLIENTS", "ALGORITHM", "FORM", "PLACE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case is not None:
-        clients, algorithm, form = options.case
-        print(json.dumps(measure(int(clients), algorithm, form, options.rounds, options.source)))
+        clients, algorithm, form, place = options.case
+        print(json.dumps(measure(int(clients), algorithm, form, place, options.rounds, options.source)))
         return
     out = options.out or RESULTS / f"{datetime.date.today()}-populations.json"
     found: list[dict[str, Any]] = []
-    for algorithm in options.algorithms.split(","):
-        for form in options.forms.split(","):
-            for clients in map(int, options.clients.split(",")):
-                found.append(_process(clients, algorithm, form, options))
-                report = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%S+00:00}"}
-                report |= {"hardware": hardware(), "rounds": options.rounds, "source": options.source, "cases": found}
-                out.write_text(json.dumps(report, indent=1) + "\n")
-                out.with_suffix(".md").write_text(markdown(report))
+    given = (options.algorithms.split(","), options.forms.split(","), options.clients.split(","))
+    for algorithm, form, clients, place in itertools.product(*given, options.places.split(",")):
+        found.append(_process(int(clients), algorithm, form, place, options))
+        report = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%S+00:00}"}
+        report |= {"hardware": hardware(), "rounds": options.rounds, "source": options.source, "cases": found}
+        out.write_text(json.dumps(report, indent=1) + "\n")
+        out.with_suffix(".md").write_text(markdown(report))
     print(out.with_suffix(".md").read_text())
 
 
-def _process(clients: int, algorithm: str, form: str, options: argparse.Namespace) -> dict[str, Any]:
+def _process(clients: int, algorithm: str, form: str, place: str, options: argparse.Namespace) -> dict[str, Any]:
     """One case in a new process; where it fails, the last line of its error."""
-    case = {"clients": clients, "algorithm": algorithm, "form": form}
+    case = {"clients": clients, "algorithm": algorithm, "form": form, "place": place}
     command = [sys.executable, __file__, "--rounds", str(options.rounds), "--source", options.source]
-    command += ["--case", str(clients), algorithm, form]
+    command += ["--case", str(clients), algorithm, form, place]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -69,12 +72,13 @@ def _process(clients: int, algorithm: str, form: str, options: argparse.Namespac
     return case | json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(clients: int, algorithm: str, form: str, rounds: int, source: str) -> dict[str, float]:
+def measure(clients: int, algorithm: str, form: str, place: str, rounds: int, source: str) -> dict[str, float]:
     """Milliseconds of a round and mebibytes: of the data, and of the peak beyond the process before it."""
     if source:
         sys.path.insert(0, source)
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     import fljax
     from fljax import algorithms, models, trees
@@ -83,13 +87,19 @@ def measure(clients: int, algorithm: str, form: str, rounds: int, source: str) -
     before = _memory("VmRSS")
     data = federation(clients, form)
     held = trees.bytes_of(data)
+    how: dict[str, Any] = {}
+    if place == "host":
+        data = data._replace(
+            examples=data.examples._replace(x=np.asarray(data.examples.x), y=np.asarray(data.examples.y))
+        )
+        how = {"execution": fljax.Execution(examples="host", client_states="host")}
     task = models.logistic_regression((FEATURES,), CLASSES)
     more: dict[str, Any] = {"threshold": 1.0} if algorithm == "incfl" else {}
     chosen = getattr(algorithms, algorithm)(task, fljax.Local(0.05, 4, steps=5), clients_per_round=COHORT, **more)
     # The cores of this machine are shared, so the quickest of three blocks of rounds counts.
     seconds, state = [], None
     for _ in range(3):
-        result = fljax.simulate(chosen, data, rounds=rounds, initial=state)
+        result = fljax.simulate(chosen, data, rounds=rounds, initial=state, **how)
         seconds.append(float(result.metrics["seconds_train"]) / rounds)
         state = result.state
     tables = held - trees.bytes_of(data.examples)
@@ -141,11 +151,11 @@ def markdown(report: dict[str, Any]) -> str:
         "MiB: tables are the clients' lists of rows; peak is that of the process beyond what it held before the data "
         f"were made, so that it contains them, compiling and evaluation. {report['hardware'].get('cpu', '')}",
         "",
-        "| algorithm | clients | form | ms per round | tables | data | peak |",
-        "|---|---|---|---|---|---|---|",
+        "| algorithm | clients | form | data and states | ms per round | tables | data | peak |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in report["cases"]:
-        head = f"| {case['algorithm']} | {case['clients']:,} | {case['form']} |"
+        head = f"| {case['algorithm']} | {case['clients']:,} | {case['form']} | {case['place']} |"
         if "error" in case:
             lines.append(f"{head} {case['error']} | | | |")
             continue

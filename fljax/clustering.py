@@ -20,6 +20,7 @@ from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
 from fljax.engine import Execution, is_stacked, simulate
 from fljax.engine.layout import products_of
+from fljax.engine.offload.host_data import server_rows
 from fljax.scenarios.common import with_server
 from fljax.seeds import Seeds, seeds_of
 from fljax.training import Local
@@ -90,7 +91,7 @@ def by_f1(
         if is_stacked(federation):
             held = jax.tree.map(lambda leaf, place=place: leaf[place], held)
         with products_of(execution.precision if execution else "default"):
-            scores = np.asarray(_scores(task, found.models, Subset(federation.examples, held)))
+            scores = np.asarray(_scores(task, found.models, Subset(*server_rows(federation, held))))
         answered = np.asarray(found.answered)
         member = _members(scores, answered, clusters, features, seed)
         members.append(member)

@@ -239,8 +239,9 @@ def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, da
         which = seed if by_seed else config.seeds[0]
         if which not in datasets:
             given = arguments_for(source, offered, builder_arguments(source, config.data.dataset_options))
-            # Placed once, so that the federations of all seeds share one copy on the device.
-            datasets[which] = data.place(data.load(source, folder=config.data.folder, **given))
+            # Placed once, so that the federations of all seeds share one copy.
+            loaded = data.load(source, folder=config.data.folder, **given)
+            datasets[which] = data.place(loaded, config.execution.examples)
             if tell is not None:
                 found = datasets[which]
                 classes = "" if found.classes is None else f", {found.classes} classes"
@@ -255,6 +256,7 @@ def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, da
                 valid_fraction=config.data.valid_fraction,
                 test=config.data.test,
                 held_fraction=config.data.held_fraction,
+                examples=config.execution.examples,
                 **builder_arguments(partition, config.data.partition_options),
             )
         )

@@ -159,6 +159,8 @@ class Execution(Table):
     evaluation: Strategy = "auto"
     devices: Devices = "all"
     precision: Literal["default", "high", "highest"] = "default"
+    examples: Literal["auto", "device", "host"] = "auto"
+    client_states: Literal["auto", "device", "host"] = "auto"
 
     @model_validator(mode="before")
     @classmethod

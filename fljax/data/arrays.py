@@ -56,9 +56,9 @@ def stored_features(x: np.ndarray) -> np.ndarray:
       ValueError: if features are not numbers, or do not fit.
     """
     if np.issubdtype(x.dtype, np.integer):
-        return x if x.dtype == np.uint8 else whole_numbers("features", x)
+        return x if x.dtype in (np.uint8, np.int32) else whole_numbers("features", x)
     check_numbers("features", x)
-    return x.astype(np.float32)
+    return x.astype(np.float32, copy=False)
 
 
 def check_numbers(name: str, values: Any) -> None:

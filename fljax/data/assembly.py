@@ -74,7 +74,8 @@ def assemble(
     test = np.concatenate([np.full(len(each.y), each.test) for each in pieces])
     end = test if owner is None else test & (owner < 0)
     order = np.argsort(end, kind="stable")
-    x = np.concatenate([each.x for each in pieces])
+    # One piece is taken as it is, since it may be a mapped file.
+    x = pieces[0].x if len(pieces) == 1 else np.concatenate([each.x for each in pieces])
     made = dataset(
         x[order] if end.any() else x,
         labels.y[order],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from fljax.naming import unknown
 from fljax.seeds import Seeds, seeds_of
 from fljax.types import Examples, Federation, Names
 
+Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
 _OFFERED = ("classes", "owner", "part", "test_fraction")
 # Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
@@ -45,6 +46,7 @@ def federate(
     valid_fraction: float = 0.0,
     test: str = "own",
     held_fraction: float = 0.0,
+    examples: Place = "auto",
     **partition_parameters: Any,
 ) -> Federation:
     """Assigns a data set to clients and splits each client's rows into training, validation and test rows.
@@ -68,6 +70,9 @@ def federate(
         chooses the validation rows.
       test: "own" (each client is tested on its own rows) or "global" (all clients are tested on ``held["test"]``).
       held_fraction: share of the training part that the server keeps.
+      examples: where examples are: "device" puts them on the device. "host" leaves them in the host's memory, or in a
+        memory-mapped file; a run then moves the rows of the clients that train, block by block. "auto" leaves a
+        memory-mapped file on the host.
       **partition_parameters: keywords of the partition itself, e.g. ``beta``.
 
     Returns:
@@ -90,7 +95,8 @@ def federate(
     if part is not None and test == "global":
         raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
     given = dataset.y  # the caller's labels, which may be on the host
-    dataset = place(dataset)
+    dataset = place(dataset, examples)
+    on_host = isinstance(dataset.x, np.ndarray)
     clients = _count_clients(dataset, partition, clients, unseen)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
     pool, held = np.arange(dataset.train_size), {}
@@ -114,11 +120,12 @@ def federate(
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
     if made.noise is not None and dataset.vocabulary is not None:
         raise ValueError("expected a partition without noise on features for texts, got one with noise")
-    x, y = jnp.asarray(dataset.x), jnp.asarray(dataset.y)
+    x: Any = dataset.x
+    y: Any = dataset.y
     if made.noise is not None and jnp.issubdtype(x.dtype, jnp.integer) and x.dtype != jnp.uint8:
         x = x.astype(jnp.float32)
     if len(made.rotated):
-        x, y = _with_rotated(x, y, pool[made.rotated])
+        x, y = _with_rotated(x, y, pool[made.rotated], np if on_host else jnp)
     # The partition numbers rows within the pool; rotated copies come after the data set's rows.
     numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
     held |= {name: numbers[rows] for name, rows in made.held.items()}
@@ -143,13 +150,17 @@ def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:
     return Names(dataset.class_names, found[:clients], found[clients:] or None)
 
 
-def place(dataset: Dataset) -> Dataset:
+def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
     """Checks a data set and puts its examples on the device, once for all federations made from it.
 
+    ``examples`` is as for ``federate``: "host" leaves them on the host, as "auto" does with a memory-mapped file.
+
     Raises:
-      ValueError: if lengths differ, features or labels are not finite or lose bits, or labels are not classes of the
-        data set.
+      ValueError: if lengths differ, features or labels are not finite or lose bits, labels are not classes of the data
+        set, or ``examples`` is not a valid name.
     """
+    if examples not in get_args(Place):
+        raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
     check_rows(dataset.x, dataset.y)
     owner = dataset.owner
     if owner is not None and np.shape(owner) != (len(dataset.y),):
@@ -161,6 +172,10 @@ def place(dataset: Dataset) -> Dataset:
     y = dataset.y if isinstance(dataset.y, jax.Array) else stored_labels(np.asarray(dataset.y))
     if dataset.classes is not None:
         check_classes(y, dataset.classes)
+    features: Any = dataset.x
+    labels: Any = y
+    if examples == "host" or (examples == "auto" and Examples(features, labels).is_mapped):
+        return dataset._replace(x=np.asarray(dataset.x), y=np.asarray(y))
     return dataset._replace(x=jnp.asarray(dataset.x), y=jnp.asarray(y))
 
 
@@ -287,10 +302,10 @@ def _split(
     return train[valid:], train[:valid], tests
 
 
-def _with_rotated(x: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
+def _with_rotated(x: Any, y: Any, rows: np.ndarray, numpy: Any) -> tuple[Any, Any]:
     if x.ndim < 3 or x.shape[1] != x.shape[2]:
         raise ValueError(f"expected square images [n, s, s, ...] to turn by 90 degrees, got shape {x.shape}")
-    return jnp.concatenate([x, jnp.rot90(x[rows], axes=(1, 2))]), jnp.concatenate([y, y[rows]])
+    return numpy.concatenate([x, numpy.rot90(x[rows], axes=(1, 2))]), numpy.concatenate([y, y[rows]])
 
 
 def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **options: Any) -> list[Federation]:
@@ -302,5 +317,5 @@ def federations(dataset: Dataset, partition: Any = "iid", *, seeds: Seeds, **opt
       seeds: a seed for each federation; 3 means the seeds 0, 1 and 2.
       **options: as for ``federate``.
     """
-    placed = place(dataset)
+    placed = place(dataset, options.get("examples", "auto"))
     return [federate(placed, partition, seed=seed, **options) for seed in seeds_of(seeds)]

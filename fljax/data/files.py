@@ -1,4 +1,4 @@
-"""Data sets in files of one's own: tables (.csv, .parquet) and arrays (.npz), named in a config by their path."""
+"""Data sets in files of one's own: tables (.csv, .parquet) and arrays (.npz, .npy), named in a config by their path."""
 
 from __future__ import annotations
 
@@ -113,6 +113,53 @@ def arrays(
     return with_moments(made) if standardise and made.x.ndim == 2 else made
 
 
+def mapped(
+    path: str | Path,
+    *,
+    label: str = "y.npy",
+    client: str | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    vocabulary: int | None = None,
+    standardise: bool = True,
+) -> Dataset:
+    """Features in an ``.npy`` file that is mapped, not read, so that it may be larger than the memory.
+
+    In a config::
+
+        [data]
+        dataset = "scans/x.npy"
+        label = "y.npy"  # beside it
+        client = "hospital.npy"  # one entry for each row
+
+    A run leaves the features in the file, and moves the rows of the clients that train (``execution.examples``).
+
+    Args:
+      path: the file with features ``[n, ...]``; uint8 are images, int32 tokens, float32 other numbers. Features of
+        other dtypes are copied to the memory.
+      label: the file of labels ``[n, ...]``, relative to the folder of ``path``; see ``from_clients`` for labels that
+        are not 0..C-1.
+      client: the file that says whose row each is.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      vocabulary: number of different tokens, where the features are tokens.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+
+    Raises:
+      ValueError: if a file cannot be read, or does not fit the others.
+    """
+    place = existing_file(path)
+    try:
+        beside = lambda name: existing_file(place.parent / name)  # noqa: E731
+        y = _read_npy(beside(label), mapped=False)
+        owner = None if client is None else _read_npy(beside(client), mapped=False)
+        piece = Piece(_read_npy(place, mapped=True), y, owner, name="rows")
+        made = assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{place.name}: {error}") from None
+    return with_moments(made) if standardise and made.x.ndim == 2 else made
+
+
 def existing_file(path: str | Path) -> Path:
     """The path with ``~`` replaced.
 
@@ -195,6 +242,13 @@ def _read_npz(place: Path) -> dict[str, np.ndarray]:
         if "pickle" not in str(error):
             raise
         raise ValueError("expected arrays of numbers or text, got arrays of Python objects") from None
+
+
+def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
+    try:
+        return np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"expected an array of numpy.save in {place.name}, got {_one_line(error)}") from None
 
 
 def _one_line(error: BaseException) -> str:

@@ -143,6 +143,10 @@ def read_columns(frame: Any, columns: Columns) -> Dataset:
     return with_moments(made) if shape is None and vocabulary is None else made
 
 
+# Numbers of a table that are read at a time.
+_AT_ONCE = 2**24
+
+
 def with_moments(made: Dataset) -> Dataset:
     """The data set with mean and standard deviation of each float feature, by the training rows."""
     if made.x.dtype != np.float32:
@@ -150,8 +154,11 @@ def with_moments(made: Dataset) -> Dataset:
     training = np.arange(len(made.y)) < made.train_size
     if made.part is not None:
         training &= np.asarray(made.part) == 0
-    rows = made.x[training].astype(np.float64)
-    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    places = np.flatnonzero(training)
+    parts = np.array_split(places, max(1, -(-len(places) * made.x.shape[1] // _AT_ONCE)))  # not all rows at once
+    rows = lambda part: made.x[part].astype(np.float64)  # noqa: E731
+    mean = np.sum([rows(part).sum(axis=0) for part in parts], axis=0) / len(places)
+    std = np.sqrt(np.sum([((rows(part) - mean) ** 2).sum(axis=0) for part in parts], axis=0) / len(places))
     # A feature that is constant up to rounding has no scale.
     still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
     return made._replace(mean=mean.astype(np.float32), std=np.where(still, 1.0, std).astype(np.float32))

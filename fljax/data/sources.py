@@ -12,7 +12,7 @@ from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
 from fljax.data.datasets import Dataset
-from fljax.data.files import arrays, existing_file, is_folder, table, with_home
+from fljax.data.files import arrays, existing_file, is_folder, mapped, table, with_home
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import leaf
@@ -68,6 +68,7 @@ FILES: dict[str, Callable[..., Dataset]] = {
     ".csv.gz": table,
     ".parquet": table,
     ".npz": arrays,
+    ".npy": mapped,
     ".json": leaf,
 }
 # Sources of other packages, by the prefix of their names in a config.

@@ -203,7 +203,7 @@ def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Feder
 
 def _describe(federation: Federation) -> str:
     clients = [None if each is None else each.id.shape for each in (federation.clients, federation.unseen)]
-    x, y = federation.examples
+    x, y = federation.examples.x, federation.examples.y
     held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
     people = f"clients {clients[0]} with {'tables' if federation.lists is None else 'lists'}, unseen {clients[1]}"
     return f"{people}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
@@ -221,13 +221,19 @@ def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:
     if len(unique) == 1:
         return unique[0], [0] * len(parts)
     starts = np.cumsum([0] + [len(each.y) for each in unique])
-    joined = Examples(jnp.concatenate([e.x for e in unique]), jnp.concatenate([e.y for e in unique]))
+    numpy: Any = np if all(isinstance(each.x, np.ndarray) for each in unique) else jnp
+    joined = Examples(numpy.concatenate([e.x for e in unique]), numpy.concatenate([e.y for e in unique]))
     return joined, [int(starts[place]) for place in which]
 
 
 def _same(one: Examples, other: Examples) -> bool:
     def equal(a: Any, b: Any) -> bool:
-        return a is b or (a.shape == b.shape and a.dtype == b.dtype and bool(jnp.array_equal(a, b)))
+        if a is b or a.shape != b.shape or a.dtype != b.dtype:
+            return a is b
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            one, other = a.__array_interface__, b.__array_interface__
+            return (one["data"], one["strides"]) == (other["data"], other["strides"]) or np.array_equal(a, b)
+        return bool(jnp.array_equal(a, b))
 
     return equal(one.x, other.x) and equal(one.y, other.y)
 

@@ -63,6 +63,28 @@ def is_called_at_start(callback: Callback) -> bool:
     return bool(getattr(callback, "at_start", False))
 
 
+def same_everywhere(callbacks: Sequence[Callback]) -> Sequence[Callback]:
+    """The callbacks; in processes other than 0, which do not call them, as many as process 0 has.
+
+    So all processes agree where they wait for what a callback answers.
+    """
+    if not hosts.are_several():
+        return callbacks
+    told = hosts.agreed(lambda: [(is_called_at_start(each), hasattr(each, "replay")) for each in callbacks])
+    return callbacks if hosts.is_first() else [_never_called(*each) for each in told]
+
+
+def _never_called(at_start: bool, replays: bool) -> Callback:
+    def callback(block: Block) -> bool:
+        return False
+
+    found: Any = callback
+    found.at_start = at_start
+    if replays:
+        found.replay = lambda blocks: None
+    return found
+
+
 def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
     """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
 

@@ -117,9 +117,9 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     if execution.clients == "debug":
         return Layout(1, 1, 1, 1, False, platform, execution.precision)
     kind = "cpu" if platform == "cpu" else "accelerator"
-    devices = _devices(execution.devices, sizes)
     examples, states = _places(execution, sizes, platform)
     on_host = "host" in (examples, states)
+    devices = _devices(execution.devices, sizes, not on_host)
     apart = devices > 1 and sizes.seeds >= APART * devices and not on_host
     rows = sizes.rows if apart else -(-sizes.rows // devices)
     needed = max(1, 3 * sizes.model)
@@ -179,12 +179,13 @@ def resolve_together(execution: Execution, sizes: Sizes) -> Layout:
 
 def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
     """The candidates of a trial: the number of ``auto``, a quarter and four times of it, one, and all."""
-    rows = -(-sizes.rows // layout.devices)
+    rows = sizes.rows if layout.runs_apart else -(-sizes.rows // layout.devices)
     tried = {1, layout.clients, layout.clients // 4, layout.clients * 4, rows}
     return [layout._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
 
 
-def _devices(asked: Devices, sizes: Sizes) -> int:
+def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
+    """The number of devices; where they cannot take whole runs, at most one for each row of the cohort."""
     there = jax.local_device_count()
     number = there if asked == "all" else asked
     if not is_whole(number) or number < 1:
@@ -195,6 +196,8 @@ def _devices(asked: Devices, sizes: Sizes) -> int:
             "fljax.use_cores() makes the cores of a CPU devices"
         )
     processes = jax.process_count()
+    if takes_runs and sizes.seeds >= APART * processes * number:
+        return processes * number
     return processes * min(number, max(-(-sizes.rows // processes), 1))
 
 

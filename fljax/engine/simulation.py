@@ -29,6 +29,7 @@ from fljax.engine.blocks import (
     is_called_at_start,
     programs_of,
     run_blocks,
+    same_everywhere,
 )
 from fljax.engine.callbacks import replay
 from fljax.engine.checkpointing import Keeper, Position, identity_of
@@ -44,7 +45,7 @@ from fljax.engine.program import Inputs, Plan, Spec, on_devices
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
 from fljax.engine.states import State
-from fljax.engine.trained import DeployedModels, Predictions, state_of, unbound
+from fljax.engine.trained import DeployedModels, Predictions, arrays_of, state_of, unbound, with_arrays
 from fljax.infinite_losses import infinite_losses
 from fljax.results import BestModels, Reference, Result
 from fljax.types import Algorithm, Federation, Info, Labelled
@@ -192,6 +193,8 @@ def run_plans(
     kept.check(spec)
     spec = spec._replace(non_finite=non_finite)
     execution = execution or Execution()
+    hosts.check_same(lambda: {"execution": repr(execution)})
+    callbacks = same_everywhere(callbacks)
     clock = Clock()
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
@@ -357,7 +360,7 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     if rounds.size > 1:
         raise ValueError(f"expected all seeds of initial at the same round, got {rounds.tolist()}")
     # Through the host, since ``initial`` may be on other devices than those of this run.
-    return jax.tree.map(np.array, initial)
+    return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})
 
 
 def _result(run: _Run, course: _Course) -> Result:

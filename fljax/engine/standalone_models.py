@@ -13,6 +13,7 @@ from jaxtyping import Array
 from fljax import hosts, trees
 from fljax.engine import debugging, eager, jit
 from fljax.engine.alone import Solo, train_alone, train_population
+from fljax.engine.checkpointing import identity_of
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve_together
 from fljax.engine.federations import as_vectors, by_id
@@ -123,10 +124,13 @@ def standalone_sweep(
     check_seeds(seeds, federation)
     check_labels(task, federation)
     federation = by_id(federation)
+    parts = [partition_plan(Plan(Solo, {"task": task, "local": local}), federation) for local in locals]
+    told = {"keep_models": keep_models, "execution": repr(execution)}
+    for part in parts:  # processes that compute something else would mix their results
+        hosts.check_same(lambda part=part: identity_of(*part, seeds, 0, None, **told))
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
     places: list[tuple[Spec, int]] = []
-    for local in locals:
-        spec, inputs = partition_plan(Plan(Solo, {"task": task, "local": local}), federation)
+    for local, (spec, inputs) in zip(locals, parts, strict=True):
         members = groups.setdefault(spec, [])
         equal = [place for place, (_, other) in enumerate(members) if same_numbers(other.traced, inputs.traced)]
         if not equal:

@@ -16,6 +16,8 @@ from fljax.types import Subset, Task
 
 # Rows evaluated at a time: their activations should fit a CPU's caches.
 AT_ONCE = 128
+# From so many parts of a list on, a client's parts without rows are left out.
+LONG = 8
 # Models judged at a time on an accelerator.
 SIDE_BY_SIDE = 8
 
@@ -26,7 +28,7 @@ def evaluate(
     subset: Subset,
     *,
     key: Key[Array, ""] | None = None,
-    ragged: bool = False,
+    ragged: bool | None = None,
 ) -> tuple[Float[Array, ""], Any]:
     """Mean loss and mean score over ALL rows of a subset: one inference pass.
 
@@ -35,7 +37,8 @@ def evaluate(
       predict: ``x -> logits`` on prepared ``x``.
       subset: the rows; padding is masked.
       key: key for the noise of the features, if the subset has noise; None: clean features.
-      ragged: whether to stop after the real rows; for index lists that are far longer than their number of rows.
+      ragged: whether to stop after the real rows; for index lists that are far longer than their number of rows. None:
+        if the lists have room for ``LONG`` parts.
 
     Returns:
       ``(loss, accuracy)``; both NaN for a subset without rows. The accuracy of a task without a score is None.
@@ -60,7 +63,7 @@ def evaluate(
     else:
         each = -(-capacity // parts)
         places = jnp.arange(parts * each).reshape(parts, each)
-        if ragged:
+        if parts >= LONG if ragged is None else ragged:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, places[0]))
             more = lambda part, total: jax.tree.map(jnp.add, total, sums(places[part]))  # noqa: E731
             loss, score = repeat(-(-size // each), more, nothing, most=parts)

@@ -47,6 +47,9 @@ def work(devices: Any) -> dict[str, Any]:
     arguments = {"task": task, "local": local, "clusters": 2, "clients_per_cluster": 2}
     bids = Plan(algorithms.ipfl, arguments, {"clustering": clusters})  # arrays of one call are arguments of the next
     found |= numbers_of("bids", fljax.simulate(bids, federation, rounds=2, execution=execution))
+    host = execution._replace(examples="host", client_states="host")
+    kept = Plan(algorithms.ditto, {"task": task, "local": local, "clients_per_round": 4, "regularisation": 0.1})
+    found |= numbers_of("on the host", fljax.simulate(kept, federation, rounds=2, execution=host))
     rows = federation.examples.x[:5]
     found["predict"] = np.asarray(result.predict(3, rows, seed=1))
     found["predict unseen"] = np.asarray(result.predict(1, rows, unseen=True))

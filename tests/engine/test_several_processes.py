@@ -164,13 +164,25 @@ try:
     simulate(rounds=4 + int(rank))
 except ValueError as error:
     found["different"] = str(error)
+
+# Callbacks that only process 0 has, and calls that differ between the processes.
+found["only 0"] = int(simulate(callbacks=[stop] if rank == "0" else []).metrics.rounds_done)
+def refused(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+first = rank == "0"
+found["execution"] = refused(lambda: simulate(execution=fljax.Execution("trial" if first else "auto")))
+other = local._replace(steps=2 if first else 42)
+found["standalone"] = refused(lambda: fljax.standalone(task, federation, other))
 give(found)
 """
 
 
 def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
     first, second = given(TOOLS + DECIDED, tmp_path, devices=2)
-    assert (first.pop("called"), second.pop("called")) == ([1, 2], [])
+    assert (first.pop("called"), second.pop("called")) == ([1, 2, 1, 2], [])
     assert first == second
     assert first["stopped"] == 2
     assert first["raised"] == "'of process 0'"
@@ -179,3 +191,6 @@ def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
     assert first["devices"] == [2, 4, 4]
     assert first["too many"].startswith("expected execution.devices to be at most the 2 that JAX sees, got 3")
     assert first["different"].endswith("different are: rounds, evaluate_at")
+    assert first["only 0"] == 2
+    assert first["execution"].endswith("different are: execution")
+    assert "expected the same call in all processes" in first["standalone"]

@@ -167,3 +167,13 @@ class HostData(NamedTuple):
         x: Any = read(self.x)
         y: Any = read(self.y)
         return Examples(x, y, number)
+
+
+def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
+    """Some of the server's own rows, with examples that programs can read; those on the host are moved."""
+    x, y = federation.examples.x, federation.examples.y
+    if not isinstance(x, np.ndarray):
+        return federation.examples, rows
+    index = np.asarray(rows.index)
+    some = Examples(jnp.asarray(x[index]), jnp.asarray(np.asarray(y)[index]))
+    return some, rows._replace(index=jnp.arange(len(index), dtype=jnp.int32))

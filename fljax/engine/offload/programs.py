@@ -18,7 +18,7 @@ from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
 from fljax.engine.states import State, initial_clients, initial_server, no_ballots
 from fljax.streaming import Total
-from fljax.types import Algorithm, ClientData, Federation, Info, Labelled
+from fljax.types import ClientData, Federation, Info, Labelled
 
 # Programs that run once or are small; level 1 compiles faster.
 _QUICK = {"xla_backend_optimization_level": 1}
@@ -56,8 +56,8 @@ class Trained(NamedTuple):
     broken: Bool[Array, ""]
 
 
-def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Algorithm, Federation]:
-    """The algorithm and the federation of one run."""
+def own_algorithm(spec: Spec, inputs: Inputs, run: Array, seed: Array) -> tuple[Any, Federation]:
+    """What the builder makes (see ``Spec.algorithm``), and the federation of one run."""
     traced = [leaf[run] if place in spec.varied else leaf for place, leaf in enumerate(inputs.traced)]
     federation = inputs.federation
     if is_stacked(federation):

@@ -1,0 +1,235 @@
+"""Examples and states of clients on the host: the same results as on the devices, and only the cohort is moved."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fljax
+from fljax import algorithms, data, engine
+from fljax.algorithms import REGISTRY
+from fljax.engine import Execution, arrays_of
+from fljax.engine.execution import Sizes, resolve
+from fljax.engine.federations import by_id
+from fljax.engine.offload import moves
+from fljax.engine.offload.host_data import HostData
+from fljax.engine.offload.reads import reads_of
+from fljax.engine.program import Plan, partition_plan
+from fljax.engine.shapes import measure
+from fljax.results import Result
+from fljax.testing.federation import client_rows, spoil_client, tiny_federation, with_lists
+from tests.laws.cases import bench, federation
+from tests.laws.compare import assert_close
+
+BOTH = {"examples": "host", "client_states": "host"}
+
+
+def numbers_of(result: Result) -> dict[str, Any]:
+    """All numbers of a result, without times and execution."""
+    told = result.metrics.data_vars.items()
+    found = {f"metrics/{name}": each.values for name, each in told if not name.startswith(("seconds", "execution"))}
+    found |= {f"records/{name}": each.values for name, each in result.records.data_vars.items()}
+    return found | {f"state/{name}": each for name, each in arrays_of(result.state).items()}
+
+
+def assert_same(found: Result, expected: Result) -> None:
+    """Equal up to rounding, with the same dtypes."""
+    one, other = numbers_of(found), numbers_of(expected)
+    assert set(one) == set(other)
+    for name, values in one.items():
+        assert values.dtype == other[name].dtype, name
+        assert_close(values, other[name])
+
+
+def both_ways(plan: Any, data: Any, where: dict[str, str] = BOTH, **options: Any) -> Result:
+    """The run with data on the host, which is like the run on the devices; two clients at a time."""
+    expected = engine.simulate(plan, data, execution=Execution(2, 1, 2), **options)
+    found = engine.simulate(plan, data, execution=Execution(2, 1, 2, **where), **options)
+    assert_same(found, expected)
+    return found
+
+
+SOME = ("scaffold", "incfl", "ipfl", "iafl")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.thorough) for name in REGISTRY]
+)
+def test_every_algorithm_gives_the_same_results(name: str) -> None:
+    found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
+
+
+@pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
+def test_each_may_be_on_the_host_alone(where: dict[str, str]) -> None:
+    both_ways(bench("ditto").plan, federation(), where, rounds=3, seeds=(0, 3), evaluate_every=2)
+
+
+def task_and_local() -> dict[str, Any]:
+    return {"task": fljax.models.logistic_regression((4,), 3), "local": fljax.Local(0.1, 4, epochs=2)}
+
+
+def plan(build: Any = algorithms.fedavg, **arguments: Any) -> Plan:
+    return Plan(build, task_and_local() | arguments)
+
+
+@pytest.mark.parametrize(
+    ("partition", "options"),
+    [
+        ("dirichlet", {"beta": 0.3, "valid_fraction": 0.3, "held_fraction": 0.2}),
+        ("noise", {"sigma": 2.0}),
+        ("iid", {"test": "global"}),
+    ],
+)
+def test_federations_of_every_kind(partition: str, options: dict[str, Any]) -> None:
+    blobs = data.load("blobs")
+    how = {"clients": 7, "unseen": 3, "seeds": (1, 2)} | options
+    there = data.stack(data.federations(blobs, partition, **how))
+    here = data.stack(data.federations(blobs, partition, examples="host", **how))
+    assert isinstance(here.examples.x, np.ndarray)
+    options = {"rounds": 3, "seeds": (1, 2), "evaluate_every": 1}
+    given = plan(clients_per_round=4)
+    found = engine.simulate(given, here, execution=Execution(2, examples="host"), **options)
+    expected = engine.simulate(given, there, execution=Execution(2), **options)
+    assert_same(found, expected)
+    rows = blobs.x[:5]
+    assert_close(found.predict(2, rows, seed=1), expected.predict(2, rows, seed=1))
+    assert_close(found.predict(1, rows, unseen=True), expected.predict(1, rows, unseen=True))
+    alone = [
+        fljax.standalone(**task_and_local(), federation=each, seeds=(1, 2), keep_models=True, execution=execution)
+        for each, execution in ((here, Execution(2, examples="host")), (there, Execution(2)))
+    ]
+    assert_close(*alone)
+
+
+def test_a_mapped_file_stays_one(tmp_path: pathlib.Path) -> None:
+    blobs = data.load("blobs")
+    np.save(tmp_path / "x.npy", blobs.x)
+    np.save(tmp_path / "y.npy", blobs.y)
+    np.save(tmp_path / "owner.npy", np.arange(len(blobs.y)) % 5)
+    loaded = data.load(str(tmp_path / "x.npy"), client="owner.npy", standardise=False)
+    mapped = data.federate(loaded, "natural")
+    assert mapped.examples.is_mapped
+    assert data.federate(loaded, "natural", examples="device").examples.is_mapped is False
+    owners = np.arange(len(blobs.y)) % 5
+    usual = data.from_arrays(np.asarray(blobs.x), np.asarray(blobs.y), owners)
+    sizes = measure(*partition_plan(plan(), by_id(mapped)), 1).sizes
+    assert sizes.mapped
+    assert resolve(Execution(), sizes).examples == "host"
+    assert_same(fljax.simulate(plan(), mapped, rounds=2), fljax.simulate(plan(), usual, rounds=2))
+    (tmp_path / "y.npy").write_text("no")
+    with pytest.raises(ValueError, match=r"expected an array of numpy\.save in y\.npy"):
+        data.load(str(tmp_path / "x.npy"))
+
+
+def test_a_block_has_the_rows_of_its_clients_and_no_others() -> None:
+    whole = by_id(with_lists(tiny_federation(), 0))
+    there = HostData.of(whole._replace(examples=whole.examples._replace(x=np.asarray(whole.examples.x))))
+    clients, parts = np.array([3, 1, 1]), ("train", "test")
+    block = there.block(there.seen, 0, clients, parts, there.seen.most(parts, 3))
+    for place, client in enumerate(clients.tolist()):
+        for part in parts:
+            x, y = client_rows(whole, client, part)
+            found = client_rows(block._replace(clients=block.clients._replace(id=np.arange(3))), place, part)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(found[0], x)
+            np.testing.assert_array_equal(found[1], y)
+    assert len(block.examples.x) == 9 + 7 + 5 + 6 + 6 + 5  # the three largest of each part
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "judge"),
+    [
+        ("fedavg", ("train",), ("test",)),
+        ("incfl", ("train",), ("test",)),
+        ("fedfomo", ("train", "valid"), ("test",)),
+        ("ipfl", ("train",), ("train", "valid", "test")),  # training rows where there are none for validation
+    ],
+)
+def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...], judge: tuple[str, ...]) -> None:
+    spec, inputs = partition_plan(bench(name).plan, by_id(federation()))
+    reads = reads_of(spec._replace(valid=False), inputs, measure(spec, inputs, 1).state)
+    assert reads.train == train
+    assert reads.judge_seen == judge
+    assert reads.begin == ()
+
+
+def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path: pathlib.Path) -> None:
+    given, execution = bench("ditto").plan, Execution(2, **BOTH)
+    options: dict[str, Any] = {"seeds": (0, 3), "evaluate_every": 1, "execution": execution}
+    whole = engine.simulate(given, federation(), rounds=4, **options)
+
+    class Enough(Exception):
+        pass
+
+    def stop(block: engine.Block) -> None:
+        if block.round == 3:
+            raise Enough
+
+    every = fljax.Checkpoint(tmp_path, every=0)
+    with pytest.raises(Enough):
+        engine.simulate(given, federation(), rounds=4, callbacks=[stop], checkpoint=every, **options)
+    again = engine.simulate(given, federation(), rounds=4, checkpoint=every, **options)
+    for name, values in numbers_of(again).items():
+        np.testing.assert_array_equal(values, numbers_of(whole)[name], err_msg=name)
+    first = engine.simulate(given, federation(), rounds=2, **options)
+    kept = jax.tree.map(np.array, first.state.clients)
+    further = engine.simulate(given, federation(), rounds=2, initial=first.state, **options)
+    assert_close(further.state.clients, whole.state.clients)
+    assert_close(first.state.clients, kept)  # a run does not write into the state that it is given
+
+
+def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
+
+    spoiled = spoil_client(federation(), 2)
+    for mode in ("freeze", "drop"):
+        given, options = bench("scaffold").plan, {"rounds": 3, "evaluate_every": 1, "non_finite": mode}
+        there = engine.simulate(given, spoiled, execution=Execution(2), **options)
+        here = engine.simulate(given, spoiled, execution=Execution(2, **BOTH), **options)
+        assert here.divergences == there.divergences
+        assert_same(here, there)
+    with pytest.raises(fljax.anomalies.NotFinite, match="client 2"):
+        engine.simulate(given, spoiled, rounds=3, execution=Execution(2, **BOTH), non_finite="stop")
+
+
+def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = lambda count, at_once, row=0: moves.block_of((), None, count, at_once, row, 100).clients  # noqa: E731
+    assert find(100, 4) == 32  # at most half of the clients
+    assert find(3, 4) == 3
+    monkeypatch.setattr(moves, "BLOCK", 1000)
+    assert find(100, 4) == 8
+
+
+def test_auto_keeps_on_the_host_what_an_accelerator_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fljax.engine import execution
+
+    monkeypatch.setattr(execution, "_memory", lambda: 1000)
+    sizes = Sizes(10, 100, 1, 10, 10, 10)
+
+    def places(platform: str, asked: Execution | None = None, **found: Any) -> tuple[str, str]:
+        layout = resolve(asked or Execution(), sizes._replace(**found), platform)
+        return layout.examples, layout.client_states
+
+    assert places("gpu", examples=500, client_states=250) == ("device", "device")
+    assert places("gpu", examples=501, client_states=750) == ("host", "device")
+    assert places("gpu", examples=500, client_states=251) == ("device", "host")
+    assert places("cpu", examples=5000, client_states=5000) == ("device", "device")
+    assert places("cpu", Execution(client_states="host")) == ("device", "host")
+    assert places("gpu", Execution(examples="device"), examples=5000) == ("device", "device")
+    with pytest.raises(ValueError, match=r"expected execution\.examples to be auto, device or host, got 'disk'"):
+        resolve(Execution(examples="disk"), sizes, "cpu")  # type: ignore[arg-type]
+
+
+def test_the_memory_of_a_run_is_told_before_it(tmp_path: pathlib.Path) -> None:
+    told: list[engine.Memory] = []
+    given, execution = bench("ditto").plan, Execution(2, **BOTH)
+    engine.simulate(given, federation(), rounds=1, execution=execution, on_memory=told.append)
+    estimated = engine.estimate(given, federation(), rounds=1, execution=execution)
+    usual = engine.estimate(given, federation(), rounds=1, execution=Execution(2))
+    assert told[0].clients == estimated.clients == 0 < usual.clients
+    assert told[0].peak is not None
+    assert jnp.isfinite(told[0].peak)
