@@ -28,15 +28,15 @@ def reproduce(
     """Print a published table, with the numbers of a run beside it."""
     import xarray as xr
 
-    from fljax import folders
+    from fljax import folders, published_tables, verdicts
     from fljax import reproduce as published
 
-    rows = published.select([table], dataset, partition)
+    rows = published_tables.select([table], dataset, partition)
     metrics = xr.Dataset(coords={"algorithm": []}) if run is None else folders.load(run)[0]
     compared = published.beside(metrics, rows)
     if as_json:
         ours = [{"our_mean": each.mean, "our_spread": each.spread} for each in compared]
-        kind = [{"spread": published.spread(each.published.paper)} for each in compared]
+        kind = [{"spread": verdicts.spread(each.published.paper)} for each in compared]
         print_json([{**each.published._asdict(), **a, **b} for each, a, b in zip(compared, ours, kind, strict=True)])
         return
     print_beside(compared, ours=run is not None)
@@ -44,16 +44,17 @@ def reproduce(
 
 def check_chosen(chosen: Chosen) -> None:
     """Raises a ValueError if no published numbers match the config's choice."""
-    from fljax import reproduce as published
+    from fljax import published_tables
 
-    published.select(chosen.tables, chosen.dataset, chosen.partition)
+    published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
 
 
 def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
     """Prints the published numbers that a config selects beside the numbers of its run."""
+    from fljax import published_tables
     from fljax import reproduce as published
 
-    rows = published.select(chosen.tables, chosen.dataset, chosen.partition)
+    rows = published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
     print_beside(published.beside(metrics, rows))
 
 
