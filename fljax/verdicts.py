@@ -108,3 +108,40 @@ def rank_correlation(published: Sequence[float], ours: Sequence[float]) -> float
         warnings.simplefilter("ignore")  # some versions warn where all numbers are the same
         found: Any = kendalltau(*zip(*both, strict=True), variant="b")
     return float(found.statistic)
+
+
+class Column(NamedTuple):
+    """One column of a table: a metric of all algorithms in one setting.
+
+    Attributes:
+      table: paper and table.
+      setting: data set, partition and split.
+      metric: the published metric.
+      agrees: how many numbers agree.
+      differs: how many differ.
+      not_run: how many there are not.
+      tau: Kendall's tau-b of both orders of algorithms; NaN if there is none.
+    """
+
+    table: str
+    setting: tuple[str, str, str]
+    metric: str
+    agrees: int
+    differs: int
+    not_run: int
+    tau: float
+
+
+def summarise_columns(numbers: Sequence[tuple[Published, float]]) -> list[Column]:
+    """What is said of each column, in the order of the numbers: printed ones and ours (NaN: none)."""
+    columns: dict[tuple[str, ...], list[tuple[Published, float]]] = {}
+    for row, mean in numbers:
+        place = (f"{row.paper}, {row.table}", row.dataset, row.partition, row.split, row.metric)
+        columns.setdefault(place, []).append((row, mean))
+    found = []
+    for (table, dataset, partition, split, metric), own in columns.items():
+        words = [judge_number(row, mean).word for row, mean in own]
+        tau = rank_correlation([row.mean for row, _ in own], [mean for _, mean in own])
+        agrees, differs, not_run = (words.count(word) for word in (AGREES, DIFFERS, NOT_RUN))
+        found.append(Column(table, (dataset, partition, split), metric, agrees, differs, not_run, tau))
+    return found

@@ -92,3 +92,15 @@ def test_the_last_digit_is_that_of_most_numbers(table, metric, digit):
 
 def test_labels_without_case_and_punctuation():
     assert plain_label("q-FFL(q=1)") == plain_label("qffl_q1") == "qfflq1"
+
+
+def test_columns_are_summarised():
+    rows = [row(mean=0.5, std=0.0)._replace(algorithm=label) for label in "abc"]
+    rows[1] = rows[1]._replace(mean=0.3)
+    (column,) = verdicts.summarise_columns(list(zip(rows, (0.5, 0.2, math.nan), strict=True)))
+    assert column == ("INCFL, Table1", ("FMNIST", "p", "unseen"), "IPR", 1, 1, 1, 1.0)
+    other = [(each._replace(metric="rho"), 0.0) for each in rows]
+    assert [each.metric for each in verdicts.summarise_columns([*zip(rows, (0, 0, 0), strict=True), *other])] == [
+        "IPR",
+        "rho",
+    ]
