@@ -76,22 +76,16 @@ def read_cells(path: pathlib.Path) -> list[Measured]:
     if not lines or tuple(lines[0]) != COLUMNS:
         got = shown(",".join(lines[0])) if lines else "an empty file"
         raise ValueError(f"expected the columns {','.join(COLUMNS)} in {str(path)!r}, got {got}")
-    found = [_measured(line, f"line {number} of {str(path)!r}") for number, line in enumerate(lines[1:], 2)]
-    seen: set[Cell] = set()
-    for each in found:
-        if each.cell in seen:
-            raise ValueError(f"expected every cell once in {str(path)!r}, got {', '.join(each.cell)} twice")
-        seen.add(each.cell)
-    return found
+    return _once([_measured(line, f"line {place} of {str(path)!r}") for place, line in enumerate(lines[1:], 2)], path)
 
 
 def read_folder(folder: pathlib.Path) -> list[Measured]:
     """The cells of all CSV files in a folder, by name of the file.
 
     Raises:
-      ValueError: as ``read_cells``.
+      ValueError: as ``read_cells``, or if two files have the same cell.
     """
-    return [cell for path in sorted(folder.glob("*.csv")) for cell in read_cells(path)]
+    return _once([cell for path in sorted(folder.glob("*.csv")) for cell in read_cells(path)], folder)
 
 
 def save_cells(path: pathlib.Path, cells: Sequence[Measured]) -> None:
@@ -108,6 +102,15 @@ def save_cells(path: pathlib.Path, cells: Sequence[Measured]) -> None:
     except OSError as error:
         said = getattr(error.__cause__, "strerror", None) or error.strerror or error
         raise ValueError(f"expected a place for measured cells, got {str(path)!r} ({said})") from None
+
+
+def _once(cells: list[Measured], where: pathlib.Path) -> list[Measured]:
+    seen: set[Cell] = set()
+    for each in cells:
+        if each.cell in seen:
+            raise ValueError(f"expected every cell once in {str(where)!r}, got {', '.join(each.cell)} twice")
+        seen.add(each.cell)
+    return cells
 
 
 def _text(cells: Iterable[Measured]) -> str:

@@ -25,6 +25,9 @@ def test_cells_are_written_and_read_again(tmp_path):
     assert math.isnan(second.std)
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
     assert len(read_folder(path.parent)) == 2
+    save_cells(path.with_name("more.csv"), [ONE])
+    with pytest.raises(ValueError, match=r"expected every cell once in .*new', got INCFL, Table1"):
+        read_folder(path.parent)
 
 
 def test_the_same_place_is_replaced(tmp_path):
@@ -80,6 +83,8 @@ def test_committed_cells_stand_in_their_report(path):
     """A line of the report that ``note`` names begins with the algorithm and has the number, as written in the file."""
     written = [line.split(",") for line in path.read_text().splitlines()[1:]]
     for cell, line in zip(read_cells(path), written, strict=True):
+        if cell.note.startswith("fljax "):  # saved by fljax reproduce
+            continue
         report = (RESULTS / cell.note.partition(";")[0]).read_text(encoding="utf-8")
         label = plain_label(cell.cell.algorithm.partition("(")[0])
         lines = [each for each in report.splitlines() if plain_label(each[2:]).startswith(label)]
@@ -97,4 +102,4 @@ def test_committed_cells_are_of_known_algorithms_and_metrics():
     assert all((each.cell.paper, each.cell.metric) in known for each in cells)
     assert all((each.cell.paper, each.cell.algorithm) in labels for each in cells)
     # Of the papers whose own data we had, nearly all cells are printed ones.
-    assert sum(each.cell in printed for each in cells if each.cell.paper != "IP-FL") == 34 + 40 + 150
+    assert sum(each.cell in printed for each in cells if each.cell.paper != "IP-FL") >= 34 + 40 + 150
