@@ -1,4 +1,4 @@
-"""Published tables (``fljax.published_tables``), compared with our results; ``spread`` gives the kind of their spreads.
+"""Published tables (``fljax.published_tables``), beside our results; ``fljax.verdicts`` has their kinds of spread.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
 distributions (``fljax.matching.align_clusters``). For a split "best-distribution", both numbers are on the distribution
@@ -8,7 +8,6 @@ where the cluster's model is best. The split names the paper's distribution; our
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,8 +17,9 @@ import xarray as xr
 from fljax import metrics as formulas
 from fljax.endings import end_of
 from fljax.matching import align_clusters
-from fljax.published_tables import Published, read
+from fljax.published_tables import Published, plain_label, plain_metric
 from fljax.report.tables import last_values, mean_and_std
+from fljax.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
 
 
 class Ours(NamedTuple):
@@ -63,35 +63,25 @@ BEST = "best-distribution"  # prefix of splits that name the distribution where 
 # The variable over clients behind each of our means over clients; spreads over clients are of this variable.
 OVER_CLIENTS = {"average_accuracy": "test_accuracy", "average_gain": "personalised_model_accuracy_gain"}
 
-# The kinds of spread after a paper's "±"; papers that are not in SPREADS have the first.
-STANDARD_DEVIATION, STANDARD_ERROR = "standard deviation over seeds", "standard error over seeds"
-DEVIATION_OVER_CLIENTS = "standard deviation over clients"  # averaged over seeds
-SPREADS = {"IAFL": STANDARD_ERROR, "IP-FL": DEVIATION_OVER_CLIENTS}
-
 
 class Compared(NamedTuple):
-    """A printed number and ours: the mean over seeds, and the paper's kind of spread; NaN: none."""
+    """A printed number and ours.
+
+    Attributes:
+      published: the printed number.
+      mean: our mean over seeds; NaN if there is none.
+      spread: the paper's kind of spread; NaN if there is none.
+      missing: what our results lack, if they have no number; else "".
+      seeds: the number of seeds with a finite value.
+      rounds: after how many rounds.
+    """
 
     published: Published
     mean: float
     spread: float
-
-
-def select(names: Sequence[str], dataset: str | None = None, partition: str | None = None) -> list[Published]:
-    """The rows of some tables for one dataset and one partition: with exactly this name, else with names containing it.
-
-    Raises:
-      ValueError: if a table does not exist, or has no such rows.
-    """
-    rows = [row for name in names for row in read(name)]
-    about = [row for row in rows if dataset in (None, row.dataset)]
-    # "Dir(0.5)" is a partition, and also part of another partition's name.
-    exactly = [row for row in about if row.partition == partition]
-    found = exactly or [row for row in about if partition is None or partition in row.partition]
-    if not found:
-        offered = sorted({f"{row.dataset}, {row.partition}" for row in rows})
-        raise ValueError(f"expected rows about {dataset}, {partition}, got none; there are {'; '.join(offered)}")
-    return found
+    missing: str = ""
+    seeds: int = 0
+    rounds: int = 0
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
@@ -100,36 +90,32 @@ def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
     Algorithms are matched by label without case and punctuation: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is
     ``perfedavg``. Published metrics that we do not have are left out.
     """
-    found = []
-    for row in rows:
-        if plain_metric(row.metric) not in METRICS:
-            continue
-        label = label_of(metrics, row)
-        values = None if label is None else _ours(metrics, label, row)
-        mean, std, seeds = (math.nan, math.nan, 0) if values is None else mean_and_std(values)
-        spreads = {
-            STANDARD_DEVIATION: std,
-            STANDARD_ERROR: std / math.sqrt(max(seeds, 1)),
-            DEVIATION_OVER_CLIENTS: math.nan if label is None else _over_clients(metrics, label, row),
-        }
-        found.append(Compared(row, mean, spreads[spread(row.paper)]))
-    return found
+    return [_compared(metrics, row) for row in rows if plain_metric(row.metric) in METRICS]
 
 
-def plain_metric(metric: str) -> str:
-    """A published metric without the number of a cluster: ``a[c0]`` is ``a``."""
-    return metric.partition("[")[0]
+def _compared(metrics: xr.Dataset, row: Published) -> Compared:
+    label = label_of(metrics, row)
+    if label is None:
+        return Compared(row, math.nan, math.nan, f"no algorithm {row.algorithm}")
+    values = _ours(metrics, label, row)
+    if values is None:
+        return Compared(row, math.nan, math.nan, f"the results have no {METRICS[plain_metric(row.metric)].name}")
+    mean, std, seeds = mean_and_std(values)
+    spreads = {
+        STANDARD_DEVIATION: std,
+        STANDARD_ERROR: std / math.sqrt(max(seeds, 1)),
+        DEVIATION_OVER_CLIENTS: _over_clients(metrics, label, row),
+    }
+    rounds = int(metrics["evaluated_round"].values[end_of(metrics, label)])
+    return Compared(
+        row, mean, spreads[spread(row.paper)], "" if seeds else "no seed has a finite number", seeds, rounds
+    )
 
 
 def label_of(metrics: xr.Dataset, row: Published) -> str | None:
     """The label of the row's algorithm in our results; None if our results do not have it."""
-    labels = {_plain(str(label)): str(label) for label in metrics["algorithm"].values}
-    return labels.get(_plain(row.algorithm))
-
-
-def spread(paper: str) -> str:
-    """The kind of spread after a paper's "±" (ours is of the same kind), e.g. "standard deviation over seeds"."""
-    return SPREADS.get(paper, STANDARD_DEVIATION)
+    labels = {plain_label(str(label)): str(label) for label in metrics["algorithm"].values}
+    return labels.get(plain_label(row.algorithm))
 
 
 def caption(rows: Sequence[Published]) -> str:
@@ -203,7 +189,3 @@ def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.n
 
 def _prefix(row: Published) -> str:
     return "unseen_" if row.split == "unseen" else ""
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

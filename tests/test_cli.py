@@ -469,11 +469,11 @@ def test_published_tables(capsys, tmp_path):
     code, printed, _ = call(capsys, "list", "tables")
     assert code == 0
     assert "maxfl_table1_flexible" in printed
-    code, printed, _ = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "FMNIST")
+    code, printed, _ = call(capsys, "reproduce", "incfl_table1_unseen", "--dataset", "FMNIST", "--no-run")
     assert code == 0
     assert "98.8 ± 0.1" in printed
     assert "ours" not in printed
-    code, printed, _ = call(capsys, "reproduce", "ipfl_table1_cifar10_clusters", "--partition", "10:90")
+    code, printed, _ = call(capsys, "reproduce", "ipfl_table1_cifar10_clusters", "--partition", "10:90", "--no-run")
     assert code == 0
     assert "cluster_model_acc_pct[c0]" in printed
     code, _, wrong = call(capsys, "reproduce", "incfl_table")

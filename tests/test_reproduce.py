@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from fljax import reproduce
+from fljax import published_tables, reproduce, verdicts
 from fljax.published_tables import tables
 from fljax.results import with_gains
 
@@ -23,10 +23,10 @@ SPLITS |= {f"{kind} D_{letter}" for kind in ("cluster-holdout", "best-distributi
 def test_every_table_can_be_read(name):
     with open(FOLDER / f"{name}.csv", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    rows = reproduce.read(name)
+    rows = published_tables.read(name)
     assert len(rows) == len(lines) > 0
     assert {row.split for row in rows} <= SPLITS
-    assert all(reproduce.plain_metric(row.metric) in reproduce.METRICS for row in rows)
+    assert all(published_tables.plain_metric(row.metric) in reproduce.METRICS for row in rows)
     assert name in tables()
     for line, row in zip(lines, rows, strict=True):
         assert all(value == value.strip() for value in line.values())
@@ -35,13 +35,13 @@ def test_every_table_can_be_read(name):
 
 
 def test_rows_of_one_setting():
-    rows = reproduce.select(["maxfl_table2_byzantine"], "FMNIST", "byz=0.05")
+    rows = published_tables.select(["maxfl_table2_byzantine"], "FMNIST", "byz=0.05")
     assert {row.partition for row in rows} == {"5 clusters x 2 labels; byz=0.05"}
     assert {row.algorithm for row in rows} == {"MW-Fed", "MaxFL"}
     with pytest.raises(ValueError, match=r"expected rows about FMNIST, byz=0\.5, got none; there are EMNIST, "):
-        reproduce.select(["maxfl_table2_byzantine"], "FMNIST", "byz=0.5")
+        published_tables.select(["maxfl_table2_byzantine"], "FMNIST", "byz=0.5")
     with pytest.raises(ValueError, match=r"expected one of the tables iafl_table10_acc_sent140, .*, got '\.\./secret'"):
-        reproduce.read("../secret")
+        published_tables.read("../secret")
 
 
 def test_ours_stand_beside_theirs():
@@ -54,7 +54,7 @@ def test_ours_stand_beside_theirs():
         },
         {"algorithm": ["incfl", "qffl_q1"], "seed": [0, 1], "evaluated_round": [0, 9]},
     )
-    rows = reproduce.select(["incfl_table4_fair", "incfl_table1_unseen"], "FMNIST")
+    rows = published_tables.select(["incfl_table4_fair", "incfl_table1_unseen"], "FMNIST")
     found = {(c.published.algorithm, c.published.metric, c.published.split): c for c in reproduce.beside(metrics, rows)}
     ours = found["INCFL", "IPR", "seen"]
     assert (ours.published.mean, ours.mean) == (0.55, pytest.approx(0.6))
@@ -66,10 +66,12 @@ def test_ours_stand_beside_theirs():
 
 
 def test_a_partition_is_found_by_its_whole_name_first():
-    both = reproduce.select(["iafl_table1_IPR_accu"], "FMNIST")
+    both = published_tables.select(["iafl_table1_IPR_accu"], "FMNIST")
     assert {"Dir(0.5)", "quantity-Dir(0.5)"} < {row.partition for row in both}
-    assert {row.partition for row in reproduce.select(["iafl_table1_IPR_accu"], "FMNIST", "Dir(0.5)")} == {"Dir(0.5)"}
-    assert {row.partition for row in reproduce.select(["iafl_table1_IPR_accu"], "FMNIST", "antity")} == {
+    assert {row.partition for row in published_tables.select(["iafl_table1_IPR_accu"], "FMNIST", "Dir(0.5)")} == {
+        "Dir(0.5)"
+    }
+    assert {row.partition for row in published_tables.select(["iafl_table1_IPR_accu"], "FMNIST", "antity")} == {
         "quantity-Dir(0.5)"
     }
 
@@ -85,7 +87,7 @@ def iafl(**variables):
 def test_iafl_prints_standard_errors_and_so_do_we():
     share = np.array([[[0.0, 0.5], [0.0, 0.7]], [[0.0, 0.1], [0.0, np.nan]]])
     metrics = iafl(ipr_accuracy=((), share), accuracy_increase=((), share))
-    rows = reproduce.select(["iafl_table1_IPR_accu", "iafl_table6_avg_acc_increase"], "MNIST", "Dir(0.5)")
+    rows = published_tables.select(["iafl_table1_IPR_accu", "iafl_table6_avg_acc_increase"], "MNIST", "Dir(0.5)")
     found = {(c.published.algorithm, c.published.metric): c for c in reproduce.beside(metrics, rows)}
     ours = found["IAFL", "IPR_accu"]
     assert ours.mean == pytest.approx(0.6)
@@ -94,8 +96,8 @@ def test_iafl_prints_standard_errors_and_so_do_we():
     assert found["FedAvg-finetune", "IPR_accu"].mean == pytest.approx(0.1)
     assert math.isnan(found["FedAvg-finetune", "IPR_accu"].spread)  # one finite seed
     assert found["LG-FedAvg", "avg_acc_increase_pct"].published.mean == 15.0
-    assert reproduce.spread("IAFL") == "standard error over seeds"
-    assert reproduce.spread("INCFL") == "standard deviation over seeds"
+    assert verdicts.spread("IAFL") == "standard error over seeds"
+    assert verdicts.spread("INCFL") == "standard deviation over seeds"
 
 
 def test_numbers_about_single_clients_and_of_contributions():
@@ -107,7 +109,7 @@ def test_numbers_about_single_clients_and_of_contributions():
     metrics = metrics.assign_coords(algorithm=["iafl", "iafl_q0_kappa0.8"], client=np.arange(7))
     found = {
         (c.published.algorithm, c.published.metric): c
-        for c in reproduce.beside(metrics, reproduce.read("iafl_table3_participation_textonly"))
+        for c in reproduce.beside(metrics, published_tables.read("iafl_table3_participation_textonly"))
     }
     rider = found["IAFL(q=0,kappa=0.8)", "client_acc_pct"]
     assert (rider.published.mean, rider.mean) == (19.2, pytest.approx(20))  # client 6 of 1..7
@@ -131,7 +133,7 @@ def personalised():
 
 
 def test_ipfl_prints_the_spread_over_clients_and_so_do_we():
-    rows = reproduce.select(["ipfl_table10_emnist_4classes"])
+    rows = published_tables.select(["ipfl_table10_emnist_4classes"])
     found = {
         (c.published.algorithm, c.published.metric): (c.mean, c.spread) for c in reproduce.beside(personalised(), rows)
     }
@@ -143,7 +145,7 @@ def test_ipfl_prints_the_spread_over_clients_and_so_do_we():
     assert found["FedAvg", "personalized_acc_pct"] == pytest.approx((60, 10))
     assert found["IP-FL", "optout_ratio"] == pytest.approx((1 / 3, math.nan), nan_ok=True)
     assert np.isnan(found["Ditto", "optout_ratio"]).all()
-    assert reproduce.spread("IP-FL") == "standard deviation over clients"
+    assert verdicts.spread("IP-FL") == "standard deviation over clients"
     assert reproduce.caption(rows) == "mean ± standard deviation over clients"
 
 
@@ -152,7 +154,7 @@ def test_ipfl_prints_the_spread_over_clients_and_so_do_we():
     [("ipfl_table5_featureshift", "optouts_count_or_pct_of_100", 1), ("ipfl_table11_emnist_4060", "optouts_pct", 33.3)],
 )
 def test_opt_outs_as_numbers_and_shares(table, metric, expected):
-    rows = [row for row in reproduce.read(table) if row.metric == metric]
+    rows = [row for row in published_tables.read(table) if row.metric == metric]
     (ours,) = [c.mean for c in reproduce.beside(personalised(), rows) if c.published.algorithm == "IP-FL"]
     assert ours == pytest.approx(expected, abs=0.05)
 
@@ -170,7 +172,7 @@ def clusters():
 
 
 def test_cluster_models_are_compared_by_what_they_fit():
-    rows = reproduce.select(["ipfl_table1_cifar10_clusters"], "CIFAR10", "10:90")
+    rows = published_tables.select(["ipfl_table1_cifar10_clusters"], "CIFAR10", "10:90")
     found = {
         (c.published.split[-1], c.published.metric[-2]): c
         for c in reproduce.beside(clusters(), rows)
@@ -179,7 +181,7 @@ def test_cluster_models_are_compared_by_what_they_fit():
     ours = {place: c.mean for place, c in found.items()}
     assert ours == pytest.approx({("A", "0"): 65, ("A", "1"): 35, ("B", "0"): 15, ("B", "1"): 75})
     assert found["A", "0"].published.mean == 63.7
-    best = reproduce.select(["ipfl_table2_synthcifar10_clusters"], partition="30:70")
+    best = published_tables.select(["ipfl_table2_synthcifar10_clusters"], partition="30:70")
     means = [c.mean for c in reproduce.beside(clusters(), best) if c.published.algorithm == "IP-FL"]
     assert means == pytest.approx([65, 75])
     assert "where our cluster's model is best" in reproduce.caption(best)
@@ -207,4 +209,4 @@ def test_published_files_parse_and_hold_nothing_but_values():
         for line in lines[1:]:
             assert line[7] == "undefined" or math.isfinite(float(line[7])), (file.name, line)
             assert line[8] in ("", "undefined") or float(line[8]) >= 0, (file.name, line)
-        assert len(reproduce.read(file.stem)) == len(lines) - 1
+        assert len(published_tables.read(file.stem)) == len(lines) - 1

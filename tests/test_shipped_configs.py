@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 import xarray as xr
 
-from fljax import config, experiment, models, reproduce
+from fljax import config, experiment, models, published_tables, reproduce
 from fljax.config import Config
 from fljax.config.sweeping import load_grid
 from fljax.setup import assemble
@@ -44,7 +44,7 @@ def test_shipped_configs_load(name):
     if loaded.sweep is not None and loaded.sweep.grid:
         assert len(load_grid(ROOT / name).cells) > 1
     elif loaded.published is not None:
-        rows = reproduce.select(*loaded.published.model_dump().values())
+        rows = published_tables.select(*loaded.published.model_dump().values())
         labels = xr.Dataset(coords={"algorithm": [entry.label for entry in loaded.algorithms]})
         assert any(reproduce.label_of(labels, row) for row in rows), "no algorithm has the label of a published one"
 

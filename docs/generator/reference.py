@@ -199,7 +199,8 @@ def _lists() -> str:
         rows = [(f"`{name}`", f"{plain(line(each))}.", _options(kind, each)) for name, each in entries(kind).items()]
         parts.append(f"## {title}\n\nIn a config: {where}\n\n{table(('name', 'what it is', 'options'), rows)}\n")
     tables = [(f"`{name}`", line(each)) for name, each in entries("tables").items()]
-    parts.append(f"## Published tables\n\n`fljax reproduce NAME` prints one.\n\n{table(('name', 'content'), tables)}\n")
+    about = "`fljax reproduce NAME` runs what is missing of one and prints our numbers beside it."
+    parts.append(f"## Published tables\n\n{about}\n\n{table(('name', 'content'), tables)}\n")
     return f"""# Names
 
 What a config may name, besides import paths. `fljax show NAME` explains all options of one.

@@ -1,15 +1,18 @@
-"""``fljax reproduce``, which prints published numbers beside those of a run."""
+"""``fljax reproduce``, which makes the numbers of a published table and prints them beside the printed ones."""
 
 from __future__ import annotations
 
+import math
 import pathlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from fljax.cli.printing import Json, console, print_json
+from fljax.cli import reproducing
+from fljax.cli.printing import Json, console, fail, print_json
+from fljax.cli.running import Cache, CheckpointEvery, Context, KeepCheckpoints, Quiet, Seeds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -17,43 +20,89 @@ if TYPE_CHECKING:
     from fljax.config.keys import Published as Chosen
     from fljax.reproduce import Compared
 
+NOT_COMPARABLE = "QUICK: two rounds of one seed, to see that everything runs; the numbers mean nothing"
+
 
 def reproduce(
-    table: Annotated[str, typer.Argument(help="A published table: see fljax list tables.")],
-    run: Annotated[pathlib.Path | None, typer.Argument(help="A run folder whose numbers stand beside it.")] = None,
+    context: Context,
+    table: Annotated[str | None, typer.Argument(help="A published table: see fljax list tables.")] = None,
+    run: Annotated[
+        pathlib.Path | None, typer.Argument(help="A run folder whose numbers stand beside it; nothing is run.")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="Only rows about this data set, as the table names it.")] = None,
     partition: Annotated[str | None, typer.Option(help="Only rows whose partition contains this.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say what each table, or TABLE, costs and needs.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing; print what is there.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two rounds of one seed, to see that everything runs.")
+    ] = False,
+    seeds: Seeds = None,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Folder with a run folder for each config; runs/reproduced if not given."),
+    ] = None,
+    save: Annotated[
+        pathlib.Path | None, typer.Option(metavar="FILE.csv", help="Add our numbers to a file of measured cells.")
+    ] = None,
     as_json: Json = False,
-) -> None:
-    """Print a published table, with the numbers of a run beside it."""
-    import xarray as xr
+    cache: Cache = True,
+    quiet: Quiet = False,
+    checkpoint_every: CheckpointEvery = 30.0,
+    keep_checkpoints: KeepCheckpoints = 2,
+) -> int:
+    """Run what a published table lacks, or go on with it, and print our numbers, verdicts and claims beside it."""
+    if list_:
+        _list(table, run, as_json)
+        return 0
+    if table is None:
+        raise ValueError("expected a table (fljax list tables), or --list, got neither")
+    if run is not None and (quick or out is not None or seeds is not None):
+        raise ValueError("expected a run folder, or --out, --seeds or --quick, got both")
+    if save is not None and quick:
+        raise ValueError("expected --save without --quick, whose numbers mean nothing, got both")
+    from fljax import folders, published_tables
+    from fljax.measured_cells import cell_of
 
-    from fljax import folders
-    from fljax import reproduce as published
+    rows = published_tables.select([table], dataset, partition)
+    options = reproducing.Options(
+        out, quick, not no_run, seeds, cache, quiet or as_json, checkpoint_every, keep_checkpoints
+    )
+    if run is not None:
+        from fljax.reproduce import beside
 
-    rows = published.select([table], dataset, partition)
-    metrics = xr.Dataset(coords={"algorithm": []}) if run is None else folders.load(run)[0]
-    compared = published.beside(metrics, rows)
+        compared = beside(folders.load(run)[0], rows)
+        places = {cell_of(each.published): run for each in compared}
+    else:
+        reproducing.saving_of(context, checkpoint_every, keep_checkpoints)  # before anything is computed
+        sources = reproducing.sources_of(table, rows, options)
+        compared, places = reproducing.numbers_of(context, rows, sources, options)
     if as_json:
-        ours = [{"our_mean": each.mean, "our_spread": each.spread} for each in compared]
-        kind = [{"spread": published.spread(each.published.paper)} for each in compared]
-        print_json([{**each.published._asdict(), **a, **b} for each, a, b in zip(compared, ours, kind, strict=True)])
-        return
-    print_beside(compared, ours=run is not None)
+        print_json(_everything(table, compared, quick))
+    else:
+        _print_everything(table, compared, quick, run is not None)
+    if save is not None:
+        count = reproducing.save(save, compared, places)
+        if not as_json:
+            print(f"Cells:   {count} in {save}")
+    if run is None and not no_run and all(math.isnan(each.mean) for each in compared):
+        reasons = "; ".join(dict.fromkeys(each.missing for each in compared if each.missing))
+        return fail(f"expected data for {table}, got none of it: {reasons}", 1)
+    return 0
 
 
 def check_chosen(chosen: Chosen) -> None:
     """Raises a ValueError if no published numbers match the config's choice."""
-    from fljax import reproduce as published
+    from fljax import published_tables
 
-    published.select(chosen.tables, chosen.dataset, chosen.partition)
+    published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
 
 
 def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
     """Prints the published numbers that a config selects beside the numbers of its run."""
+    from fljax import published_tables
     from fljax import reproduce as published
 
-    rows = published.select(chosen.tables, chosen.dataset, chosen.partition)
+    rows = published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
     print_beside(published.beside(metrics, rows))
 
 
@@ -62,15 +111,10 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     from fljax.reproduce import caption, number
 
     terminal = console(160)
-    settings = dict.fromkeys((row.published.paper, row.published.dataset, row.published.partition) for row in compared)
-    for setting in settings:
-        rows = [
-            row for row in compared if (row.published.paper, row.published.dataset, row.published.partition) == setting
-        ]
+    for setting, rows in _by_setting(compared).items():
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
-        source = dict.fromkeys(row.published.table for row in rows)
         said = caption([row.published for row in rows]) or None
-        table = Table(title=f"{setting[0]}, {', '.join(source)}: {setting[1]}, {setting[2]}", caption=said)
+        table = Table(title=setting, caption=said)
         table.add_column("algorithm")
         for metric, split in columns:
             table.add_column(f"{metric}\n{split}\nprinted", justify="right", overflow="fold")
@@ -88,3 +132,140 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                     cells.append("–" if found is None else number(found.mean, found.spread, metric))
             table.add_row(algorithm, *cells)
         terminal.print(table)
+
+
+def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
+    """Prints one table per setting, one line per cell: printed, ours, the difference and the verdict."""
+    from fljax import verdicts
+    from fljax.reproduce import caption, number
+
+    for setting, rows in _by_setting(compared).items():
+        said = "; ".join(each for each in (caption([row.published for row in rows]), mark) if each)
+        table = Table(title=setting, caption=said or None)
+        for name in ("metric", "split", "algorithm"):
+            table.add_column(name)
+        for name in ("printed", "ours", "difference / std"):
+            table.add_column(name, justify="right")
+        table.add_column("verdict", overflow="fold")
+        for row in rows:
+            own, metric = row.published, row.published.metric
+            table.add_row(
+                metric,
+                own.split,
+                own.algorithm,
+                number(own.mean, own.std, metric),
+                number(row.mean, row.spread, metric),
+                _signed(verdicts.deviations(own, row.mean), 1),
+                str(verdicts.judge_number(own, row.mean, row.missing)),
+            )
+        console(170).print(table)
+
+
+def _by_setting(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """Cells by the title of their table: paper, tables, data set and partition."""
+    found: dict[tuple[str, str, str], list[Compared]] = {}
+    for row in compared:
+        found.setdefault((row.published.paper, row.published.dataset, row.published.partition), []).append(row)
+    titles = {}
+    for (paper, dataset, partition), rows in found.items():
+        source = dict.fromkeys(row.published.table for row in rows)
+        titles[f"{paper}, {', '.join(source)}: {dataset}, {partition}"] = rows
+    return titles
+
+
+def _signed(value: float, digits: int) -> str:
+    if math.isinf(value):
+        return "+∞" if value > 0 else "-∞"
+    return "–" if math.isnan(value) else f"{value:+.{digits}f}"
+
+
+def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_run: bool) -> None:
+    """Cells, orders and claims; only what the paper prints, if we have no numbers and none were given (``of_run``)."""
+    from fljax.claims import claims_of, judge_all
+    from fljax.measured_cells import cell_of
+    from fljax.verdicts import summarise_columns
+
+    mark = NOT_COMPARABLE if quick else ""
+    if not of_run and all(math.isnan(each.mean) for each in compared):
+        print_beside(compared, ours=False)
+        return
+    print_cells(compared, mark)
+    orders = Table(title="Orders of algorithms", caption=mark or None)
+    for name in ("setting", "metric", "agree", "differ", "not run", "Kendall's tau"):
+        orders.add_column(name, justify="left" if name in ("setting", "metric") else "right")
+    for each in summarise_columns([(row.published, row.mean) for row in compared]):
+        counts = (str(count) for count in (each.agrees, each.differs, each.not_run))
+        orders.add_row(", ".join(each.setting), each.metric, *counts, _signed(each.tau, 2))
+    console(170).print(orders)
+    claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
+    if not claims:
+        return
+    said = Table(title=f"Claims about {table}", caption=mark or None)
+    for name in ("claim", "printed", "verdict"):
+        said.add_column(name, overflow="fold")
+    for judged in judge_all(claims, {cell_of(row.published): row.mean for row in compared}):
+        about = f"{judged.claim.statement} ({judged.claim.dataset}, {judged.claim.partition}, {judged.claim.split})"
+        said.add_row(about, judged.claim.printed, str(judged.verdict))
+    console(170).print(said)
+
+
+def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
+    """Whether the rows have the claim's data set and partition."""
+    settings = {(row.published.dataset, row.published.partition) for row in compared}
+    return (claim.dataset, claim.partition) in settings
+
+
+def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:
+    from fljax.claims import claims_of, judge_all
+    from fljax.measured_cells import cell_of
+    from fljax.verdicts import summarise_columns
+
+    claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
+    judged = judge_all(claims, {cell_of(row.published): row.mean for row in compared})
+    return {
+        "quick": quick,
+        "cells": reproducing.in_json(compared),
+        "columns": [each._asdict() for each in summarise_columns([(row.published, row.mean) for row in compared])],
+        "claims": [
+            {
+                "name": each.claim.name,
+                "statement": each.claim.statement,
+                "printed": each.claim.printed,
+                "verdict": each.verdict._asdict(),
+                "numbers": each.numbers,
+            }
+            for each in judged
+        ],
+    }
+
+
+def _list(table: str | None, run: pathlib.Path | None, as_json: bool) -> None:
+    """Prints what tables cost and need."""
+    from fljax.published_tables import read, tables
+
+    if run is not None:
+        raise ValueError("expected --list without a run folder, got both")
+    if table is not None:
+        read(table)  # an unknown name is an error
+    found = reproducing.costs(list(tables()) if table is None else [table])
+    if as_json:
+        print_json([each._asdict() for each in found])
+        return
+    shown = Table(
+        title="What published tables need",
+        caption="client-rounds: methods x seeds x rounds x clients per round; minutes: on 2 cores, where a report says",
+    )
+    for name in ("table", "data set", "data", "runs", "client-rounds", "minutes"):
+        shown.add_column(name, justify="left" if name in ("table", "data set", "data") else "right", overflow="fold")
+    for each in found:
+        part = "" if each.measured == each.settings else f" ({each.measured} of {each.settings} runs)"
+        minutes = "–" if math.isnan(each.minutes) else f"{each.minutes:.0f}{part}"
+        shown.add_row(
+            each.table,
+            each.dataset,
+            each.data if each.is_here else f"not here: {each.data}",
+            str(each.settings),
+            f"{each.local_runs:,}",
+            minutes,
+        )
+    console(150).print(shown)

@@ -154,6 +154,10 @@ class Invocation(NamedTuple):
     arguments: tuple[str, ...]
     signals: Signals
 
+    def again(self) -> str:
+        """The same command, for those that go on by themselves."""
+        return shlex.join(["fljax", *self.arguments])
+
     def command(self, folder: pathlib.Path) -> str:
         """The command that resumes this one in its folder, in one process."""
         given, kept = list(self.arguments), []
@@ -180,24 +184,28 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
 
 
 @contextlib.contextmanager
-def resumable(folder: pathlib.Path, context: Context) -> Iterator[None]:
-    """Says how to resume a command that is interrupted, and where the results of a run are that stopped itself."""
+def resumable(folder: pathlib.Path, context: Context, again: str | None = None) -> Iterator[None]:
+    """Says how to resume a command that is interrupted, and where the results of a run are that stopped itself.
+
+    ``again`` is the command that goes on; None: the same one with ``--resume``.
+    """
     from fljax.checkpoints import Stopped
 
     called: Invocation = context.obj
+    command = called.command(folder) if again is None else again
     try:
         yield
     except Stopped as stop:
         number = called.signals.seen[0] if called.signals.seen else signal.SIGTERM
         part()
         there = "nothing could be saved" if stop.saved is None else f"saved after round {stop.saved} of {stop.rounds}"
-        raise Interrupted(number, f"interrupted; {there}; to go on: {called.command(folder)}") from None
+        raise Interrupted(number, f"interrupted; {there}; to go on: {command}") from None
     except (KeyboardInterrupt, Interrupted) as stop:
         number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
-        words = f"interrupted; what was saved before is kept; to go on: {called.command(folder)}"
+        words = f"interrupted; what was saved before is kept; to go on: {command}"
         raise Interrupted(number, words) from None
     except ProcessLost as lost:
-        raise ProcessLost(f"{lost}; to go on in one process: {called.command(folder)}") from None
+        raise ProcessLost(f"{lost}; to go on in one process: {command}") from None
     except ArithmeticError as error:
         from fljax.anomalies import NotFinite
 

@@ -1,0 +1,127 @@
+"""The page about the papers' claims: ``fljax/published/claims.toml`` beside the committed cells of our results."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections import Counter
+from collections.abc import Sequence
+
+from docs.generator.markdown import table
+from fljax.claims import Claim, Judged, Numbers, judge, judge_all, read_claims
+from fljax.measured_cells import Measured, cell_of, read_folder
+from fljax.published_tables import read, tables
+from fljax.reproduce import number
+from fljax.verdicts import AGREES, DIFFERS, NOT_RUN, summarise_columns
+
+CELLS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "cells"
+
+OPENING = """# The papers' claims
+
+What four papers claim with their tables, and whether our numbers agree. The claims are data
+(`fljax/published/claims.toml`): each says where it is printed, and is checked with means over seeds. Our numbers are
+those of committed reports (`benchmarks/results/cells`). This page is generated from both.
+
+**{counts}**
+
+A claim *agrees* if our means have the claimed order, or difference. One that *differs* may be wrong here or there; what
+is known is [below](#why-ours-differ). {contradicted} claims are contradicted by the numbers of their own table.
+"""
+
+NUMBERS = """## Number by number
+
+A number agrees if it is at most the larger of two published standard deviations and one unit of the last printed
+decimal away. IAFL prints standard errors over 10 seeds (3 in Tables 8 to 10), which are multiplied by the root of that
+number. IP-FL prints standard deviations over clients, which are taken as they are. Kendall's τ compares the printed
+order of algorithms with ours: 1 is the same order, -1 the opposite. Columns of which nothing was run are left out.
+"""
+
+
+OWN = """## Check it yourself
+
+```bash
+fljax reproduce --list
+fljax reproduce incfl_table1_unseen --dataset FMNIST
+```
+
+The first command says what each table needs and costs. The second runs what is missing, or goes on with it, and prints
+our numbers beside the printed ones, with a verdict for each number and each claim. `--quick` only shows that everything
+runs. `--save FILE.csv` writes our numbers in the form of the committed ones. `fljax reproduce TABLE FOLDER` takes the
+numbers of a run that is there.
+"""
+
+
+def pages() -> dict[str, str]:
+    """The page by its path."""
+    return {"claims.md": page(read_claims(), read_folder(CELLS))}
+
+
+def page(claims: Sequence[Claim], cells: Sequence[Measured]) -> str:
+    """The page as Markdown."""
+    numbers = {each.cell: each.mean for each in cells}
+    judged = judge_all(claims, numbers)
+    contradicted = sum(claim.in_print == DIFFERS for claim in claims)
+    parts = [OPENING.format(counts=in_words(judged), contradicted=contradicted)]
+    for paper in dict.fromkeys(claim.paper for claim in claims):
+        own = [each for each in judged if each.claim.paper == paper]
+        lines = [_line(each, numbers) for each in own]
+        parts.append(f"## {paper}\n\n{in_words(own)}\n\n{table(('claim', 'printed', 'ours', 'verdict'), lines)}\n")
+    causes = [_cause(each, numbers) for each in judged]
+    parts.append("## Why ours differ\n\n" + "\n".join(cause for cause in causes if cause) + "\n")
+    parts += [f"{NUMBERS}\n{_columns(numbers)}\n", OWN]
+    return "\n".join(parts)
+
+
+def in_words(judged: Sequence[Judged]) -> str:
+    """The counts of verdicts: "52 claims: 19 agree, 12 differ, 21 not run"."""
+    count = Counter(each.verdict.word for each in judged)
+    return f"{len(judged)} claims: {count[AGREES]} agree, {count[DIFFERS]} differ, {count[NOT_RUN]} not run"
+
+
+def _line(judged: Judged, numbers: Numbers) -> tuple[str, ...]:
+    claim = judged.claim
+    statement = f"{claim.statement} *{claim.dataset}, {claim.partition}, {claim.split}: `{claim.metric}`*"
+    verdict, ours = f"**{judged.verdict.word}**", _numbers(judged)
+    if judged.verdict.missing:
+        verdict += f" ({judged.verdict.missing})"
+    if claim.in_print == DIFFERS:
+        verdict += "; contradicts its own table"
+    if claim.instead is not None and judged.verdict.word == NOT_RUN:
+        other = judge(claim, numbers, instead=True)
+        verdict += f"; on {claim.instead.dataset}, {claim.instead.partition}, it {_verb(other.verdict.word)}"
+        ours = f"{claim.instead.dataset}: {_numbers(other)}" if other.numbers else ours
+    return statement, claim.printed, ours or "–", verdict
+
+
+def _verb(word: str) -> str:
+    return "was not run" if word == NOT_RUN else word
+
+
+def _numbers(judged: Judged) -> str:
+    return ", ".join(f"{label} {number(mean, math.nan, judged.claim.metric)}" for label, mean in judged.numbers.items())
+
+
+def _cause(judged: Judged, numbers: Numbers) -> str:
+    """A line about a claim that differs, on its own data or on others."""
+    claim = judged.claim
+    words = [judged.verdict.word]
+    if claim.instead is not None:
+        words.append(judge(claim, numbers, instead=True).verdict.word)
+    return f"- **{claim.paper}:** {claim.statement} {claim.cause.strip()}" if DIFFERS in words else ""
+
+
+def _columns(numbers: Numbers) -> str:
+    rows = [row for name in tables() for row in read(name)]
+    columns = summarise_columns([(row, numbers.get(cell_of(row), math.nan)) for row in rows])
+    lines = [
+        (
+            each.table.replace("Table", "Table "),
+            ", ".join(each.setting),
+            f"`{each.metric}`",
+            f"{each.agrees} of {each.agrees + each.differs}",
+            "–" if math.isnan(each.tau) else f"{each.tau:.2f}",
+        )
+        for each in columns
+        if each.agrees + each.differs
+    ]
+    return table(("table", "setting", "metric", "numbers that agree", "τ"), lines)

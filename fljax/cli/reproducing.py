@@ -1,0 +1,256 @@
+"""The runs of ``fljax reproduce``: what is missing is run, and our numbers are put beside those of the table."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fljax.cli.environment import start_jax
+from fljax.cli.printing import fail
+from fljax.cli.running import RUNS, Context, resumable, saving_of
+from fljax.progress_bars import listener, progress_bars
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from fljax.config import Config
+    from fljax.config.table_runs import TableRun
+    from fljax.measured_cells import Cell
+    from fljax.published_tables import Published
+    from fljax.reproduce import Compared
+
+OUT, QUICK = "reproduced", "quick"
+
+
+class Options(NamedTuple):
+    """How runs are made.
+
+    Attributes:
+      out: the folder with a run folder for each config; None: ``runs/reproduced``.
+      quick: whether to run two rounds of one seed only.
+      run: whether to run what is missing; else only finished runs count.
+      seeds: number of seeds; None: that of each config.
+      cache: whether compiled programs are kept.
+      quiet: whether to draw no progress.
+      every: seconds between two checkpoints.
+      keep: how many checkpoints are kept.
+    """
+
+    out: pathlib.Path | None
+    quick: bool
+    run: bool
+    seeds: int | None
+    cache: bool
+    quiet: bool
+    every: float
+    keep: int
+
+
+class Source(NamedTuple):
+    """A setting of a table: its run, and whether its numbers can be had.
+
+    Attributes:
+      config: the run's config.
+      folder: of its results.
+      rows: the rows of the table that it is about.
+      data: what to do to get the data set; "" if it is there.
+    """
+
+    config: Config
+    folder: pathlib.Path
+    rows: list[Published]
+    data: str
+
+
+def sources_of(table: str, rows: Sequence[Published], options: Options) -> list[Source]:
+    """The runs that make these rows of a table.
+
+    Raises:
+      ConfigError: if the number of seeds is out of range.
+    """
+    from fljax.config.table_runs import load_run, rows_of, table_runs
+    from fljax.measured_cells import cell_of
+
+    wanted = {cell_of(row) for row in rows}
+    changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
+    out = options.out or RUNS / OUT
+    found = []
+    for run in table_runs(table):
+        config = load_run(run, changes, options.quick)
+        own = [row for row in rows_of(config, table) if cell_of(row) in wanted]
+        if own:
+            folder = (out / QUICK if options.quick else out) / config.name
+            found.append(Source(config, folder, own, missing_data(config.data.dataset)))
+    return found
+
+
+def missing_data(dataset: str) -> str:
+    """The command that gets a data set, if it is not on this machine; else "". Data of one's own count as there."""
+    from fljax import data
+
+    state = data.status().get(dataset, "")
+    return f"fljax data prepare {dataset}" if "not here" in state else ""
+
+
+def numbers_of(
+    context: Context, rows: Sequence[Published], sources: Sequence[Source], options: Options
+) -> tuple[list[Compared], dict[Cell, pathlib.Path]]:
+    """Runs what is missing, or goes on with it, and compares.
+
+    Returns:
+      One entry for each row, and the run folders of those with numbers.
+
+    Raises:
+      Interrupted: if a run was interrupted; the command that goes on is this one.
+      ValueError: if a folder has results of another config or version.
+    """
+    from fljax.measured_cells import cell_of
+    from fljax.reproduce import Compared, beside
+
+    found: dict[Cell, Compared] = {}
+    places: dict[Cell, pathlib.Path] = {}
+    for source in sources:
+        metrics, missing = _metrics(context, source, options)
+        if metrics is None:
+            compared = [Compared(row, math.nan, math.nan, missing) for row in source.rows]
+        else:
+            compared = beside(metrics, source.rows)
+        for each in compared:
+            place = cell_of(each.published)
+            if place not in found or math.isnan(found[place].mean):
+                found[place] = each
+                places[place] = source.folder
+    nothing = "no config has this setting"
+    numbers = [found.get(cell_of(row), Compared(row, math.nan, math.nan, nothing)) for row in rows]
+    return numbers, {place: folder for place, folder in places.items() if not math.isnan(found[place].mean)}
+
+
+def _metrics(context: Context, source: Source, options: Options) -> tuple[xr.Dataset | None, str]:
+    """The results of a run; or None, and what is missing."""
+    from fljax import folders
+
+    there = (source.folder / folders.RESULTS).is_file()
+    if options.run and not source.data:
+        return _run(context, source, options), ""
+    if there:
+        return folders.load(source.folder)[0], ""
+    if source.data:
+        return None, f"no data set {source.config.data.dataset}: {source.data}"
+    return None, f"no results in {source.folder}"
+
+
+def _run(context: Context, source: Source, options: Options) -> xr.Dataset:
+    start_jax(options.cache)
+    from fljax import experiment
+
+    with (
+        resumable(source.folder, context, again=context.obj.again()),
+        progress_bars(options.quiet) as progress,
+    ):
+        outcome = experiment.run(
+            source.config,
+            directory=source.folder,
+            resume=True,
+            on_event=listener(progress),
+            saving=saving_of(context, options.every, options.keep),
+        )
+    for label, seed, round_ in outcome.diverged:
+        fail(f"{label} diverged with seed {seed} in round {round_}; all is saved in {source.folder}", 1)
+    return outcome.metrics
+
+
+def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
+    """Writes our numbers as measured cells (``fljax.measured_cells``), with the dates of their results.
+
+    Args:
+      path: a CSV file; numbers of the same places are replaced.
+      compared: our numbers.
+      places: the run folder of each number.
+
+    Returns:
+      How many numbers were written.
+
+    Raises:
+      ValueError: if the file has other content, or cannot be written.
+    """
+    from fljax import __version__, folders
+    from fljax.measured_cells import Measured, cell_of, save_cells
+
+    cells = []
+    for each in compared:
+        place = cell_of(each.published)
+        if place in places and not math.isnan(each.mean):
+            folder = places[place]
+            date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
+            note = f"fljax {__version__}, {folder.resolve().name}"
+            cells.append(Measured(place, each.mean, each.spread, each.seeds, each.rounds, date, note))
+    save_cells(path, cells)
+    return len(cells)
+
+
+class Cost(NamedTuple):
+    """What a table needs for one data set.
+
+    Attributes:
+      table: name of the table.
+      dataset: the data set of the configs.
+      data: "here", or the command that gets it.
+      is_here: whether the data are on this machine.
+      settings: number of runs.
+      local_runs: methods x seeds x rounds x clients per round, summed over runs.
+      minutes: on 2 cores, as far as they were measured; NaN if no run was.
+      measured: number of runs behind ``minutes``.
+    """
+
+    table: str
+    dataset: str
+    data: str
+    is_here: bool
+    settings: int
+    local_runs: int
+    minutes: float
+    measured: int
+
+
+def costs(names: Sequence[str]) -> list[Cost]:
+    """What tables cost, one entry for each table and data set."""
+    from fljax.config.table_runs import load_run, table_runs
+
+    loaded: dict[TableRun, Config] = {}
+    found = []
+    for name in names:
+        by_data: dict[str, list[tuple[TableRun, Config]]] = {}
+        for run in table_runs(name):
+            config = loaded[run] if run in loaded else loaded.setdefault(run, load_run(run))
+            by_data.setdefault(config.data.dataset, []).append((run, config))
+        for dataset, own in by_data.items():
+            minutes = [run.minutes for run, _ in own if not math.isnan(run.minutes)]
+            total = sum(_local_runs(config) for _, config in own)
+            missing, spent = missing_data(dataset), sum(minutes) if minutes else math.nan
+            found.append(Cost(name, dataset, missing or "here", not missing, len(own), total, spent, len(minutes)))
+    return found
+
+
+def _local_runs(config: Config) -> int:
+    clients = min(config.participation.clients_per_round, config.data.clients)
+    return len(config.algorithms) * len(config.seeds) * config.rounds * clients
+
+
+def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
+    """Cells for scripts."""
+    from fljax import verdicts
+
+    return [
+        {
+            **each.published._asdict(),
+            "our_mean": each.mean,
+            "our_spread": each.spread,
+            "spread": verdicts.spread(each.published.paper),
+            "deviations": verdicts.deviations(each.published, each.mean),
+            "verdict": verdicts.judge_number(each.published, each.mean, each.missing)._asdict(),
+        }
+        for each in compared
+    ]

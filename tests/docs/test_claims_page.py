@@ -1,0 +1,40 @@
+"""The page of claims: counts, verdicts and causes are those of the data."""
+
+from __future__ import annotations
+
+import re
+
+from docs import generate
+from docs.generator import claims as generator
+from fljax.claims import judge_all, read_claims
+from fljax.measured_cells import read_folder
+
+
+def test_the_page_counts_what_it_lists() -> None:
+    text = generator.pages()["claims.md"]
+    said = [
+        int(each) for each in re.findall(r"\*\*(\d+) claims: (\d+) agree, (\d+) differ, (\d+) not run\*\*", text)[0]
+    ]
+    assert said[0] == sum(said[1:]) == len(read_claims())
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "**" in line]
+    words = [re.findall(r"\*\*(agrees|differs|not run)\*\*", line)[-1] for line in lines]
+    assert [words.count(word) for word in ("agrees", "differs", "not run")] == said[1:]
+
+
+def test_every_claim_that_differs_has_its_cause_on_the_page() -> None:
+    text = generator.pages()["claims.md"]
+    numbers = {each.cell: each.mean for each in read_folder(generator.CELLS)}
+    for judged in judge_all(read_claims(), numbers):
+        if judged.verdict.word == "differs":
+            assert f"{judged.claim.statement} {judged.claim.cause.strip()}" in text, judged.claim.name
+
+
+def test_nothing_is_claimed_without_numbers() -> None:
+    text = generator.page(read_claims(), [])
+    assert f"{len(read_claims())} claims: 0 agree, 0 differ, {len(read_claims())} not run" in text
+    assert "Kendall" in text
+
+
+def test_the_site_has_the_page() -> None:
+    assert "claims.md" in generate.pages()
+    assert "claims.md" in (generate.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
