@@ -6,7 +6,8 @@ much the resident memory of both processes grew over all turns, which have as ma
 
 Without further arguments, the first form is compiled with YNNPACK's fused kernels and the second without them: on
 several CPU devices fljax leaves them out of long programs, because with them the heap grows as long as a program runs.
-With ``--against FOLDER`` the first form is the fljax of another checkout, and the second is that of this one.
+With ``--against FOLDER`` the first form is the fljax of another checkout, and the second is that of this one. With
+``--host`` examples and the states of clients are on the device in the first form and on the host in the second.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ class Question(NamedTuple):
     file: str
 
 
-def question(against: Path | None, devices: str) -> Question:
+def question(against: Path | None, devices: str, host: bool) -> Question:
     """The question that the command line asks."""
     options = ("--clients", "auto", "--devices", devices)
 
     def form(name: str, *more: str) -> Contestant:
         return Contestant(name, "fljax", OWN, "fljax_.py", ((*options, *more),), tuple(CHOSEN))
 
+    if host:
+        forms = form("device"), form("host", "--host")
+        return Question("Data on the device and on the host", ("device", "host"), forms, f"host-data-{devices}")
     if against is None:
         names = ("with", "without")
         forms = form("with fused kernels", "--fused"), form("without", "--unfused")
@@ -66,6 +70,7 @@ def main() -> None:
     """Measures workload after workload, and writes the table after each."""
     parser = argparse.ArgumentParser(description="Two forms of fljax, in interleaved pairs.")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout, which is the first form")
+    parser.add_argument("--host", action="store_true", help="data on the device beside data on the host")
     parser.add_argument("--devices", choices=("1", "all"), default="all", help="cores of the CPU that are devices")
     parser.add_argument("--workloads", default=",".join(USUAL), help=f"comma-separated, among {', '.join(CHOSEN)}")
     parser.add_argument("--pairs", type=int, default=40, help="of turns, for each workload")
@@ -74,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.against is not None and not (options.against / "fljax" / "__init__.py").is_file():
         raise SystemExit(f"expected a checkout of fljax, got {str(options.against)!r}")
-    asked = question(options.against, options.devices)
+    asked = question(options.against, options.devices, options.host)
     out = options.out or RESULTS / f"{datetime.date.today()}-{asked.file}.md"
     names = options.workloads.split(",")
     unknown = [name for name in names if name not in CHOSEN]
@@ -149,7 +154,7 @@ def write(
 ) -> None:
     """The results so far, as Markdown."""
     first, second = asked.names
-    against = "" if options.against is None else "--against FOLDER "
+    against = "--host " if options.host else "" if options.against is None else "--against FOLDER "
     lines = [
         f"# {asked.title}, {datetime.date.today()}",
         "",

@@ -9,7 +9,7 @@ from typing import Any
 from protocol import Driver, arguments, read, serve
 
 driver = Driver()
-options = arguments(clients="auto", devices="auto", fused=False, unfused=False, source="")
+options = arguments(clients="auto", devices="auto", fused=False, unfused=False, host=False, source="")
 if options.source:  # the fljax of another checkout
     sys.path.insert(0, options.source)
 
@@ -37,7 +37,8 @@ jax.block_until_ready(federation)
 
 def _execution() -> fljax.Execution:
     clients: Any = int(options.clients) if options.clients.isdigit() else options.clients
-    return fljax.Execution(clients=clients, devices=1 if options.devices == "1" else "all")
+    own = fljax.Execution(clients=clients, devices=1 if options.devices == "1" else "all")
+    return own._replace(examples="host", client_states="host") if options.host else own
 
 
 class Run:

@@ -18,6 +18,7 @@ from fljax.engine.offload.moves import Move
 from fljax.engine.offload.pipeline import AHEAD
 from fljax.engine.offload.programs import Some
 from fljax.engine.offload.run import OffloadRun
+from fljax.engine.placement import state_shardings
 from fljax.engine.shapes import Shapes
 
 
@@ -52,6 +53,9 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
 
     states = jax.tree.map(lambda leaf: struct(leaf, runs), run.state)._replace(seed=struct(run.seeds))
     states = states._replace(clients=() if run.on_host else states.clients)
+    held = state_shardings(states, run.layout)
+    put = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
+    states = jax.tree.map(put, states, held)
     polled = None
     if run.polled:
         polled = jax.tree.map(struct, run.state.ballots)

@@ -13,6 +13,7 @@ from fljax import trees
 from fljax.engine import evaluate, jit
 from fljax.engine.federations import as_vectors, held_data, with_shared, without_shared
 from fljax.engine.layout import Layout
+from fljax.engine.placement import keep_everywhere, place_state
 from fljax.engine.polling import poll
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
@@ -96,7 +97,7 @@ def begin_clients(
     """The Clients of some clients before their first round, and their ballots."""
     algorithm, federation = own_algorithm(spec, inputs, run, seed)
     data = some_data(federation, some)
-    clients = initial_clients(algorithm, data, seed, server, data.clients)
+    clients = keep_everywhere(initial_clients(algorithm, data, seed, server, data.clients), layout)
     return clients, no_ballots(algorithm, data, seed, server, clients)
 
 
@@ -131,18 +132,17 @@ def select(
     cohort = jax.tree.map(fill, chosen.cohort)
     real = jnp.arange(cohort.present.shape[0]) < chosen.row.shape[0]
     cohort = cohort._replace(present=cohort.present & real)
-    return (
-        ballots,
-        polled,
-        Chosen(
-            chosen.server,
-            cohort,
-            fill(chosen.row),
-            fill(chosen.trains),
-            jnp.where(real, fill(chosen.cost), 0),
-            chosen.info,
-        ),
+    filled = Chosen(
+        chosen.server,
+        cohort,
+        fill(chosen.row),
+        fill(chosen.trains),
+        jnp.where(real, fill(chosen.cost), 0),
+        chosen.info,
     )
+    # The host reads who takes part.
+    seen = keep_everywhere((polled, filled.row, filled.trains), layout)
+    return ballots, seen[0], filled._replace(row=seen[1], trains=seen[2])
 
 
 @jit.program(static_argnames=("spec", "layout"), is_long=lambda static: True)
@@ -167,7 +167,10 @@ def train_some(
     total, rows, trained, bad = train(
         algorithm, data, layout, state.seed, state.round, own, kept, place, True, False, spec.non_finite
     )
-    return Trained(total, rows, trained, bad, trees.any_new_nonfinite(trained, kept))
+    broken = trees.any_new_nonfinite(trained, kept)
+    # The host reads the states that it keeps.
+    trained = trained if some.kept is None else keep_everywhere(trained, layout)
+    return Trained(total, rows, trained, bad, broken)
 
 
 @jit.program(static_argnames=(), donate_argnames=("total",))
@@ -211,7 +214,8 @@ def finish(
         new = jax.tree.map(joined, *[each.clients for each in trained])
         row = jnp.where(counts, chosen.row, federation.clients.id.shape[0])
         clients = jax.tree.map(lambda all, new: all.at[run, row].set(new, mode="drop"), clients, new)
-    return parts._replace(clients=clients), counts, info
+    states = place_state(parts._replace(clients=clients), layout)
+    return states, *keep_everywhere((counts, info), layout)
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -271,4 +275,5 @@ def judge_rest(
         if federation.unseen is not None:
             unseen = unseen | counted(algorithm, federation.unseen, state, state.round, scores, scope, False)
     named = evaluate.named_scores(seen, unseen, scope)
-    return named | evaluate.judge_server(algorithm, federation, layout, state, state.round)
+    server = evaluate.judge_server(algorithm, federation, layout, state, state.round)
+    return keep_everywhere(named | server, layout)

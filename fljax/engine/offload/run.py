@@ -18,7 +18,8 @@ from fljax.engine.offload.moves import Move, Moves
 from fljax.engine.offload.pipeline import Pipeline
 from fljax.engine.offload.programs import Some, Trained
 from fljax.engine.offload.reads import reads_of
-from fljax.engine.program import Inputs, Spec
+from fljax.engine.placement import put_state
+from fljax.engine.program import Inputs, Spec, on_devices
 from fljax.engine.shapes import Shapes
 from fljax.engine.states import State
 from fljax.types import Info, Labelled
@@ -61,8 +62,7 @@ class OffloadRun(NamedTuple):
         if layout.examples == "host":
             data = HostData.of(federation)
             federation = data.resident(federation)
-        resident = replicate(inputs._replace(federation=federation), layout.devices)
-        resident = jax.tree.map(jnp.asarray, resident) if layout.devices == 1 else resident
+        resident = on_devices(inputs._replace(federation=federation), layout)
         algorithm = shapes.algorithm
         polled = 0 if algorithm.poll is None else algorithm.poll.every
         scope = Scope.of(algorithm, spec.valid, spec.common)
@@ -78,51 +78,41 @@ class OffloadRun(NamedTuple):
 
     def start(self) -> State:
         """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
-        runs = len(self.seeds)
-        servers, blank = [], jax.tree.map(lambda leaf: leaf, (self.state.clients, self.state.ballots))
-        make: Callable[[Any], Any] = lambda leaf: np.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
-        table = jax.tree.map(make, blank[0]) if self.on_host else None
-        found: list[PyTree] = []
-        for run in range(runs):
-            server = programs.begin_server(self.spec, self.layout, self.inputs, self._run(run), self.seeds[run])
-            servers.append(server)
-            if not jax.tree.leaves(blank[0]):
-                found.append(blank[0])
-                continue
-            begun: list[PyTree] = []
+        runs, given = len(self.seeds), (self.spec, self.layout, self.inputs)
+        servers = [programs.begin_server(*given, self._run(run), self.seeds[run]) for run in range(runs)]
+        if self.on_host:
+            blank = lambda leaf: np.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
+            clients = jax.tree.map(blank, self.state.clients)
+        else:
+            clients = ()
+        if jax.tree.leaves(self.state.clients):
+            found = [self._begin(run, server, clients) for run, server in enumerate(servers)]
+            clients = clients if self.on_host else _stacked(found)
+        else:
+            clients = self.state.clients
+        zeros, frozen = jnp.zeros((runs,), jnp.int32), jnp.full((runs,), -1, jnp.int32)
+        ballots = jax.tree.map(lambda leaf: jnp.zeros((runs, *leaf.shape), leaf.dtype), self.state.ballots)
+        return self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
 
-            def begin(some: Some, run: int = run, server: PyTree = server) -> PyTree:
-                given = self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server, some
-                return programs.begin_clients(*given)[0]
+    def _begin(self, run: int, server: PyTree, table: PyTree) -> PyTree:
+        """The clients of a run before their first round, in the ``table`` if they stay on the host."""
+        given, found = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), list[PyTree]()
 
-            def keep(place: np.ndarray, rows: PyTree, run: int = run, begun: list[PyTree] = begun) -> None:
-                if table is None:
-                    begun.append(_first(rows, len(place)))
-                else:
-                    _write(table, run, place, np.ones(len(place), bool), rows)
+        def keep(place: np.ndarray, rows: PyTree) -> None:
+            if self.on_host:
+                _write(table, run, place, np.ones(len(place), bool), rows)
+            else:
+                found.append(_first(rows, len(place)))
 
-            self._blocks(run, None, self.moves.begin, begin, keep)
-            found.append(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *begun) if table is None else None)
-        stack = lambda *leaves: jnp.stack(leaves)  # noqa: E731
-        clients = jax.tree.map(stack, *found) if table is None else table
-        zeros = jnp.zeros((runs,), jnp.int32)
-        ballots = jax.tree.map(lambda leaf: jnp.zeros((runs, *leaf.shape), leaf.dtype), blank[1])
-        state = State(
-            jnp.array(self.seeds),
-            zeros,
-            jax.tree.map(stack, *servers),
-            clients,
-            ballots,
-            jnp.full((runs,), -1, jnp.int32),
-        )
-        return self.placed(state)
+        self._blocks(run, None, self.moves.begin, lambda some: programs.begin_clients(*given, some)[0], keep)
+        return _joined(found) if found else ()
 
     def placed(self, state: State) -> State:
         """A state as this run holds it: on the devices, the clients' states on the host if they stay there."""
-        clients = state.clients
-        rest = state._replace(clients=() if self.on_host else clients)
-        rest = replicate(jax.tree.map(jnp.asarray, rest), self.layout.devices)
-        return rest._replace(clients=jax.tree.map(np.array, clients)) if self.on_host else rest
+        if not self.on_host:
+            return put_state(jax.tree.map(jnp.asarray, state), self.layout)
+        rest = put_state(jax.tree.map(jnp.asarray, self._small(state)), self.layout)
+        return rest._replace(clients=jax.tree.map(np.array, state.clients))
 
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
         """``count`` rounds after ``done``; records ``[runs, count, ...]``."""
@@ -131,8 +121,9 @@ class OffloadRun(NamedTuple):
             for run, own in enumerate(infos):
                 state, info = self._round(state, run, done + turn)
                 own.append(info)
-        by_run = [jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(own)) for own in infos]
-        return state, jax.tree.map(lambda *leaves: np.stack(leaves), *by_run)
+        stack = lambda *leaves: np.stack(leaves)  # noqa: E731
+        by_run = [jax.tree.map(stack, *jax.device_get(own)) for own in infos]
+        return state, jax.tree.map(stack, *by_run)
 
     def again(self, states: State, run: int, round: int) -> Info:
         """The records of one round of one run, computed once more; the states stay as they are."""
@@ -187,7 +178,7 @@ class OffloadRun(NamedTuple):
             found.append(_first(ballots, len(place)))
 
         self._blocks(run, state, self.moves.poll, ask, keep)
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found)
+        return _joined(found)
 
     def _evaluate(self, state: State, run: int) -> dict[str, Labelled]:
         small, given = self._small(state), (self.spec, self.layout, self.inputs, self._run(run))
@@ -207,8 +198,8 @@ class OffloadRun(NamedTuple):
             size = size.reshape(-1, size.shape[-1])
             judged = np.array([np.argmax(size[run % len(size)] > 0)], np.int32)
             first = self._some(state, run, judged, self.moves.judge_once)
-        join = lambda parts: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if parts else {}  # noqa: E731
-        return programs.judge_rest(*given, small, join(seen), join(unseen), first)
+        found = (_joined(parts) if parts else {} for parts in (seen, unseen))
+        return programs.judge_rest(*given, small, *found, first)
 
     def _blocks(
         self,
@@ -255,6 +246,16 @@ class OffloadRun(NamedTuple):
 
     def _run(self, run: int) -> Array:
         return jnp.int32(run)
+
+
+def _joined(parts: list[PyTree]) -> PyTree:
+    """Blocks one after another."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+
+def _stacked(trees: list[PyTree]) -> PyTree:
+    """Equal trees as one tree with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _first(tree: PyTree, count: int) -> PyTree:
