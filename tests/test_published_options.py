@@ -5,11 +5,13 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fljax import config
 from fljax.config import ConfigError
-from fljax.setup import resolve_setup
+from fljax.data import row_numbers
+from fljax.setup import build_federation, resolve_setup
 from tests.test_experiment import BASE
 
 
@@ -24,6 +26,19 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("algorithm", "options"), [("incfl", {"gap_scale": 6.0})])
 def test_a_config_reaches_options_of_algorithms(algorithm: str, options: dict[str, Any]) -> None:
     assert options_of(algorithm, **options) == options
+
+
+def test_a_config_reaches_the_shares_of_groups() -> None:
+    options: dict[str, Any] = {"groups": 3, "minimum": 2, "shares": [0.5, 0.25, 0.25]}
+    data = BASE["data"] | {"clients": 8, "unseen": 4, "dataset_options": {"classes": 3}, "partition_options": options}
+    federation, _ = build_federation(config.parse(BASE | {"seeds": 1, "data": data}))
+    labels = np.asarray(federation.examples.y)
+    for unseen, expected in ((False, [4, 2, 2]), (True, [2, 1, 1])):
+        groups = [set(labels[rows]) for rows in row_numbers(federation, unseen=unseen)]
+        assert [groups.count({group}) for group in range(3)] == expected
+    options["shares"] = "half"
+    with pytest.raises(ConfigError, match=r"data\.partition_options\.shares: expected"):
+        config.parse(BASE | {"data": data})
 
 
 @pytest.mark.parametrize(
