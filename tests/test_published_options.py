@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -39,6 +40,16 @@ def test_a_config_reaches_the_shares_of_groups() -> None:
     options["shares"] = "half"
     with pytest.raises(ConfigError, match=r"data\.partition_options\.shares: expected"):
         config.parse(BASE | {"data": data})
+
+
+def test_a_config_reaches_the_initialisation_of_a_model() -> None:
+    model = {"name": "logistic_regression", "initialisation": "framework"}
+    _, task = build_federation(config.parse(BASE | {"seeds": 1, "model": model}))
+    bias = jax.tree.leaves(task.init(jax.random.key(0)))[0]
+    assert bias.shape == (3,)
+    assert np.all(bias != 0)
+    with pytest.raises(ConfigError, match=r"model\.initialisation: expected one of .* flax, framework, got 'torch'"):
+        config.parse(BASE | {"model": model | {"initialisation": "torch"}})
 
 
 @pytest.mark.parametrize(
