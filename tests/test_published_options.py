@@ -24,7 +24,9 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
     return dict(entry.options)
 
 
-@pytest.mark.parametrize(("algorithm", "options"), [("incfl", {"gap_scale": 6.0})])
+@pytest.mark.parametrize(
+    ("algorithm", "options"), [("incfl", {"gap_scale": 6.0}), ("ipfl", {"importance": "least_loss"})]
+)
 def test_a_config_reaches_options_of_algorithms(algorithm: str, options: dict[str, Any]) -> None:
     assert options_of(algorithm, **options) == options
 
@@ -54,7 +56,10 @@ def test_a_config_reaches_the_initialisation_of_a_model() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
-    [("incfl", {"gap_scale": "six"}, r"algorithms\.incfl\.gap_scale: expected a number, got 'six'")],
+    [
+        ("incfl", {"gap_scale": "six"}, r"algorithms\.incfl\.gap_scale: expected a number, got 'six'"),
+        ("ipfl", {"importance": "loss"}, r"algorithms\.ipfl\.importance: expected one of .* argmax, got 'loss'"),
+    ],
 )
 def test_errors_of_configs(algorithm: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
