@@ -25,7 +25,14 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"), [("incfl", {"gap_scale": 6.0}), ("ipfl", {"importance": "least_loss"})]
+    ("algorithm", "options"),
+    [
+        ("incfl", {"gap_scale": 6.0}),
+        ("ipfl", {"importance": "least_loss"}),
+        ("scaffold", {"weights": "size"}),
+        ("pfedme", {"weights": "size"}),
+        ("perfedavg", {"weights": "size"}),
+    ],
 )
 def test_a_config_reaches_options_of_algorithms(algorithm: str, options: dict[str, Any]) -> None:
     assert options_of(algorithm, **options) == options
