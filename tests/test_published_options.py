@@ -29,6 +29,7 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
     [
         ("incfl", {"gap_scale": 6.0}),
         ("ipfl", {"importance": "least_loss"}),
+        ("fedprox", {"stragglers": 0.5}),
         ("scaffold", {"weights": "size"}),
         ("pfedme", {"weights": "size"}),
         ("perfedavg", {"weights": "size"}),

@@ -12,6 +12,7 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms.fedprox import work
 from fljax.training import Local, OptimizerSettings
 from fljax.trees import take
 from fljax.types import Examples, Subset
@@ -120,6 +121,32 @@ def test_fedprox(how, arguments, tolerance):
         close(at(states.server.model, t + 1), model, tolerance)
 
 
+@pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
+def test_stragglers_of_fedprox_train_less(how, x64):
+    states, records = run(fedprox, how, mu=0.6, stragglers=0.7)
+    model, taken = at(states.server.model, 0), []
+    for t in range(ROUNDS):
+        clients = {}
+        for id, client in clients_of(records, t, how).items():
+            rows = take(stored(federation()).clients.train, id)
+            steps = int(
+                work(training.stream(engine_key(jnp.int32(id), jnp.int32(t)), training.Stream.WORK), how, rows, 0.7)
+            )
+            assert 0 < steps <= len(client.batches)
+            taken.append((steps, len(client.batches)))
+            clients[id] = client._replace(batches=client.batches[:steps])
+        model = oracle.fedprox_round(model, clients, rate_of(how, t), 0.6)
+        close(at(states.server.model, t + 1), model, 1e-10)
+    assert any(steps < usual for steps, usual in taken)
+
+
+def test_without_stragglers_nothing_changes():
+    plain, _ = run(fedprox, STEPS, mu=0.6)
+    jax.tree.map(np.testing.assert_array_equal, plain, run(fedprox, STEPS, mu=0.6, stragglers=0)[0])
+    states, _ = run(fedprox, STEPS, mu=0.6, stragglers=jnp.asarray(0.0))
+    close(at(states.server.model, ROUNDS), at(plain.server.model, ROUNDS), 1e-5)
+
+
 @pytest.mark.sampled(2)
 @cases(
     ["how", "option", "weights"],
@@ -140,9 +167,8 @@ def test_scaffold(how, option, weights, tolerance):
     state = oracle.Scaffold(model, oracle.zeros(model), {id: oracle.zeros(model) for id in WITH_DATA})
     for t in range(ROUNDS):
         clients = clients_of(records, t, how)
-        state = oracle.scaffold_round(
-            state, clients, rate_of(how, t), option, sizes=sizes if weights == "size" else None, server_lr=0.9
-        )
+        mass = sizes if weights == "size" else None
+        state = oracle.scaffold_round(state, clients, rate_of(how, t), option, sizes=mass, server_lr=0.9)
         check_weights(records, t, sizes, weights)
         close(at(states.server.model, t + 1), state.model, tolerance)
         close(at(states.server.control, t + 1), state.control, tolerance)
