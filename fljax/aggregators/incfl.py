@@ -8,10 +8,12 @@ is the default here ("softplus" gives the other).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax.aggregators.arrays import AxisName, check_shape, presence, ratio, sum_over, wide
 from fljax.aggregators.linear import weighted_sum
@@ -43,24 +45,39 @@ def check_names(surrogate: str, normalise: str = "sum") -> None:
         raise ValueError(f"expected a normaliser, got {normalise!r}; valid names are {', '.join(NORMALISERS)}")
 
 
-def incfl_weights(gap: Float[Array, " S"], *, surrogate: str = "sigmoid") -> Float[Array, " S"]:
-    """Incentive weights ``q = surrogate'(gap)`` with ``gap = F_k(w) - rho_k`` (loss minus threshold).
+def check_gap_scale(gap_scale: object) -> None:
+    """Raises a ValueError if ``gap_scale`` is a number that is not above 0 or not finite; arrays are not checked."""
+    if isinstance(gap_scale, int | float | np.number) and not 0 < gap_scale < math.inf:
+        raise ValueError(f"expected gap_scale to be a finite number above 0, got {gap_scale}")
+
+
+def incfl_weights(
+    gap: Float[Array, " S"], *, surrogate: str = "sigmoid", gap_scale: float | Array = 1.0
+) -> Float[Array, " S"]:
+    """Incentive weights ``q = gap_scale * surrogate'(gap_scale * gap)`` with ``gap = F_k(w) - rho_k``.
+
+    They are the derivatives of ``surrogate(gap_scale * gap)`` in ``gap``, the loss minus the threshold.
 
     Args:
       gap: ``[S]``, of any dtype.
       surrogate: "sigmoid" gives ``sigma(gap) (1 - sigma(gap))`` in [0, 1/4], even in gap and 0 for infinite gaps;
         "softplus" gives ``sigma(gap)``; "relu" gives 1 where gap > 0 and 0 elsewhere; "exp" gives
-        ``exp(min(gap, 20))``.
+        ``exp(min(gap, 20))``. In these expressions, gap means ``gap_scale * gap``.
+      gap_scale: beta in ``sigma(beta gap)``, a number above 0 or a traced one; 1 in the papers. Losses and thresholds
+        that are summed over b batches are means with ``gap_scale = b``.
 
     Returns:
       ``[S]`` weights in the dtype of ``gap``, at least float32: in float16 the weight of a gap of 12 has one correct
       digit, and "exp" overflows. A gap of NaN gives NaN.
 
     Raises:
-      ValueError: if ``surrogate`` is not a valid name.
+      ValueError: if ``surrogate`` is not a valid name, or ``gap_scale`` is not a finite number above 0.
     """
     check_names(surrogate)
-    return SURROGATES[surrogate](wide(gap))
+    check_gap_scale(gap_scale)
+    gap = wide(gap)
+    scale = jnp.asarray(gap_scale, gap.dtype)
+    return scale * SURROGATES[surrogate](scale * gap)
 
 
 def incfl_update(
@@ -69,6 +86,7 @@ def incfl_update(
     *,
     present: Bool[Array, " S"] | None = None,
     surrogate: str = "sigmoid",
+    gap_scale: float | Array = 1.0,
     normalise: str = "sum",
     server_lr: float | Array = 1.0,
     eps: float | Array = 1e-8,
@@ -81,6 +99,7 @@ def incfl_update(
       gap: ``[S]``, each client's loss of the received model minus its threshold.
       present: ``[S]`` clients that count; None: all. Entries of absent clients are never read.
       surrogate: see ``incfl_weights``.
+      gap_scale: see ``incfl_weights``.
       normalise: "sum" divides as above; "mean" also multiplies by the number of clients present, as the proof for
         partial participation does (INCFL, appendix D).
       server_lr: the paper's eta_g.
@@ -94,7 +113,8 @@ def incfl_update(
       = 0). A NaN gap of a present client gives NaN.
 
     Raises:
-      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or ``gap`` or ``present`` has another shape.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, ``gap_scale`` is not a finite number above 0,
+        or ``gap`` or ``present`` has another shape.
     """
     check_names(surrogate, normalise)
     gap = wide(gap)
@@ -102,7 +122,8 @@ def incfl_update(
         check_shape("gap", gap, "S", *jnp.shape(leaf)[:1])
     present = presence(present, gap.shape[0])
     # An absent client's weight must be 0, although sigma'(0) = 1/4 and its gap may be NaN.
-    weights = jnp.where(present, incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate), 0)
+    weights = incfl_weights(jnp.where(present, gap, 0), surrogate=surrogate, gap_scale=gap_scale)
+    weights = jnp.where(present, weights, 0)
     total = sum_over(jnp.sum(weights), axis_name) + jnp.asarray(eps, weights.dtype)
     # Divide before scaling: 1 / total overflows if all weights are tiny.
     share = ratio(weights, total)

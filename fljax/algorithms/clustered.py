@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,11 +50,6 @@ def cluster_models(server: PyTree) -> dict[str, Judged]:
     return judged_clusters(server.models)
 
 
-def judge(task: Task, models: PyTree, data: LocalData) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
-    """Loss and accuracy of every cluster's model on a client's validation rows (its training rows if it has none)."""
-    return training.evaluate_each(task, models, validation(data), ragged=True)
-
-
 def validation(data: LocalData) -> Subset:
     """A client's validation rows, or its training rows (without their noise) if it has none."""
     valid, train = data.valid.rows, data.train.rows
@@ -88,3 +83,34 @@ def row_losses(
         return found.reshape(-1)[:capacity]
 
     return training.map_models(one, models)
+
+
+def least_loss_shares(
+    losses: Float[Array, "C n"], size: Int[Array, ""], ties: Literal["lower", "shared"] = "lower"
+) -> Float[Array, " C"]:
+    """The share of a client's rows on which each model has the least loss; zeros for a client without rows.
+
+    Args:
+      losses: of every model on each row (``row_losses``); NaN counts as infinite.
+      size: number of real rows.
+      ties: a row on which m models have the least loss counts for the first of them ("lower"), or 1 / m for each of
+        them ("shared").
+
+    Source: Ruan and Joe-Wong, "FedSoft" (AAAI 2022), Algorithm 1.
+    """
+    losses = jnp.where(jnp.isnan(losses), jnp.inf, losses)
+    if ties == "lower":
+        least = jnp.argmin(losses, axis=0)[None, :] == jnp.arange(losses.shape[0])[:, None]
+    else:
+        least = losses == jnp.min(losses, axis=0, keepdims=True)
+    each = least.astype(jnp.result_type(float)) / jnp.sum(least, axis=0, keepdims=True)
+    real = jnp.arange(losses.shape[1]) < size
+    return jnp.sum(jnp.where(real[None, :], each, 0), axis=1) / jnp.maximum(size, 1)
+
+
+def most_accurate(loss: Float[Array, " C"], accuracy: Float[Array, " C"]) -> Float[Array, " C"]:
+    """1 for the most accurate model and 0 for others; of several, the one of least loss; equal models share the 1."""
+    best = accuracy == jnp.max(accuracy)
+    loss = jnp.where(best & ~jnp.isnan(loss), loss, jnp.inf)
+    best = best & (loss == jnp.min(loss))
+    return best.astype(accuracy.dtype) / jnp.maximum(jnp.sum(best), 1)

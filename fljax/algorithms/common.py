@@ -322,6 +322,17 @@ def contribute_update(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, Arr
     return Part(up.update, mass), mass
 
 
+def contribute_by(weights: str) -> Contribute:
+    """``contribute`` with weights by the reported size ("size") or of 1 ("uniform").
+
+    Raises:
+      ValueError: if ``weights`` is not a valid name.
+    """
+    if weights not in ("size", "uniform"):
+        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
+    return contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update
+
+
 def with_checked_threshold(threshold: Array, init_server: InitServer) -> InitServer:
     """``init_server`` that first checks that ``threshold`` is one number or ``[N]``, and raises a ValueError if not."""
 

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fljax import training, trees
 from fljax.algorithms.common import (
     Entry,
-    contribute_update,
-    contribute_weighted,
+    contribute_by,
     mean_update,
     reported_size,
     single_model,
@@ -59,14 +58,12 @@ def fedavg(
     Raises:
       ValueError: if ``weights`` is not a valid name or ``clients_per_round`` is not positive.
     """
-    if weights not in ("size", "uniform"):
-        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
+    contribute = contribute_by(weights)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 
-    contribute = contribute_weighted(lambda up: up.report.size) if weights == "size" else contribute_update
     return single_model(
         task,
         clients_per_round=clients_per_round,

@@ -2,21 +2,24 @@
 
 Source: Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), Algorithm 2. Deviations: the cohort
 is drawn uniformly and weighted by size (the paper draws by size and weights uniformly); the subproblem is solved by
-the run's local steps, not to a given accuracy.
+the run's local steps, not to a given accuracy; with ``stragglers``, each client straggles by chance (section 5.2 has a
+fixed share of the cohort).
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Float, Key, PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training, trees
-from fljax.algorithms.common import Entry, reported_size
+from fljax.algorithms.common import Entry, check_share, reported_size
 from fljax.algorithms.fedavg import fedavg
 from fljax.messages import Sent
-from fljax.training import Local, Optimizer
-from fljax.types import Algorithm, LocalData, Seat, Task
+from fljax.training import Local, Optimizer, Stream
+from fljax.types import Algorithm, LocalData, Rows, Seat, Task
 
 REFERENCE = """@inproceedings{li2020federated,
   title = {Federated Optimization in Heterogeneous Networks},
@@ -34,6 +37,7 @@ def fedprox(
     mu: float | Float[Array, ""] = 0.1,
     clients_per_round: int | None = 10,
     weights: Literal["size", "uniform"] = "size",
+    stragglers: float | Float[Array, ""] = 0.0,
     server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
@@ -45,6 +49,9 @@ def fedprox(
       mu: weight of the proximal term; 0 is FedAvg. The paper's grid is 0.001, 0.01, 0.1, 1.
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: as for ``fedavg``.
+      stragglers: probability, in each round, that a client of the cohort trains less: for a number of epochs (steps, if
+        ``local`` has steps) that is uniform from 1 to that of ``local``. Its update counts like any other. 0.5 and 0.9
+        in the paper.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
 
@@ -52,12 +59,18 @@ def fedprox(
       The algorithm. Info: ``weight`` [row], normalised.
 
     Raises:
-      ValueError: as ``fedavg``.
+      ValueError: as ``fedavg``, and if ``stragglers`` is a number outside [0, 1].
     """
+    check_share("stragglers", stragglers)
+    all_alike = isinstance(stragglers, int | float) and stragglers == 0
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         near = training.proximal(down, mu)
-        trained = training.train(key, down, data.train, task=task, local=local, round=seat.round, adjust=near)
+        work_key = training.stream(key, Stream.WORK)
+        steps = None if all_alike else work(work_key, local, data.train.rows, stragglers)
+        trained = training.train(
+            key, down, data.train, task=task, local=local, round=seat.round, adjust=near, steps=steps
+        )
         return Sent(trees.subtract(trained.params, down), reported_size(weights, data)), client
 
     inner = fedavg(
@@ -71,9 +84,21 @@ def fedprox(
     return inner._replace(train=train)
 
 
+def work(key: Key[Array, ""], local: Local, rows: Rows, stragglers: float | Float[Array, ""]) -> Int[Array, ""]:
+    """The number of steps of a client that straggles with this probability (``fedprox``)."""
+    straggles, amount = jax.random.split(key)
+    most = local.steps if local.steps is not None else local.epochs or 1
+    less = jax.random.randint(amount, (), 1, most + 1)
+    units = jnp.where(jax.random.uniform(straggles) < stragglers, less, most)
+    if local.steps is not None:
+        return units
+    return units * -(-rows.size // min(local.batch_size, rows.index.shape[-1]))
+
+
 ENTRY = Entry(
     fedprox,
     "FedAvg with a proximal term that holds clients near the received model",
     REFERENCE,
     differentiable=("mu", "server_lr"),
+    flat=("stragglers",),
 )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, training, trees
-from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, row_losses
+from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, least_loss_shares, row_losses
 from fljax.algorithms.common import Entry, check_share
 from fljax.messages import Sent
 from fljax.streaming import Part, Streamed, Total, mean
@@ -104,10 +104,7 @@ def fedsoft(
 
     def estimate(key: Key[Array, ""], models: PyTree, data: LocalData) -> Float[Array, " C"]:
         losses = row_losses(task, models, data.train, key)
-        least = jnp.argmin(jnp.where(jnp.isnan(losses), jnp.inf, losses), axis=0)
-        real = jnp.arange(losses.shape[1]) < data.train.rows.size
-        count = jnp.sum((least[None, :] == jnp.arange(clusters)[:, None]) & real[None, :], axis=1)
-        found = count.astype(jnp.result_type(float)) / jnp.maximum(data.train.rows.size, 1)
+        found = least_loss_shares(losses, data.train.rows.size)
         return jnp.maximum(found, jnp.asarray(smoother).astype(found.dtype))
 
     def init_server(key: Key[Array, ""], census: Census) -> FedSoftServer:

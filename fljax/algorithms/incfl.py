@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, roles, training, trees
-from fljax.aggregators.incfl import check_names
+from fljax.aggregators.incfl import check_gap_scale, check_names
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
@@ -54,6 +54,7 @@ def incfl(
     threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
     clients_per_round: int | None = 10,
     surrogate: Literal["sigmoid", "softplus", "relu", "exp"] = "sigmoid",
+    gap_scale: float | Float[Array, ""] = 1.0,
     normalise: Literal["sum", "mean"] = "sum",
     eps: float | Float[Array, ""] = 1e-8,
     server_lr: float | Float[Array, ""] = 1.0,
@@ -61,6 +62,9 @@ def incfl(
     tune_steps: int = 0,
 ) -> Algorithm:
     """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
+
+    With a ``gap_scale`` other than 1, ``q_k = gap_scale * surrogate'(gap_scale * (F_k(w) - threshold_k))``, the
+    derivative of ``surrogate(gap_scale * (F_k(w) - threshold_k))``.
 
     ``F_k(w)`` is the mean training loss over ALL of the client's rows at the received model, before training. Weights
     do not depend on data sizes.
@@ -73,6 +77,8 @@ def incfl(
         client with an infinite threshold has no influence.
       clients_per_round: drawn uniformly without replacement; None: all.
       surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
+      gap_scale: beta in ``sigma(beta gap)``; 1 in the papers. Code that sums losses and thresholds over b batches, in
+        place of a mean, has beta = b.
       normalise: see ``fljax.aggregators.incfl_update``.
       eps: added to the sum of weights.
       server_lr: eta_g.
@@ -84,10 +90,11 @@ def incfl(
       row has NaN, NaN and 0.
 
     Raises:
-      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, or (in a run) if the length of ``threshold``
-        differs from the population.
+      ValueError: if ``surrogate`` or ``normalise`` is not a valid name, ``gap_scale`` is not a finite number above 0,
+        or (in a run) if the length of ``threshold`` differs from the population.
     """
     check_names(surrogate, normalise)
+    check_gap_scale(gap_scale)
     rho = jnp.asarray(threshold)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
@@ -104,7 +111,7 @@ def incfl(
 
     def contribute(server: PyTree, seat: Seat, up: Sent) -> tuple[Part, IncflRow]:
         loss, gap = up.report.loss, up.report.loss - up.report.threshold
-        weight = aggregators.incfl_weights(gap, surrogate=surrogate)
+        weight = aggregators.incfl_weights(gap, surrogate=surrogate, gap_scale=gap_scale)
         return Part(up.update, weight * LIFT), IncflRow(loss, gap, weight)
 
     def direction(total: Total, rows: IncflRow, cohort: Cohort) -> tuple[PyTree, Info]:
@@ -130,5 +137,5 @@ ENTRY = Entry(
     "weighs clients by how close the model is to their threshold (INCFL, MaxFL)",
     REFERENCE,
     {"threshold": (0.9, 0.7, 1.1, 0.8, 1.0)},
-    differentiable=("threshold", "eps", "server_lr"),
+    differentiable=("threshold", "gap_scale", "eps", "server_lr"),
 )

@@ -22,13 +22,21 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
 from fljax.algorithms import market
-from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, judge, validation
+from fljax.algorithms.clustered import (
+    check_clusters,
+    cluster_models,
+    initial_models,
+    least_loss_shares,
+    most_accurate,
+    row_losses,
+    validation,
+)
 from fljax.algorithms.common import Entry, check_positive, check_share
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
 from fljax.arguments import is_whole, with_old_names
 from fljax.messages import Report, Sent
 from fljax.training import Local
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Subset, Task, along
 
 REFERENCE = """@article{khan2023ipfl,
   title = {{IP-FL}: Incentivized and Personalized Federated Learning},
@@ -90,16 +98,17 @@ def ipfl(
     exploration: Exploration = Exploration(),
     profile_on: str = "validation",
     normalised: bool = True,
+    importance: Literal["accuracy", "least_loss", "argmax"] = "accuracy",
     importance_split: Literal["valid", "test"] = "valid",
     server_lr: float | Float[Array, ""] = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
     A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
-    the same accuracies (``poll``). The server settles the previous round by the accuracies (``settle``), decides by the
-    bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The selected
-    clients train; the server averages their updates by samples and measures contributions (``profile``). A client may
-    train several clusters' models in one round.
+    their ``importance``, by default the same accuracies (``poll``). The server settles the previous round by the
+    accuracies (``settle``), decides by the bids which clusters each client pays for (``place_bids``), and fills each
+    cluster's slots (``choose``). The selected clients train; the server averages their updates by samples and measures
+    contributions (``profile``). A client may train several clusters' models in one round.
 
     Args:
       task: model and loss.
@@ -114,6 +123,11 @@ def ipfl(
       profile_on: the server's rows for contributions: "validation" (``held_fraction`` above 0), another name in
         ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
+      importance: a cluster's importance to a client, before it is divided by the sum over clusters. It decides bids and
+        the weights u_kc of the deployed model. "accuracy": the accuracy of the cluster's model, as in section 4.1 of
+        the paper and in the authors' code; "least_loss": the share of rows on which the cluster's model has the least
+        loss, as in FedSoft, whose importance the paper's introduction names (models of equal loss share a row);
+        "argmax": 1 for the most accurate model, 0 for others (of several the one of least loss; models alike share).
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
         which leaks test data.
       server_lr: server learning rate. Contributions are computed for a step of 1, with gradients at the new model.
@@ -134,6 +148,7 @@ def ipfl(
     _check_tokens(tokens)
     _check_bidding(bidding)
     _check_exploration(exploration, clients_per_cluster)
+    _check_name("importance", importance, ("accuracy", "least_loss", "argmax"))
     _check_name("importance_split", importance_split, ("valid", "test"))
     count = check_clusters(clusters)
     start = None if clustering is None else clustering.member[:, None] == jnp.arange(count)[None, :]
@@ -144,9 +159,18 @@ def ipfl(
             return IpflServer(initial_models(task, key, count, alike=True), books)
         return IpflServer(clustering.models, books)
 
+    def weigh(models: PyTree, rows: Subset) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
+        """The accuracy of each cluster's model, and its importance before it is normalised."""
+        loss, accuracy = training.evaluate_each(task, models, rows, ragged=True)
+        if importance == "argmax":
+            return accuracy, most_accurate(loss, accuracy)
+        if importance == "least_loss":
+            return accuracy, least_loss_shares(row_losses(task, models, rows), rows.rows.size, "shared")
+        return accuracy, accuracy
+
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> Report:
-        accuracy = judge(task, down, data)[1]
-        return Report(accuracy=accuracy, bid=accuracy)
+        accuracy, worth = weigh(down, validation(data))
+        return Report(accuracy=accuracy, bid=worth)
 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: IpflServer, ballots: Report, available: Available
@@ -186,10 +210,10 @@ def ipfl(
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         rows = validation(data) if importance_split == "valid" else data.test
-        _, accuracy = training.evaluate_each(task, down, rows, ragged=True)
+        _, worth = weigh(down, rows)
         # A client without rows cannot tell its clusters apart.
-        accuracy = jnp.where(rows.rows.size > 0, accuracy, 0)
-        return market.personalised(down, aggregators.importance_weights(accuracy))
+        worth = jnp.where(rows.rows.size > 0, worth, 0)
+        return market.personalised(down, aggregators.importance_weights(worth))
 
     return Algorithm(
         task=task,

@@ -72,7 +72,7 @@ class Bidding(NamedTuple):
 
     Attributes:
       rule: the clusters that a client bids for. "threshold": those with an importance weight of at least
-        ``least_importance``; "argmax": the most accurate one; "random": a random one, the paper's ablation without
+        ``least_importance``; "argmax": the one of largest weight; "random": a random one, the paper's ablation without
         incentive.
       least_importance: the least importance weight of rule "threshold"; None: 1 / C.
       fill_empty: number of first rounds in which a cluster without bids is filled at random (with clients that can
@@ -180,7 +180,8 @@ def place_bids(
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
     """The clusters that each client bids for and can afford, and the clusters that are filled at random.
 
-    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports the model's accuracy.
+    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports its importance, by
+    default the model's accuracy.
     In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
     without bidders are filled at random during the first ``fill_empty`` rounds ("always": in all), with clients that
     can pay.

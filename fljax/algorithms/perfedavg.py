@@ -15,7 +15,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.common import Entry, contribute_update, mean_update, single_model, with_server_optimizer
+from fljax.algorithms.common import (
+    Entry,
+    contribute_by,
+    mean_update,
+    reported_size,
+    single_model,
+    with_server_optimizer,
+)
 from fljax.messages import Sent
 from fljax.training import Batches, Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Subset, Task
@@ -37,13 +44,14 @@ def perfedavg(
     delta: float | Float[Array, ""] = 1e-3,
     adaptation_steps: int = 1,
     clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "uniform",
     server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Descends ``(1/N) sum_k F_k(w - alpha grad F_k(w))`` by local steps on three independent batches each.
 
     ``z = y - alpha g(y; B1)``, ``v = g(z; B2)``, then ``y <- y - beta v`` (first order) or ``y <- y - beta (v - alpha
-    H(y; B3) v)``; beta is the learning rate of ``local``. The server takes the uniform mean.
+    H(y; B3) v)``; beta is the learning rate of ``local``. The server takes the mean of updates.
 
     Args:
       task: model and loss.
@@ -53,6 +61,7 @@ def perfedavg(
       delta: for "difference", ``H v = (g(y + delta v; B3) - g(y - delta v; B3)) / (2 delta)``.
       adaptation_steps: steps of rate alpha that a client takes before it uses the model; 0: none.
       clients_per_round: drawn uniformly without replacement; None: all.
+      weights: of clients in the mean: "uniform" as in the paper, or "size", their numbers of training samples.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
 
@@ -60,12 +69,13 @@ def perfedavg(
       The algorithm; the model before adaptation is ``common``. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``hessian`` is not a valid name, or ``adaptation_steps`` is negative.
+      ValueError: if ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative.
     """
     if hessian not in ("none", "exact", "difference"):
         raise ValueError(f"expected hessian to be none, exact or difference, got {hessian!r}")
     if adaptation_steps < 0:
         raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
+    contribute = contribute_by(weights)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype, task)
@@ -95,7 +105,7 @@ def perfedavg(
 
         carry = (down, transformation.init(down))
         (trained, _), _ = training.descend(step, carry, batches, training.stream(key, Stream.STEPS))
-        return Sent(trees.subtract(trained, down)), client
+        return Sent(trees.subtract(trained, down), reported_size(weights, data)), client
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         if adaptation_steps == 0:
@@ -108,7 +118,7 @@ def perfedavg(
         clients_per_round=clients_per_round,
         train=train,
         personal=deploy,
-        **with_server_optimizer(task, contribute_update, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
     )
 
 

@@ -7,7 +7,7 @@ decay of 0.001 on the personal model, here ``personal_weight_decay``, off by def
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import roles, training, trees
 from fljax.algorithms.common import (
     Entry,
-    contribute_update,
+    contribute_by,
     mean_update,
+    reported_size,
     require_plain_sgd,
     single_model,
     with_server_optimizer,
@@ -50,6 +51,7 @@ def pfedme(
     personal_steps: int = 5,
     personal_weight_decay: float | Float[Array, ""] = 0.0,
     clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "uniform",
     server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
@@ -68,6 +70,8 @@ def pfedme(
         and from the last personal model afterwards.
       personal_weight_decay: factor of theta in the inner gradient; the authors' code has 0.001.
       clients_per_round: drawn uniformly without replacement; None: all.
+      weights: of clients in ``mean_k``: "uniform" as in the paper, or "size", their numbers of training samples, as in
+        the authors' code.
       server_lr: beta.
       server_optimizer: as for ``fedavg``.
 
@@ -76,11 +80,13 @@ def pfedme(
       ``common`` is the global model. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``personal_steps`` is not positive, or the local optimizer is not plain SGD.
+      ValueError: if ``personal_steps`` is not positive, ``weights`` is not a valid name, or the local optimizer is not
+        plain SGD.
     """
     if personal_steps < 1:
         raise ValueError(f"expected personal_steps to be positive, got {personal_steps}")
     require_plain_sgd(local, "pfedme")
+    contribute = contribute_by(weights)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: PFedMeClient, data: LocalData
@@ -106,7 +112,8 @@ def pfedme(
 
         batches = training.draw(training.stream(key, Stream.BATCHES), data.train, local)
         (model, personal), _ = training.descend(step, (down, down), batches, training.stream(key, Stream.STEPS))
-        return Sent(trees.subtract(model, down)), PFedMeClient(personal, jnp.asarray(True))
+        update = trees.subtract(model, down)
+        return Sent(update, reported_size(weights, data)), PFedMeClient(personal, jnp.asarray(True))
 
     return single_model(
         task,
@@ -114,7 +121,7 @@ def pfedme(
         train=train,
         init_client=lambda key, seat, down, data: PFedMeClient(down, jnp.asarray(False)),
         personal=lambda key, seat, down, client, data: trees.where(client.trained, client.personal, down),
-        **with_server_optimizer(task, contribute_update, mean_update, server_lr, server_optimizer),
+        **with_server_optimizer(task, contribute, mean_update, server_lr, server_optimizer),
     )
 
 

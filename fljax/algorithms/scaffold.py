@@ -3,7 +3,8 @@
 Source: Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning" (ICML 2020), Algorithm 1,
 options I and II. Deviation: if sizes differ, a client's control variate is divided by the client's actual number of
 steps. The server's control variate moves by the cohort's sum divided by the number of ALL clients. Some libraries
-divide by the size of the cohort; then the method diverges if few clients take part.
+divide by the size of the cohort; then the method diverges if few clients take part. With weights by size, the variate c
+is the mean of all c_k by size, so that the method descends FedAvg's objective ``sum_k n_k F_k / sum_k n_k``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.common import Entry, normalise_weights, require_plain_sgd, single_model
+from fljax.algorithms.common import (
+    Entry,
+    contribute_by,
+    normalise_weights,
+    reported_size,
+    require_plain_sgd,
+    single_model,
+)
 from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
@@ -31,12 +40,15 @@ REFERENCE = """@inproceedings{karimireddy2020scaffold,
 
 
 class ScaffoldServer(NamedTuple):
-    """The model, the server optimizer's state, the mean control variate c, and the number of clients with data."""
+    """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients.
+
+    The total weight is the number of clients with data, or the number of all their training samples.
+    """
 
     model: PyTree
     optimizer: PyTree
     control: PyTree
-    population: Int[Array, ""]
+    mass: Array  # []
 
 
 class ScaffoldDown(NamedTuple):
@@ -47,10 +59,11 @@ class ScaffoldDown(NamedTuple):
 
 
 class ScaffoldUp(NamedTuple):
-    """What a client sends: the changes (new minus old) of the model and of its control variate."""
+    """What a client sends: the changes (new minus old) of the model and of its control variate, and its size."""
 
     update: PyTree
     control: PyTree
+    report: Report = Report()
 
 
 class ScaffoldClient(NamedTuple):
@@ -65,6 +78,7 @@ def scaffold(
     *,
     option: Literal["I", "II"] = "II",
     clients_per_round: int | None = 10,
+    weights: Literal["size", "uniform"] = "uniform",
     server_lr: float | Float[Array, ""] = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
@@ -76,24 +90,31 @@ def scaffold(
       option: how ``c_k'`` is computed: "I" is the gradient at the received model on all of the client's rows; "II" is
         ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient.
       clients_per_round: drawn uniformly without replacement; None: all.
+      weights: ``a_k``, for ``w <- w + server_lr sum_k a_k Delta_k / sum_k a_k`` and ``c <- c + sum_k a_k (c_k' - c_k) /
+        sum_j a_j`` with j over all clients: "uniform" is 1, "size" is the client's number of training samples.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. Clients keep ``c_k``; ``c`` always is the mean of all ``c_k``. Info: ``weight`` [row].
+      The algorithm. Clients keep ``c_k``; ``c`` always is the mean of all ``c_k``, by ``weights``. Info: ``weight``
+      [row].
 
     Raises:
-      ValueError: if ``option`` is not a valid name, or the local optimizer is not plain SGD.
+      ValueError: if ``option`` or ``weights`` is not a valid name, or the local optimizer is not plain SGD.
     """
     if option not in ("I", "II"):
         raise ValueError(f"expected option to be I or II, got {option!r}")
+    contribute_one = contribute_by(weights)
     require_plain_sgd(local, "scaffold")
     server_side = optimizer(server_lr, server_optimizer, task)
 
     def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
-        population = jnp.sum(census.train > 0, dtype=jnp.int32)
-        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), population)
+        if weights == "size":
+            mass = jnp.sum(census.train, dtype=jnp.result_type(float))
+        else:
+            mass = jnp.sum(census.train > 0, dtype=jnp.int32)
+        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: ScaffoldDown, client: ScaffoldClient, data: LocalData
@@ -116,25 +137,26 @@ def scaffold(
             length = trained.steps.astype(eta.dtype) * eta
             control = trees.subtract(trees.scale(update, -1 / length), drift)
         control = roles.zero_statistics(task, control)
-        return ScaffoldUp(update, trees.subtract(control, client.control)), ScaffoldClient(control)
+        change = trees.subtract(control, client.control)
+        return ScaffoldUp(update, change, reported_size(weights, data)), ScaffoldClient(control)
 
-    def contribute(server: ScaffoldServer, seat: Seat, up: ScaffoldUp) -> tuple[Part, tuple[()]]:
-        return Part(up), ()
+    def contribute(server: ScaffoldServer, seat: Seat, up: ScaffoldUp) -> tuple[Part, Array]:
+        part, mass = contribute_one(server, seat, up)
+        return Part(up._replace(report=Report()), part.weight), mass
 
     def finish(
         key: Key[Array, ""],
         round: Int[Array, ""],
         server: ScaffoldServer,
         total: Total,
-        rows: PyTree,
+        rows: Float[Array, " S"],
         cohort: Cohort,
         held: Held,
     ) -> tuple[ScaffoldServer, Info]:
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
-        control = trees.add_scaled(server.control, divided(total.value.control, server.population))
-        info = along("row", weight=normalise_weights(trees.wide(cohort.present)))
-        return ScaffoldServer(model, state, control, server.population), info
+        control = trees.add_scaled(server.control, divided(total.value.control, server.mass))
+        return ScaffoldServer(model, state, control, server.mass), along("row", weight=normalise_weights(rows))
 
     return single_model(
         task,

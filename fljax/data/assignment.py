@@ -96,6 +96,42 @@ def cut(fractions: np.ndarray, total: int | NumpyArray) -> np.ndarray:
     return np.diff(np.minimum(edges, total), prepend=0)
 
 
+def largest_remainders(shares: Sequence[float] | NumpyArray, total: int) -> np.ndarray:
+    """Returns whole counts that sum to ``total``: ``floor(share * total)``, plus 1 where the remainders are largest.
+
+    Of equal remainders, those of the first shares count as larger. Shares are first divided by their sum.
+    """
+    shares = np.asarray(shares, float)
+    # Rounding makes quotas of the same remainder equal, and 28.999999999999996 = 0.29 * 100 a whole number.
+    quotas = np.round(shares / shares.sum() * total, 9)
+    counts = np.floor(quotas).astype(int)
+    counts[np.argsort(counts - quotas, kind="stable")[: total - counts.sum()]] += 1
+    return counts
+
+
+def draw_groups(
+    shares: Sequence[float],
+    sizes: Sequence[int],
+    clients: int,
+    unseen: int,
+    minimum: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """The group of each client, where groups of ``sizes`` rows have their ``shares`` of seen and of unseen clients.
+
+    Raises:
+      ValueError: unless the shares are one for each group and sum to 1, and each client gets ``minimum`` rows.
+    """
+    _check_shares(shares, len(sizes))
+    counts = [largest_remainders(shares, population) for population in (clients, unseen)]
+    for each, (size, number) in enumerate(zip(sizes, np.sum(counts, axis=0), strict=True)):
+        if size < number * minimum:
+            raise ValueError(
+                f"expected {minimum} samples for each of {number} clients of group {each}, got {size} in all"
+            )
+    return np.concatenate([rng.permutation(np.repeat(np.arange(len(sizes), dtype=np.int32), n)) for n in counts])
+
+
 def take(order: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     """Cuts ``order`` into consecutive pieces of the given lengths."""
     return np.split(order[: int(np.sum(counts))], np.cumsum(counts)[:-1])
@@ -125,3 +161,15 @@ def require(rows: Sequence[np.ndarray], minimum: int, remedy: str) -> None:
     least = min(len(each) for each in rows)
     if least < minimum:
         raise ValueError(f"expected at least {minimum} samples for each client, got one with {least}; {remedy}")
+
+
+def _check_shares(shares: Sequence[float], groups: int) -> None:
+    """Raises a ValueError unless there is a share in [0, 1] for each group, and their sum is 1."""
+    if len(shares) != groups:
+        raise ValueError(f"expected a share for each of {groups} groups, got {len(shares)} shares")
+    for share in shares:
+        number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
+        if not number or not 0 <= share <= 1:
+            raise ValueError(f"expected shares that are numbers from 0 to 1, got {share!r}")
+    if abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"expected shares with the sum 1, got {sum(shares):.7g}")

@@ -7,7 +7,7 @@ client) and ``seed``. Each client gets at least ``minimum`` rows; otherwise a Va
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fljax.data.assignment import (
     check_class_labels,
     count_classes,
     cut,
+    draw_groups,
     relative_order,
     repair,
     require,
@@ -256,13 +257,15 @@ def cluster_labels(
     seed: int = 0,
     minimum: int = 10,
     groups: int = 5,
+    shares: Sequence[float] | None = None,
     classes: int | None = None,
 ) -> Partition:
     """Label groups: consecutive labels form ``groups`` groups, and each client joins one group at random.
 
     The first clients of a random order join different groups, so that no group is empty. The others choose uniformly
-    among the groups that have ``minimum`` rows left for another client. A group's rows are divided evenly among its
-    members, seen and unseen together.
+    among the groups that have ``minimum`` rows left for another client. With ``shares``, the groups have fixed numbers
+    of clients, and their members are drawn at random. A group's rows are divided evenly among its members, seen and
+    unseen together.
 
     Args:
       labels: ``[n]``.
@@ -271,13 +274,17 @@ def cluster_labels(
       seed: seed of the draw.
       minimum: least rows per client; 50 in the published settings.
       groups: number of groups G.
+      shares: share of the clients in each group, ``[G]`` with the sum 1, e.g. ``[0.55, 0.15, 0.1, 0.1, 0.1]``. The
+        numbers of seen clients, and those of unseen clients, are the shares by the method of the largest remainder. A
+        group without clients leaves its rows unused. None: see above.
       classes: number of labels; the largest label plus one if not given.
 
     Source: Cho et al., "To Federate or Not To Federate" (INCFL), the section on experiments. The paper does not state
-    how clients are assigned: this rule is a reconstruction.
+    how clients are assigned: both rules are reconstructions. An IPR of 0.40 whose clients have an accuracy of 100 %, as
+    it prints for CIFAR-10, is that of one group with 40 % of the clients, which ``shares`` can express.
 
     Raises:
-      ValueError: if a count is out of range, or the groups have too few rows for all clients.
+      ValueError: if a count or a share is out of range, or the groups have too few rows for all clients.
     """
     labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
     count = count_classes(labels, classes)
@@ -285,6 +292,9 @@ def cluster_labels(
         raise ValueError(f"expected at most {count} groups, the number of classes, got {groups}")
     blocks = np.array_split(np.arange(count), groups)
     members = [np.flatnonzero(np.isin(labels, block)) for block in blocks]
+    if shares is not None:
+        group = draw_groups(shares, [len(each) for each in members], clients, unseen, minimum, rng)
+        return _deal_groups(members, group, rng)
     room = np.array([len(each) // minimum for each in members])
     if room.sum() < everybody:
         raise ValueError(
@@ -295,7 +305,12 @@ def cluster_labels(
     for turn, client in enumerate(rng.permutation(everybody)):
         group[client] = usable[turn] if turn < len(usable) else rng.choice(np.flatnonzero(room))
         room[group[client]] -= 1
-    rows = [np.zeros(0, int)] * everybody
+    return _deal_groups(members, group, rng)
+
+
+def _deal_groups(members: Sequence[np.ndarray], group: np.ndarray, rng: np.random.Generator) -> Partition:
+    """Divides the rows of each group evenly among its clients."""
+    rows = [np.zeros(0, int)] * len(group)
     for each, pool in enumerate(members):
         inside = np.flatnonzero(group == each)
         if len(inside):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fljax.models.augment import named_augmentation
+from fljax.models.initialisation import Initialisation, initialised
 from fljax.models.prepare import checked_dtype
 from fljax.models.task import task_from_module
 from fljax.types import Task
@@ -27,6 +28,7 @@ class Common(TypedDict, total=False):
     augment: Literal["crop_flip"] | Callable[..., Array] | None
     dtype: Any
     compute_dtype: Any
+    initialisation: Initialisation
 
 
 def network_task(
@@ -38,6 +40,7 @@ def network_task(
     augment: Literal["crop_flip"] | Callable[..., Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
+    initialisation: Initialisation = "flax",
 ) -> Task:
     """The Task of a flax module whose last layer is called ``head``.
 
@@ -49,8 +52,12 @@ def network_task(
       augment: ``"crop_flip"`` or ``(key, x) -> x`` on prepared training batches; None: no augmentation.
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
+
+    Raises:
+      ValueError: if ``initialisation`` is not a valid name (``fljax.models.initialisation`` has both rules).
     """
-    return task_from_module(
+    task = task_from_module(
         module,
         jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),
         classes=classes,
@@ -60,6 +67,7 @@ def network_task(
         dtype=dtype,
         compute_dtype=compute_dtype,
     )
+    return initialised(task, initialisation)
 
 
 def _in_head(path: str) -> bool:

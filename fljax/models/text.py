@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fljax.models.checks import check_rate, check_widths
+from fljax.models.initialisation import Initialisation, initialised
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
 from fljax.types import Task
@@ -133,6 +134,7 @@ def bilstm(
     prepare: Callable[[Array], Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
+    initialisation: Initialisation = "flax",
     embedding: int = 300,
     hidden: int = 120,
     dense: Sequence[int] = (120, 84),
@@ -150,6 +152,7 @@ def bilstm(
       prepare: maps stored examples to tokens; None: a cast to int32.
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      initialisation: ``"framework"``: as in PyTorch, embeddings N(0, 1) and uniform kernels and biases; or ``"flax"``.
       embedding: width of word vectors, which are learned from scratch.
       hidden: width of the state in each direction.
       dense: widths of the hidden dense layers.
@@ -159,12 +162,12 @@ def bilstm(
     experiments; the widths are those of its code.
 
     Raises:
-      ValueError: if the inputs are not texts.
+      ValueError: if the inputs are not texts, or ``initialisation`` is not a valid name.
     """
     size = _check_texts("bilstm", input_shape, vocabulary)
     embedding, hidden = check_widths("embedding and hidden", (embedding, hidden))
     module = BiLstm(classes, size, embedding, hidden, check_widths("dense", dense), check_rate("dropout", dropout))
-    return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
+    return _task(module, input_shape, classes, prepare, dtype, compute_dtype, initialisation)
 
 
 def text_cnn(
@@ -175,6 +178,7 @@ def text_cnn(
     prepare: Callable[[Array], Array] | None = None,
     dtype: Any = jnp.float32,
     compute_dtype: Any = None,
+    initialisation: Initialisation = "flax",
     embedding: int = 300,
     kernels: Sequence[int] = (3, 3, 3),
     maps: int = 128,
@@ -191,6 +195,7 @@ def text_cnn(
       prepare: maps stored examples to tokens; None: a cast to int32.
       dtype: dtype of parameters and activations.
       compute_dtype: dtype of activations and products (e.g. ``"bfloat16"``); None: ``dtype``. See ``task_from_module``.
+      initialisation: ``"framework"``: as in PyTorch, embeddings N(0, 1) and uniform kernels and biases; or ``"flax"``.
       embedding: width of word vectors, which are learned from scratch.
       kernels: width of each kernel in words; a text shorter than a kernel is padded with zero vectors.
       maps: number of maps of each kernel.
@@ -199,14 +204,15 @@ def text_cnn(
     Source: Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014.
 
     Raises:
-      ValueError: if the inputs are not texts, or a kernel is narrower than one word.
+      ValueError: if the inputs are not texts, a kernel is narrower than one word, or ``initialisation`` is not a valid
+        name.
     """
     size, widths = _check_texts("text_cnn", input_shape, vocabulary), tuple(kernels)
     if not widths or min(widths) < 1:
         raise ValueError(f"expected kernels of at least 1 word, got {list(widths)}")
     embedding, maps = check_widths("embedding and maps", (embedding, maps))
     module = TextCnn(classes, size, embedding, check_widths("kernels", widths), maps, check_rate("dropout", dropout))
-    return _task(module, input_shape, classes, prepare, dtype, compute_dtype)
+    return _task(module, input_shape, classes, prepare, dtype, compute_dtype, initialisation)
 
 
 def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) -> int:
@@ -220,9 +226,15 @@ def _check_texts(name: str, input_shape: Sequence[int], vocabulary: int | None) 
 
 
 def _task(
-    module: nn.Module, input_shape: Sequence[int], classes: int, prepare: Any, dtype: Any, compute_dtype: Any
+    module: nn.Module,
+    input_shape: Sequence[int],
+    classes: int,
+    prepare: Any,
+    dtype: Any,
+    compute_dtype: Any,
+    initialisation: Initialisation,
 ) -> Task:
-    return task_from_module(
+    task = task_from_module(
         module,
         jax.ShapeDtypeStruct((1, *input_shape), jnp.int32),
         classes=classes,
@@ -231,6 +243,7 @@ def _task(
         dtype=dtype,
         compute_dtype=compute_dtype,
     )
+    return initialised(task, initialisation)
 
 
 def _whole_numbers(tokens: Array) -> Tokens:

@@ -21,6 +21,7 @@ class Stream(enum.IntEnum):
     PERSONAL_MODEL = 2
     PROTOTYPES = 2
     MIXING_WEIGHTS = 2
+    WORK = 2  # how much a straggler trains
     TUNING = 3  # steps before the loss is measured
 
 

@@ -46,6 +46,62 @@ def test_weights_are_the_derivative_of_the_surrogate(surrogate, x64):
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
+SCALES = [0.1, 1.0, 6.0, 30.0]
+OBJECTIVES = {
+    "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus,
+    "relu": jax.nn.relu,
+    "exp": jnp.exp,
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_scaled_weights_are_the_derivative_of_the_scaled_surrogate(surrogate, scale, x64):
+    gap = jnp.asarray([-0.6, -0.3, -0.01, 0.02, 0.4, 0.6])
+    expected = jax.vmap(jax.grad(lambda gap: OBJECTIVES[surrogate](scale * gap)))(gap)
+    np.testing.assert_allclose(
+        incfl_weights(gap, surrogate=surrogate, gap_scale=scale), expected, rtol=1e-12, atol=1e-14
+    )
+    traced = jax.jit(lambda scale: incfl_weights(gap, surrogate=surrogate, gap_scale=scale))(jnp.asarray(scale))
+    np.testing.assert_allclose(traced, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_scaled_update_descends_the_scaled_objective(surrogate, scale, x64):
+    """``(sum_k q_k) * update = -grad sum_k h(scale (F_k(w) - rho_k))`` for clients that send ``-grad F_k(w)``."""
+    centres, w = jnp.asarray(UPDATES["w"], jnp.float64), jnp.asarray([0.3, -0.2])
+    gap = jnp.asarray([-0.6, 0.01, 0.3, 0.6])  # "exp" is clipped at 20 = 30 * 0.67
+
+    def loss(w, centre):
+        return 0.5 * jnp.sum((w - centre) ** 2)
+
+    rho = jax.vmap(loss, (None, 0))(w, centres) - gap
+
+    def objective(w):
+        return jnp.sum(OBJECTIVES[surrogate](scale * (jax.vmap(loss, (None, 0))(w, centres) - rho)))
+
+    sent = -jax.vmap(jax.grad(loss), (None, 0))(w, centres)
+    total = jnp.sum(incfl_weights(gap, surrogate=surrogate, gap_scale=scale))
+    found = incfl_update(sent, gap, surrogate=surrogate, gap_scale=scale, eps=0.0) * total
+    np.testing.assert_allclose(found, -jax.grad(objective)(w), rtol=1e-10, atol=1e-13)
+
+
+def test_a_scale_of_one_changes_no_bit():
+    gap = jnp.linspace(-9, 9, 101)
+    for surrogate in SURROGATES:
+        found = jax.jit(functools.partial(incfl_weights, surrogate=surrogate, gap_scale=1.0))(gap)
+        np.testing.assert_array_equal(found, jax.jit(functools.partial(incfl_weights, surrogate=surrogate))(gap))
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan"), np.float64(-2)])
+def test_a_scale_is_finite_and_positive(scale):
+    for function in (incfl_weights, lambda gap, gap_scale: incfl_update(updates(), gap, gap_scale=gap_scale)):
+        with pytest.raises(ValueError, match="expected gap_scale to be a finite number above 0, got"):
+            function(jnp.zeros(4), gap_scale=scale)
+
+
 def test_printed_values():
     found = incfl_weights(jnp.array([2.0, 5.0, 0.0]))
     np.testing.assert_allclose(found, [0.104994, 0.00664806, 0.25], rtol=5e-6)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms.fedprox import work
 from fljax.engine.federations import local_data
 from fljax.engine.states import initial_state
 from fljax.training import Local, OptimizerSettings
 from fljax.trees import take, zeros_like
-from fljax.types import Seat
+from fljax.types import Rows, Seat
 from tests.algorithms.quadratic import (
     CENTRES,
     CURVATURE,
@@ -143,6 +144,15 @@ def test_the_first_step_of_fedprox_is_fedavgs(exact):
 
 
 @functools.cache
+@pytest.mark.parametrize("local", [Local(0.1, 3, steps=5), Local(0.1, 3, epochs=5)], ids=["steps", "epochs"])
+def test_work_of_stragglers(local):
+    rows, times = Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(7)), 1 if local.steps else 3
+    count = jax.jit(jax.vmap(lambda key: work(key, local, rows, 0.4)))(jax.random.split(jax.random.key(1), 20_000))
+    found = np.bincount(np.asarray(count), minlength=5 * times + 1)[::times] / 20_000
+    np.testing.assert_allclose(found, [0, 0.08, 0.08, 0.08, 0.08, 0.68], atol=0.015)
+    np.testing.assert_allclose(found.sum(), 1)
+
+
 def scaffolded(steps, option: Any = "II", clients_per_round=None):
     def build(values):
         return scaffold(quadratic(values["start"]), how(steps), option=option, clients_per_round=clients_per_round)
@@ -339,6 +349,11 @@ def test_without_rounds_the_model_is_the_initial_one():
         (lambda _: mwfed(TASK, how(1), threshold=1.0, most=0), "expected most to be positive, got 0"),
         (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
         (lambda _: perfedavg(TASK, how(1), adaptation_steps=-1), "expected adaptation_steps to be zero or more"),
+        (lambda _: fedprox(TASK, how(1), stragglers=2), "expected stragglers to be from 0 to 1, got 2"),
+        (
+            lambda _: scaffold(TASK, how(1), weights=text("count")),
+            "expected weights to be size or uniform, got 'count'",
+        ),
         (lambda _: pfedme(TASK, how(1), personal_steps=0), "expected personal_steps to be positive, got 0"),
         (lambda _: fedavg(TASK, how(1), server_optimizer="adamant"), "expected the name of an optax optimizer"),
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
+from fljax.algorithms.fedprox import work
 from fljax.training import Local, OptimizerSettings
 from fljax.trees import take
 from fljax.types import Examples, Subset
@@ -120,19 +121,55 @@ def test_fedprox(how, arguments, tolerance):
         close(at(states.server.model, t + 1), model, tolerance)
 
 
+@pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
+def test_stragglers_of_fedprox_train_less(how, x64):
+    states, records = run(fedprox, how, mu=0.6, stragglers=0.7)
+    model, taken = at(states.server.model, 0), []
+    for t in range(ROUNDS):
+        clients = {}
+        for id, client in clients_of(records, t, how).items():
+            rows = take(stored(federation()).clients.train, id)
+            steps = int(
+                work(training.stream(engine_key(jnp.int32(id), jnp.int32(t)), training.Stream.WORK), how, rows, 0.7)
+            )
+            assert 0 < steps <= len(client.batches)
+            taken.append((steps, len(client.batches)))
+            clients[id] = client._replace(batches=client.batches[:steps])
+        model = oracle.fedprox_round(model, clients, rate_of(how, t), 0.6)
+        close(at(states.server.model, t + 1), model, 1e-10)
+    assert any(steps < usual for steps, usual in taken)
+
+
+def test_without_stragglers_nothing_changes():
+    plain, _ = run(fedprox, STEPS, mu=0.6)
+    jax.tree.map(np.testing.assert_array_equal, plain, run(fedprox, STEPS, mu=0.6, stragglers=0)[0])
+    states, _ = run(fedprox, STEPS, mu=0.6, stragglers=jnp.asarray(0.0))
+    close(at(states.server.model, ROUNDS), at(plain.server.model, ROUNDS), 1e-5)
+
+
 @pytest.mark.sampled(2)
 @cases(
-    ["how", "option"],
-    {"steps-II": (STEPS, "II"), "epochs-II": (EPOCHS, "II"), "epochs-I": (EPOCHS, "I"), "steps-I": (STEPS, "I")},
-    ["steps-II-single", "epochs-II-double", "steps-I-double"],
+    ["how", "option", "weights"],
+    {
+        "steps-II": (STEPS, "II", "uniform"),
+        "epochs-II": (EPOCHS, "II", "uniform"),
+        "epochs-I": (EPOCHS, "I", "uniform"),
+        "steps-I": (STEPS, "I", "uniform"),
+        "steps-II-size": (STEPS, "II", "size"),
+        "epochs-I-size": (EPOCHS, "I", "size"),
+    },
+    ["steps-II-single", "epochs-II-double", "steps-I-double", "steps-II-size-double", "epochs-I-size-single"],
 )
-def test_scaffold(how, option, tolerance):
-    states, records = run(scaffold, how, option=option, server_lr=0.9)
+def test_scaffold(how, option, weights, tolerance):
+    states, records = run(scaffold, how, option=option, weights=weights, server_lr=0.9)
+    sizes = {id: len(own_rows(federation(), id)[1]) for id in WITH_DATA}
     model = at(states.server.model, 0)
     state = oracle.Scaffold(model, oracle.zeros(model), {id: oracle.zeros(model) for id in WITH_DATA})
     for t in range(ROUNDS):
         clients = clients_of(records, t, how)
-        state = oracle.scaffold_round(state, clients, rate_of(how, t), option, server_lr=0.9)
+        mass = sizes if weights == "size" else None
+        state = oracle.scaffold_round(state, clients, rate_of(how, t), option, sizes=mass, server_lr=0.9)
+        check_weights(records, t, sizes, weights)
         close(at(states.server.model, t + 1), state.model, tolerance)
         close(at(states.server.control, t + 1), state.control, tolerance)
         for id in WITH_DATA:
@@ -140,6 +177,23 @@ def test_scaffold(how, option, tolerance):
                 close(of_client(states.clients.control, t + 1, id), state.own[id], tolerance)
             else:  # never took part
                 assert not any(leaf.any() for leaf in of_client(states.clients.control, t + 1, id).values())
+
+
+def check_weights(records, t, sizes, weights):
+    mass = np.array([sizes[id] if weights == "size" else 1 for id in taking_part(records, t)])
+    here = records["cohort_present"][t]
+    np.testing.assert_allclose(records["weight"][t][here], mass / mass.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(records["weight"][t][~here], 0)
+
+
+def test_scaffolds_variate_is_the_mean_by_size(x64):
+    """... of all c_k, also of those who never took part."""
+    states, _ = run(scaffold, STEPS, clients_per_round=2, weights="size")
+    sizes = np.array([len(own_rows(federation(), id)[1]) for id in WITH_DATA], float)
+    for t in range(ROUNDS + 1):
+        for name, found in at(states.server.control, t).items():
+            own = at(states.clients.control, t)[name][list(WITH_DATA)]
+            np.testing.assert_allclose(found, np.tensordot(sizes / sizes.sum(), own, 1), rtol=1e-9, atol=1e-12)
 
 
 @functools.partial(jax.jit, static_argnames="how", compiler_options=QUICK)
@@ -167,24 +221,31 @@ def triples(id, t, how):
         "epochs-exact": (EPOCHS, "exact"),
         "steps-difference": (STEPS, "difference"),
         "epochs-difference": (EPOCHS, "difference"),
+        "epochs-size": (EPOCHS, "none"),
     },
-    ["steps-none-single", "steps-exact-double", "epochs-difference-double"],
+    ["steps-none-single", "steps-exact-double", "epochs-difference-double", "epochs-size-double"],
 )
-def test_perfedavg(how, hessian, tolerance):
-    states, records = run(perfedavg, how, alpha=0.2, hessian=hessian, delta=0.01, server_lr=0.9)
+def test_perfedavg(how, hessian, tolerance, request):
+    weights = "size" if "-size-" in request.node.name else "uniform"
+    states, records = run(perfedavg, how, alpha=0.2, hessian=hessian, delta=0.01, weights=weights, server_lr=0.9)
+    options: Any = {"hessian": hessian, "delta": 0.01, "by_size": weights == "size", "server_lr": 0.9}
     model = at(states.server.model, 0)
     for t in range(ROUNDS):
         clients = {id: triples(id, t, how) for id in taking_part(records, t)}
-        model = oracle.perfedavg_round(model, clients, rate_of(how, t), 0.2, hessian=hessian, delta=0.01, server_lr=0.9)
+        model = oracle.perfedavg_round(model, clients, rate_of(how, t), 0.2, **options)
         close(at(states.server.model, t + 1), model, tolerance)
 
 
-@MODES
-def test_pfedme(how, tolerance):
+@cases(
+    ["how", "weights"],
+    {"steps": (STEPS, "uniform"), "epochs": (EPOCHS, "uniform"), "steps-size": (STEPS, "size")},
+    ["steps-single", "epochs-double", "steps-size-double"],
+)
+def test_pfedme(how, weights, tolerance):
     options = {"regularisation": 2.0, "personal_steps": 3}
-    states, records = run(
-        pfedme, how, personal_learning_rate=0.15, personal_weight_decay=0.05, server_lr=0.7, **options
-    )
+    rates = {"personal_learning_rate": 0.15, "personal_weight_decay": 0.05, "server_lr": 0.7}
+    states, records = run(pfedme, how, weights=weights, **rates, **options)
+    options["by_size"] = weights == "size"
     model = at(states.server.model, 0)
     personal: Any = dict.fromkeys(WITH_DATA, model)
     for t in range(ROUNDS):

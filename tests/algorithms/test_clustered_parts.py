@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from fljax import training
-from fljax.algorithms.clustered import check_clusters, initial_models, judge, row_losses, validation
+from fljax.algorithms.clustered import (
+    check_clusters,
+    initial_models,
+    least_loss_shares,
+    most_accurate,
+    row_losses,
+    validation,
+)
 from fljax.types import Examples, LocalData, Rows, Subset
 from tests.toys.task import CLASSES, FEATURES, logistic_regression
 
@@ -38,7 +45,7 @@ def test_clients_judge_on_validation_rows_or_else_on_training_rows(valid, train)
     data = LocalData(subset(0, train, 320, noise), subset(350, valid, 310), subset(0, 0, 1))
     chosen = validation(data)
     assert int(chosen.rows.size) == (valid or train)
-    loss, accuracy = jax.jit(lambda: judge(TASK, models(3), data))()
+    loss, accuracy = jax.jit(lambda: training.evaluate_each(TASK, models(3), validation(data), ragged=True))()
     expected = training.evaluate_each(TASK, models(3), (data.valid if valid else data.train)._replace(noise=None))
     np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
     np.testing.assert_allclose(accuracy, expected[1], rtol=1e-6)
@@ -75,3 +82,37 @@ def test_the_first_model_is_that_of_an_algorithm_with_one():
 def test_a_number_of_clusters_is_positive_and_whole(wrong):
     with pytest.raises(ValueError, match="expected a positive number of clusters, got"):
         check_clusters(wrong)
+
+
+INFINITE, NOTHING = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("losses", "size", "lower", "shared"),
+    [
+        ([[1, 2, 3, 0], [2, 1, 4, 9]], 4, [3 / 4, 1 / 4], [3 / 4, 1 / 4]),
+        ([[1, 2, 3, 0], [2, 1, 4, 9]], 2, [1 / 2, 1 / 2], [1 / 2, 1 / 2]),  # the others are padding
+        ([[1, 0, 2], [1, 0, 1], [2, 0, 1]], 3, [2 / 3, 1 / 3, 0], [5 / 18, 8 / 18, 5 / 18]),
+        ([[NOTHING, INFINITE], [5, NOTHING]], 2, [1 / 2, 1 / 2], [1 / 4, 3 / 4]),
+        ([[1, 2], [2, 1]], 0, [0, 0], [0, 0]),
+    ],
+)
+def test_shares_of_the_least_loss(losses, size, lower, shared):
+    losses = jnp.asarray(losses, jnp.float32)
+    np.testing.assert_allclose(least_loss_shares(losses, jnp.int32(size)), lower, rtol=1e-6)
+    np.testing.assert_allclose(least_loss_shares(losses, jnp.int32(size), "shared"), shared, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "expected"),
+    [
+        ([1, 0, 2], [0.5, 0.25, 0.75], [0, 0, 1]),
+        ([1, 0, 2], [0.75, 0.25, 0.75], [1, 0, 0]),
+        ([1, 1, 0], [0.75, 0.75, 0.5], [1 / 2, 1 / 2, 0]),
+        ([NOTHING, INFINITE, 0], [0.75, 0.75, 0.5], [1 / 2, 1 / 2, 0]),
+        ([NOTHING, 3, 0], [0, 0, 0], [0, 0, 1]),
+    ],
+)
+def test_the_most_accurate_model(loss, accuracy, expected):
+    found = most_accurate(jnp.asarray(loss, jnp.float32), jnp.asarray(accuracy, jnp.float32))
+    np.testing.assert_allclose(found, expected)

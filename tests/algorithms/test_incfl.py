@@ -45,6 +45,20 @@ def test_it_is_the_aggregator_streamed(surrogate: str, normalise: str, eps: floa
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [0.2, 6.0])
+def test_a_scaled_gap_is_the_aggregators(scale: float) -> None:
+    found, expected = _step([0.3, -1.0, np.nan, 2.0], gap_scale=scale, eps=0.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    plain, _ = _step([0.3, -1.0, np.nan, 2.0], eps=0.1)
+    assert np.abs(found - plain).max() > 0.01
+
+
+def test_a_scale_that_is_not_positive_is_refused() -> None:
+    task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
+    with pytest.raises(ValueError, match="expected gap_scale to be a finite number above 0, got 0"):
+        algorithms.incfl(task, local, threshold=0.0, gap_scale=0)
+
+
 @pytest.mark.parametrize("gap", [80.0, 84.0, 86.0])
 def test_tiny_weights_do_not_underflow(gap: float) -> None:
     """Weights of 1e-35 times updates of 1e-4 are below the smallest number of single precision."""

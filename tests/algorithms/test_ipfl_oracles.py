@@ -73,9 +73,10 @@ def test_equal_models_are_everybodys_model(exact):
             "importance_split": "test",
         },
         {"bidding": Bidding("random"), "tokens": Tokens(4, price=3)},
+        {"importance": "least_loss"},
         {"tokens": Tokens(4, ranked="all", most_reimbursed=0.5)},
     ],
-    ids=["default", "code", "random", "all"],
+    ids=["default", "code", "random", "least loss", "all"],
 )
 def test_tokens_are_conserved_to_the_last_one(options):
     algorithm = ipfl(TASK, HOW, clients_per_cluster=2, **{"tokens": Tokens(4)} | options)
@@ -188,6 +189,7 @@ def test_bad_arguments_are_named():
         ),
         ({"bidding": Bidding(fill_empty=nothing)}, "expected bidding.fill_empty to be 'always' or a number of rounds"),
         ({"importance_split": "train"}, "valid names are valid, test"),
+        ({"importance": "loss"}, "importance to be valid, got 'loss'; valid names are accuracy, least_loss, argmax"),
         ({"exploration": Exploration(random_slots=9)}, "expected exploration.random_slots to be from 0 to 5, got 9"),
         ({"exploration": Exploration(1.5)}, "expected exploration.initial to be from 0 to 1, got 1.5"),
         ({"clients_per_cluster": 0}, "expected clients_per_cluster to be positive, got 0"),

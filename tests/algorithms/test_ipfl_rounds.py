@@ -52,6 +52,8 @@ CASES = {
     ),
     "no incentive": ({"bidding": Bidding("random", fill_empty=0)}, {"bid": "random", "fill": 0}),
     "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
+    "least loss": ({"importance": "least_loss"}, {"importance": "least_loss"}),
+    "best": ({"importance": "argmax"}, {"importance": "argmax"}),
     "distributions": ({"profile_on": "distributions", "normalised": False}, {"normalised": False}),
 }
 
@@ -121,7 +123,8 @@ def test_rounds(name, tolerance):
     for t in range(len(LOST)):
         accuracy = {k: oracle.accuracies(models, *rows) for k, rows in judged.items()}
         books = oracle.settle(books, accuracy, *lottery(t, 2, 2, 3), rules=rules)
-        found, at_random = oracle.candidates(books, accuracy, numbers(t, 0), *lottery(t, 0, 0), t=t, rules=rules)
+        worth = {k: oracle.worth(models, *rows, rules.importance) for k, rows in judged.items()}
+        found, at_random = oracle.candidates(books, worth, numbers(t, 0), *lottery(t, 0, 0), t=t, rules=rules)
         chosen = oracle.schedule(
             books, found, at_random, numbers(t, 1), *lottery(t, 1, 1), eligible=len(clients), rules=rules
         )
@@ -156,4 +159,4 @@ def test_rounds(name, tolerance):
         deployed, _ = deploy_seen(
             algorithm, stored(data()), jax.tree.map(jnp.asarray, last), jnp.int32(5), client, kept
         )
-        close(deployed, oracle.personalised(models, oracle.accuracies(models, *rows)), tolerance)
+        close(deployed, oracle.personalised(models, oracle.worth(models, *rows, rules.importance)), tolerance)

@@ -98,7 +98,7 @@ def check_fedavg(algorithm, how, server_lr, tolerance):
         np.testing.assert_array_equal(record["weight"][~record["cohort_present"]], 0)
 
 
-def check_incfl(surrogate, normalise, how, tolerance):
+def check_incfl(surrogate, normalise, how, tolerance, gap_scale=1.0):
     data, threshold = federation(), np.array([np.nan, 1.2, 0.4, 2.5, 1.6])  # by id; id 0 has no data
     algorithm = incfl(
         TASK,
@@ -106,6 +106,7 @@ def check_incfl(surrogate, normalise, how, tolerance):
         threshold=jnp.asarray(threshold),
         clients_per_round=4,
         surrogate=surrogate,
+        gap_scale=gap_scale,
         normalise=normalise,
         server_lr=0.3,
         eps=0.01,
@@ -119,6 +120,7 @@ def check_incfl(surrogate, normalise, how, tolerance):
             how.learning_rate * how.decay**t,
             np.asarray(jnp.asarray(threshold), np.float64)[ids],
             surrogate=surrogate,
+            gap_scale=gap_scale,
             normalise=normalise,
             server_lr=0.3,
             eps=0.01,
@@ -157,6 +159,10 @@ def test_incfl_round(surrogate, normalise, how):
 @pytest.mark.parametrize(("surrogate", "normalise", "how"), [("sigmoid", "mean", EPOCHS), VARIANTS[3]])
 def test_incfl_round_in_double_precision(surrogate, normalise, how, x64):
     check_incfl(surrogate, normalise, how, 1e-10)
+
+
+def test_incfl_round_with_a_scaled_gap(x64):
+    check_incfl("sigmoid", "sum", STEPS, 1e-10, gap_scale=6.0)
 
 
 # --- FedAvg -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fljax.data.assignment import cut, repair
+from fljax.data.assignment import cut, largest_remainders, repair
 from fljax.data.partition import (
     PARTITIONERS,
     classes_per_client,
@@ -30,6 +30,7 @@ CASES += [
     ("classes_per_client", {"k": 8}),
     ("classes_per_client", {"k": 3, "random_first": True}),
     ("cluster_labels", {"groups": 8, "minimum": 30}),
+    ("cluster_labels", {"groups": 3, "shares": [0.6, 0.3, 0.1]}),
     ("mixture", {"rotate": True}),
     ("mixture", {"pattern": "linear", "complement": True, "test_fraction": 0.3, "holdout": 0.1}),
     ("mixture", {"pattern": "random", "rotate": True, "complement": True, "holdout": 0.2}),
@@ -169,6 +170,76 @@ def test_cluster_labels_groups_are_consecutive_labels_and_none_is_empty():
 def test_cluster_labels_says_when_groups_cannot_hold_everybody():
     with pytest.raises(ValueError, match="room for 20 clients"):
         cluster_labels(LABELS, clients=20, groups=8, minimum=60)
+
+
+SHARES = [0.55, 0.15, 0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "expected"),
+    [
+        (SHARES, 20, [11, 3, 2, 4]),
+        ([0.55, 0.15, 0.1, 0.1, 0.1], 100, [55, 15, 10, 10, 10]),
+        ([0.55, 0.15, 0.1, 0.1, 0.1], 10, [6, 1, 1, 1, 1]),  # of the equal remainders of 5.5 and 1.5 the first
+        ([0.47, 0.16, 0.158, 0.12, 0.061, 0.031], 10, [5, 2, 1, 1, 1, 0]),
+        ([0.29, 0.71], 100, [29, 71]),  # 0.29 * 100 is below 29 in floating point
+        ([0, 1], 3, [0, 3]),
+        (SHARES, 0, [0, 0, 0, 0]),
+    ],
+)
+def test_largest_remainders(shares, total, expected):
+    np.testing.assert_array_equal(largest_remainders(shares, total), expected)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), st.integers(0, 500))
+@settings(max_examples=50, deadline=None)
+def test_largest_remainders_are_within_one_of_the_quota(weights, total):
+    shares = np.array(weights) / sum(weights)
+    counts = largest_remainders(shares, total)
+    assert counts.sum() == total
+    assert (np.abs(counts - shares * total) < 1 + 1e-9).all()
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_cluster_labels_with_shares(seed):
+    split = cluster_labels(LABELS, clients=20, unseen=40, groups=4, seed=seed, minimum=2, shares=SHARES)
+    assert split.group is not None
+    np.testing.assert_array_equal(np.bincount(split.group[:20]), [11, 3, 2, 4])
+    np.testing.assert_array_equal(np.bincount(split.group[20:]), [22, 6, 4, 8])
+    for group in range(4):
+        rows = [split.rows[i] for i in np.flatnonzero(split.group == group)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.flatnonzero(group == LABELS // 2))
+        assert np.ptp(list(map(len, rows))) <= 1
+
+
+def test_shares_assign_clients_at_random():
+    first, second = (cluster_labels(LABELS, clients=20, groups=4, seed=seed, shares=SHARES) for seed in (0, 1))
+    assert not np.array_equal(np.asarray(first.group), np.asarray(second.group))
+    assert len(set(np.asarray(first.group)[:11])) > 1
+
+
+def test_a_group_of_share_0_is_not_used():
+    split = cluster_labels(LABELS, clients=6, groups=4, shares=[0.5, 0, 0.5, 0])
+    np.testing.assert_array_equal(np.bincount(np.asarray(split.group), minlength=4), [3, 0, 3, 0])
+    assert set(LABELS[all_rows(split)]) == {0, 1, 4, 5}
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([0.5, 0.5], "expected a share for each of 4 groups, got 2 shares"),
+        ([0.5, 0.6, -0.1, 0], "expected shares that are numbers from 0 to 1, got -0.1"),
+        ([0.5, 0.3, float("nan"), 0.2], "expected shares that are numbers from 0 to 1, got nan"),
+        ([0.5, 0.3, "0.1", 0.1], "expected shares that are numbers from 0 to 1, got '0.1'"),
+        ([0.5, 0.3, 0.1, 0.2], r"expected shares with the sum 1, got 1\.1"),
+        ([0.97, 0.01, 0.01, 0.01], "expected 10 samples for each of 39 clients of group 0, got "),
+    ],
+)
+def test_shares_that_are_none(shares, message):
+    with pytest.raises(ValueError, match=message):
+        cluster_labels(LABELS, clients=40, groups=4, shares=shares)
 
 
 def test_noise_grows_with_the_clients_number():

@@ -241,9 +241,9 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
     common = dict(inspect.signature(network_task).parameters)
     assert list(Common.__annotations__) == list(common)[3:]
     for name, parameters in shown.items():
-        assert list(parameters)[:6] == ["input_shape", "classes", *Common.__annotations__]
+        assert list(parameters)[:7] == ["input_shape", "classes", *Common.__annotations__]
         assert {each.kind for each in list(parameters.values())[2:]} == {inspect.Parameter.KEYWORD_ONLY}
-        assert [parameters[each].default for each in Common.__annotations__] == [None, None, jnp.float32, None]
+        assert [parameters[each].default for each in Common.__annotations__] == [None, None, jnp.float32, None, "flax"]
         assert typing.get_type_hints(MODELS[name]).keys() == {*parameters, "return"}
         assert all(f"\n  {each}: " in (inspect.getdoc(MODELS[name]) or "") for each in parameters)
     assert typing.get_type_hints(Common) == {

@@ -10,7 +10,7 @@ AFL, Algorithm 1; MW-Fed, "One for one, or all for all", section 5.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,12 @@ def uniform(count: int) -> list[float]:
     return [1 / count] * count
 
 
+def shares(clients: Mapping[int, Any], by_size: bool) -> list[float]:
+    """Each client's share of the samples, or of the clients."""
+    mass = [len(client.y) if by_size else 1 for client in clients.values()]
+    return [each / sum(mass) for each in mass]
+
+
 # --- FedProx ------------------------------------------------------------------------------------------------
 
 
@@ -89,8 +95,20 @@ class Scaffold(NamedTuple):
     own: Mapping[int, Params]
 
 
-def scaffold_round(state: Scaffold, clients: Clients, rate: float, option: str, *, server_lr: float = 1.0) -> Scaffold:
-    """``y <- y - rate (g(y) - c_k + c)``, then both variates; c moves by the cohort's sum over ALL clients."""
+def scaffold_round(
+    state: Scaffold,
+    clients: Clients,
+    rate: float,
+    option: str,
+    *,
+    sizes: Mapping[int, int] | None = None,
+    server_lr: float = 1.0,
+) -> Scaffold:
+    """``y <- y - rate (g(y) - c_k + c)``, then both variates; c moves by the cohort's sum over ALL clients.
+
+    Clients weigh the same, or by their ``sizes``.
+    """
+    mass = {id: 1 if sizes is None else sizes[id] for id in state.own}
     ends, own, change = [], dict(state.own), zeros(state.control)
     for id, client in clients.items():
         y = state.model
@@ -103,10 +121,11 @@ def scaffold_round(state: Scaffold, clients: Clients, rate: float, option: str, 
         else:
             way = plus(state.model, y, -1)
             own[id] = plus(plus(state.own[id], state.control, -1), way, 1 / (len(client.batches) * rate))
-        change = plus(change, plus(own[id], state.own[id], -1))
+        change = plus(change, plus(own[id], state.own[id], -1), mass[id])
         ends.append(y)
-    model = moved(state.model, ends, uniform(len(ends)), server_lr)
-    return Scaffold(model, plus(state.control, change, 1 / len(state.own)), own)
+    shares = [mass[id] / sum(mass[each] for each in clients) for id in clients]
+    model = moved(state.model, ends, shares, server_lr)
+    return Scaffold(model, plus(state.control, change, 1 / sum(mass.values())), own)
 
 
 # --- Per-FedAvg ---------------------------------------------------------------------------------------------
@@ -140,9 +159,10 @@ def perfedavg_round(
     *,
     hessian: str = "none",
     delta: float = 1e-3,
+    by_size: bool = False,
     server_lr: float = 1.0,
 ) -> Params:
-    """``z = y - alpha g(y; B1)``, ``v = g(z; B2)``, ``y <- y - rate (v - alpha H(y; B3) v)``; uniform mean of y."""
+    """``z = y - alpha g(y; B1)``, ``v = g(z; B2)``, ``y <- y - rate (v - alpha H(y; B3) v)``; mean of y."""
     ends = []
     for client in clients.values():
         y = model
@@ -160,7 +180,7 @@ def perfedavg_round(
                 v = plus(v, both, -alpha / (2 * delta))
             y = plus(y, v, -rate)
         ends.append(y)
-    return moved(model, ends, uniform(len(ends)), server_lr)
+    return moved(model, ends, shares(clients, by_size), server_lr)
 
 
 # --- pFedMe -------------------------------------------------------------------------------------------------
@@ -177,6 +197,7 @@ def pfedme_round(
     personal_steps: int,
     decay: float = 0.0,
     beta: float = 1.0,
+    by_size: bool = False,
 ) -> tuple[Params, dict[int, Params]]:
     """K steps of ``theta <- theta - personal_rate (g(theta) + lambda (theta - y) + decay theta)`` for each batch.
 
@@ -194,7 +215,7 @@ def pfedme_round(
             y = plus(y, plus(y, theta, -1), -rate * regularisation)
         kept[id] = theta
         ends.append(y)
-    return mixed([model, mean(ends)], [1 - beta, beta]), kept
+    return mixed([model, mixed(ends, shares(clients, by_size))], [1 - beta, beta]), kept
 
 
 # --- q-FFL --------------------------------------------------------------------------------------------------

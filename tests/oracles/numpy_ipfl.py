@@ -29,6 +29,7 @@ class Rules(NamedTuple):
     random_slots: int | None = None
     fill: int | None = 10
     normalised: bool = True
+    importance: str = "accuracy"
 
 
 class Books(NamedTuple):
@@ -47,14 +48,29 @@ def accuracies(models: list[Params], x: np.ndarray, y: np.ndarray) -> np.ndarray
     return np.array([np.mean(numpy_round.probabilities(model, x).argmax(axis=1) == y) for model in models])
 
 
-def importance(accuracy: np.ndarray) -> np.ndarray:
+def worth(models: list[Params], x: np.ndarray, y: np.ndarray, rule: str) -> np.ndarray:
+    """What one client bids and weighs by: accuracies, FedSoft's shares of rows, or the most accurate model alone."""
+    accuracy = accuracies(models, x, y)
+    if rule == "accuracy":
+        return accuracy
+    losses = np.array([-np.log(numpy_round.probabilities(model, x)[np.arange(len(y)), y]) for model in models])
+    if rule == "argmax":
+        best = max(range(len(models)), key=lambda c: (accuracy[c], -losses[c].mean()))
+        return np.array([float(c == best) for c in range(len(models))])
+    count = np.zeros(len(models))
+    for row in losses.T:
+        count[np.flatnonzero(row == row.min())] += 1 / np.sum(row == row.min())
+    return count / len(y)
+
+
+def importance(worth: np.ndarray) -> np.ndarray:
     """``u_k`` of one client, equation (7)."""
-    return accuracy / accuracy.sum() if accuracy.sum() > 0 else np.full(len(accuracy), 1 / len(accuracy))
+    return worth / worth.sum() if worth.sum() > 0 else np.full(len(worth), 1 / len(worth))
 
 
-def personalised(models: list[Params], accuracy: np.ndarray) -> Params:
+def personalised(models: list[Params], worth: np.ndarray) -> Params:
     """Equation (8)."""
-    shares = importance(accuracy)
+    shares = importance(worth)
     return {name: np.tensordot(shares, np.stack([m[name] for m in models]), 1) for name in models[0]}
 
 
@@ -97,13 +113,13 @@ def settle(
 
 
 def bids(
-    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, rules: Rules
+    books: Books, worth: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, rules: Rules
 ) -> list[list[int]]:
     """Who bids for each cluster: Algorithm 2, as far as tokens go."""
     clusters = len(books.pools)
     found: list[list[int]] = [[] for _ in range(clusters)]
-    for k in sorted(accuracy):
-        u = importance(accuracy[k])
+    for k in sorted(worth):
+        u = importance(worth[k])
         if rules.bid == "threshold":
             wanted = [c for c in range(clusters) if u[c] >= 1 / clusters - 1e-6]
         elif rules.bid == "argmax":
@@ -116,12 +132,12 @@ def bids(
 
 
 def candidates(
-    books: Books, accuracy: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, t: int, rules: Rules
+    books: Books, worth: dict[int, np.ndarray], draw: np.ndarray, lot: np.ndarray, t: int, rules: Rules
 ) -> tuple[list[list[int]], list[bool]]:
     """Bidders, and in clusters without any those whom chance may ask and who can pay for it."""
-    found = bids(books, accuracy, draw, lot, rules) if t > 0 else [[] for _ in books.pools]
+    found = bids(books, worth, draw, lot, rules) if t > 0 else [[] for _ in books.pools]
     at_random = [not who and (t == 0 or rules.fill is None or t < rules.fill) for who in found]
-    for k in sorted(accuracy):
+    for k in sorted(worth):
         left = int(books.tokens[k] // rules.price) - sum(k in who for who in found)
         asked = sorted((c for c in range(len(found)) if at_random[c]), key=lambda c, k=k: (-draw[k, c], c))
         for c in asked[: max(left, 0)]:

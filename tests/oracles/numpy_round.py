@@ -92,6 +92,7 @@ def incfl_round(
     threshold: np.ndarray,
     *,
     surrogate: str = "sigmoid",
+    gap_scale: float = 1.0,
     normalise: str = "sum",
     eps: float = 1e-8,
     server_lr: float = 1.0,
@@ -102,6 +103,6 @@ def incfl_round(
     multiplied by the number of clients.
     """
     gap = np.array([loss(model, client.x, client.y) for client in clients]) - threshold
-    q = surrogate_slope(gap, surrogate)
+    q = gap_scale * surrogate_slope(gap_scale * gap, surrogate)
     factor = server_lr * (len(clients) if normalise == "mean" else 1) / (q.sum() + eps)
     return added(model, updates(model, clients, rate), factor * q), gap, q
