@@ -322,9 +322,9 @@ def reason(text: str) -> str:
     This is the error of the last traceback, without the name of its exception where that is one of fljax's. Without
     any traceback, the job was killed; submitit's words then have its state and what it has logged.
     """
-    before, head, trace = text.split("You can check full logs")[0].rpartition("Traceback (most recent call last)")
+    _, head, trace = text.split("You can check full logs")[0].rpartition("Traceback (most recent call last)")
     if not head:
-        state = re.search(r"\(state: ([\w ]+)\)", before)
+        state = re.search(r"\(state: ([\w ]+)\)", text)
         known = f", its state is {state[1]}" if state and state[1] not in _USUAL else ""
         return NoResult(f"its job was killed, or has ended without a result{known}")
     told = [line.strip() for line in trace.splitlines()[1:] if line.strip() and not line.startswith(" ")]

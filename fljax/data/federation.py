@@ -271,7 +271,9 @@ def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:
     except ValueError:  # lists of different lengths
         found = np.empty((1, 1), object)
     found = np.atleast_2d(found) if found.ndim == 0 else found
-    fractional = found[found % 1 != 0] if found.dtype.kind == "f" else found[:0].ravel()
+    fractional = found[:0].ravel()
+    if found.dtype.kind == "f":
+        fractional = found[~np.isfinite(found) | (found != np.floor(found))]
     if found.ndim != 1 or len(fractional) or (found.size and found.dtype.kind not in "iuf"):
         got = f"{fractional[0]:g}" if len(fractional) else describe(rows)
         raise ValueError(
