@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -49,8 +50,8 @@ OFFERS: Mapping[str, Offer] = {
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value that a user gives is a whole number of Python, and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value that a user gives is a whole number of Python or NumPy, and no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

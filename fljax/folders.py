@@ -32,7 +32,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import filelock
 import h5netcdf
@@ -43,7 +43,7 @@ from xarray.backends import H5NetCDFStore
 from fljax import hosts
 from fljax.atomic_files import write
 from fljax.config.comparing import difference
-from fljax.environment import environment
+from fljax.environment import write_environment
 from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
@@ -100,7 +100,8 @@ def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable
     failed: list[str] = []
 
     def tell(stage: str, label: str, round: int, rounds: int, message: str) -> None:
-        event = Event(stage, label, round, rounds, _rounded(time.perf_counter() - began), message)
+        seconds = float(np.round(time.perf_counter() - began, 3))
+        event = Event(stage, label, round, rounds, seconds, message)
         if directory is not None and not failed and hosts.is_first():
             try:
                 append_line(directory / LOG, json.dumps(event._asdict()))
@@ -123,13 +124,10 @@ def append_line(path: pathlib.Path, line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-def _rounded(seconds: float) -> float:
-    """Seconds rounded to milliseconds, for the log."""
-    return float(np.round(seconds, 3))
-
-
 @contextlib.contextmanager
-def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None) -> Iterator[Claim]:
+def claim(
+    directory: pathlib.Path | None, text: str, resume: bool = False, grid: str | None = None, *, computes: bool = True
+) -> Iterator[Claim]:
     """Locks a run folder for this process, prepares it, and unlocks it at the end; of several processes, 0 does.
 
     The folder is created if it does not exist. ``config.toml`` and ``environment.json`` are written; ``metrics.csv`` is
@@ -140,6 +138,7 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
       text: the config of the run with every default, as TOML.
       resume: whether the folder may have results of this config.
       grid: the grid of a sweep, as in the attributes of its results; None for a run.
+      computes: whether this process computes; else ``environment.json`` is not written, for which JAX would start.
 
     Yields:
       The finished algorithms of the folder, and notes.
@@ -150,15 +149,33 @@ def claim(directory: pathlib.Path | None, text: str, resume: bool = False, grid:
       OSError: if the disk has no room for the files.
     """
     with contextlib.ExitStack() as held:
-        yield hosts.agreed(lambda: held.enter_context(_claimed(directory, text, resume, grid)))
+        yield hosts.agreed(lambda: held.enter_context(_claimed(directory, text, resume, grid, computes)))
 
 
 @contextlib.contextmanager
-def _claimed(directory: pathlib.Path | None, text: str, resume: bool, grid: str | None) -> Iterator[Claim]:
+def _claimed(
+    directory: pathlib.Path | None, text: str, resume: bool, grid: str | None, computes: bool
+) -> Iterator[Claim]:
     if directory is None:
         yield Claim({})
         return
     used = any((directory / name).is_file() for name in (LOCK, ENVIRONMENT))
+    with _locked(directory):
+        found = _resumed(directory, text, grid) if resume else _anew(directory, used)
+        if config_of(directory) is None or not resume:
+            write(directory / CONFIG, text.encode())
+        earlier = bool(found) or (resume and (directory / CHECKPOINTS).is_dir())
+        yield Claim(found, write_environment(directory / ENVIRONMENT, earlier) if computes else ())
+
+
+def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:
+    """The finished algorithms of a run folder, which is only locked; raises a ValueError as ``claim`` does."""
+    with _locked(directory):
+        return _by_label(_finished(directory, text, grid))
+
+
+@contextlib.contextmanager
+def _locked(directory: pathlib.Path) -> Iterator[None]:
     lock = filelock.FileLock(directory / LOCK)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -173,11 +190,7 @@ def _claimed(directory: pathlib.Path | None, text: str, resume: bool, grid: str 
         kind = OSError if error.errno in FULL else ValueError
         raise kind(f"expected a folder to write in, got {str(directory)!r} ({error.strerror})") from None
     try:
-        found = _resumed(directory, text, grid) if resume else _anew(directory, used)
-        if config_of(directory) is None or not resume:
-            write(directory / CONFIG, text.encode())
-        notes = _write_environment(directory, bool(found) or (resume and (directory / CHECKPOINTS).is_dir()))
-        yield Claim(found, notes)
+        yield
     finally:
         lock.release()
 
@@ -198,17 +211,32 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
 
 def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
     """Results of an interrupted run by label; raises a ValueError if config, version or grid differ."""
+    check_checkpoints(directory, text, grid)
+    found = _finished(directory, text, grid)
+    if found is not None:  # an earlier process may have died after writing the results and before the table
+        write(directory / TABLE, _table(found[0]))
+    return _by_label(found)
+
+
+def _by_label(found: tuple[xr.Dataset, xr.Dataset] | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+    if found is None:
+        return {}
+    one = lambda label: (found[0].sel(algorithm=label, drop=True), found[1].sel(algorithm=label, drop=True))  # noqa: E731
+    return {str(label): one(label) for label in found[0]["algorithm"].values}
+
+
+def _finished(directory: pathlib.Path, text: str, grid: str | None) -> tuple[xr.Dataset, xr.Dataset] | None:
+    """Metrics and records, as they were written; None if there are none. Nothing is changed."""
     from fljax import __version__
 
     where, written = str(directory), config_of(directory)
-    check_checkpoints(directory, text, grid)
     if not (directory / RESULTS).is_file():
         if written is not None and (changed := difference(written, text)) is not None:
             raise ValueError(
                 f"expected the config of the run in {where!r} to resume it, got a changed one: {changed} "
                 "(nothing is saved there yet, so that it can also be run anew without --resume)"
             )
-        return {}
+        return None
     metrics, records, origin = _read(directory)
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
@@ -229,12 +257,7 @@ def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, 
         kinds = {True: "fljax run", False: "fljax sweep"}
         other, own = kinds["grid" not in metrics.attrs], kinds[grid is None]
         raise ValueError(f"expected results of {own} in {where!r} to resume them, got those of another {other}")
-    # An earlier process may have died after writing the results and before the table.
-    write(directory / TABLE, _table(metrics))
-    labels = [str(label) for label in metrics["algorithm"].values]
-    return {
-        label: (metrics.sel(algorithm=label, drop=True), records.sel(algorithm=label, drop=True)) for label in labels
-    }
+    return metrics, records
 
 
 def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Path:
@@ -310,24 +333,6 @@ def config_of(directory: pathlib.Path) -> str | None:
         text = (directory / CONFIG).read_text(encoding="utf-8")
         return text if tomllib.loads(text) else None
     return None
-
-
-def _write_environment(directory: pathlib.Path, resumed: bool) -> tuple[str, ...]:
-    """Writes ``environment.json``; on resuming in another environment, "earlier" keeps the previous one."""
-    found: dict[str, Any] = environment()
-    notes: tuple[str, ...] = ()
-    if resumed:
-        before: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            before = dict(json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8")))
-        earlier = before.pop("earlier", [])
-        changed = {name for name in ("versions", "devices", "platform", "x64") if before.get(name) != found[name]}
-        if before and changed:
-            earlier = [*earlier, before]
-            notes = (f"{' and '.join(sorted(changed))} are not those of the earlier results, see {ENVIRONMENT}",)
-        found |= {"earlier": earlier} if earlier else {}
-    write(directory / ENVIRONMENT, (json.dumps(found, indent=2) + "\n").encode())
-    return notes
 
 
 def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text: str) -> None:

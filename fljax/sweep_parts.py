@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ import xarray as xr
 from fljax import sweep
 from fljax.config import dumps
 from fljax.config.sweeping import Axis, Grid
-from fljax.folders import PARTS, OnEvent, Parts, claim, save
+from fljax.environment import join_environments
+from fljax.folders import ENVIRONMENT, PARTS, OnEvent, Parts, claim, read_finished, save
 from fljax.progress_files import Saving
 
 
@@ -107,35 +108,42 @@ def run_part(
 
 
 def begin(grid: Grid, directory: pathlib.Path, resume: bool) -> None:
-    """Makes the folder of the sweep, with its config.
+    """Makes the folder of the sweep, with its config. JAX does not start, here and in the functions below.
 
     Raises:
       ValueError: if ``fljax.folders.claim`` refuses the folder, or ``sweep.check`` the grid.
     """
     sweep.check(grid)
-    with claim(directory, dumps(grid.config), resume, sweep.paths(grid)):
+    with claim(directory, dumps(grid.config), resume, sweep.paths(grid), computes=False):
         pass
 
 
-def open_parts(parts: Sequence[Part], directory: pathlib.Path) -> list[int]:
+def open_parts(parts: Sequence[Part], directory: pathlib.Path, busy: Collection[int] = ()) -> list[int]:
     """The numbers of the parts whose folders do not have all of their results yet.
+
+    Args:
+      parts: from ``split``.
+      directory: the folder of the sweep.
+      busy: parts on which somebody works; they are left out, and their folders are not read.
 
     Raises:
       ValueError: if a folder is of another sweep, or a process works in it.
     """
-    return [number for number, part in enumerate(parts) if set(part.labels) - _results(part, directory, number).keys()]
+    idle = [number for number in range(len(parts)) if number not in busy]
+    return [number for number in idle if set(parts[number].labels) - _results(parts[number], directory, number).keys()]
 
 
 def _results(part: Part, directory: pathlib.Path, number: int) -> Parts:
     folder = folder_of(directory, number)
     if not folder.is_dir():
         return {}
-    with claim(folder, dumps(part.grid.config), True, sweep.paths(part.grid)) as found:
-        return found.finished
+    return read_finished(folder, dumps(part.grid.config), sweep.paths(part.grid))
 
 
 def join(grid: Grid, parts: Sequence[Part], directory: pathlib.Path) -> sweep.Outcome | None:
     """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
+
+    Its ``environment.json`` has the environments of the parts.
 
     Args:
       grid: the whole sweep.
@@ -147,17 +155,20 @@ def join(grid: Grid, parts: Sequence[Part], directory: pathlib.Path) -> sweep.Ou
     """
     held = [_results(part, directory, number) for number, part in enumerate(parts)]
     whole: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
+    environments: dict[int, pathlib.Path] = {}
     for label in (entry.label for entry in grid.config.algorithms):
-        own = [(part, found) for part, found in zip(parts, held, strict=True) if label in part.labels]
-        if all(label in found for _, found in own):
+        own = [number for number, part in enumerate(parts) if label in part.labels]
+        if all(label in held[number] for number in own):
             metrics, records = (
-                _along(grid, [(part.places, found[label][which]) for part, found in own]) for which in (0, 1)
+                _along(grid, [(parts[number].places, held[number][label][which]) for number in own]) for which in (0, 1)
             )
             whole[label] = metrics, records
+            environments |= {number: folder_of(directory, number) / ENVIRONMENT for number in own}
     if not whole:
         return None
-    with claim(directory, dumps(grid.config), True, sweep.paths(grid)):
+    with claim(directory, dumps(grid.config), True, sweep.paths(grid), computes=False):
         metrics, records = sweep.join(grid, whole)
+        join_environments(directory / ENVIRONMENT, dict(sorted(environments.items())))
         save(directory, metrics, records, dumps(grid.config))
     return sweep.outcome_of(metrics, records)
 

@@ -8,9 +8,17 @@ import warnings
 from typing import Any, NamedTuple
 
 import jaxtyping
+import numpy as np
 import pytest
 
-from fljax.arguments import with_current_names, with_old_names
+from fljax.arguments import is_whole, with_current_names, with_old_names
+
+
+def test_whole_numbers_of_python_and_numpy() -> None:
+    for value in (3, -1, np.int64(2), np.uint8(0)):
+        assert is_whole(value)
+    for value in (True, np.True_, 1.0, np.float32(1), "1", None, [1], np.array([1])):
+        assert not is_whole(value)
 
 
 class Pay(NamedTuple):

@@ -24,6 +24,7 @@ from fljax.data.checks import check_count, check_fraction, check_keywords, choos
 from fljax.data.datasets import Dataset, check_rows, count_owners, dataset
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
+from fljax.describing import describe
 from fljax.naming import unknown
 from fljax.seeds import Seeds, seeds_of
 from fljax.types import Examples, Federation, Names
@@ -267,7 +268,7 @@ def _deal(
     offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
     made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
     if not isinstance(made, Partition):
-        made = Partition(tuple(np.asarray(rows, int) for rows in made))
+        made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
     everything = [*made.rows, *(made.valid or ()), *(made.test or ()), *made.held.values()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
@@ -276,6 +277,25 @@ def _deal(
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
         raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")
     return made
+
+
+def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:
+    """What a partition gives one client, as row numbers."""
+    try:
+        found = np.asarray(rows)
+    except ValueError:  # lists of different lengths
+        found = np.empty((1, 1), object)
+    found = np.atleast_2d(found) if found.ndim == 0 else found
+    fractional = found[:0].ravel()
+    if found.dtype.kind == "f":
+        fractional = found[~np.isfinite(found) | (found != np.floor(found))]
+    if found.ndim != 1 or len(fractional) or (found.size and found.dtype.kind not in "iuf"):
+        got = f"{fractional[0]:g}" if len(fractional) else describe(rows)
+        raise ValueError(
+            f"expected the partition {name} to give each client a list of whole row numbers, got {got} "
+            f"for client {client}"
+        )
+    return found.astype(int)
 
 
 def _split(

@@ -130,6 +130,33 @@ def test_a_function_may_partition():
         federate(ALONE, lambda labels, **options: [[0, 1], [2]], clients=3)
 
 
+@pytest.mark.parametrize(
+    ("rows", "got"),
+    [
+        ([np.array([0.9, 1.7]), np.array([2.2])], "0.9 for client 0"),
+        ([[0], [1, np.inf]], "inf for client 1"),
+        ([[[0, 1]], [[2, 3]]], "((0, 1)) for client 0"),
+        ([[[0], [1, 2]], [3]], "((0), (1, 2)) for client 0"),
+        ([0, 1], "0 for client 0"),
+        ([[True, False], [False, True]], "(True, False) for client 0"),
+        ([["0"], ["1"]], "('0') for client 0"),
+        ([None, None], "None for client 0"),
+    ],
+)
+def test_a_partition_gives_whole_numbers(rows, got):
+    def own(labels, **options):
+        return rows
+
+    with pytest.raises(ValueError, match="expected the partition own to give each client a list of whole") as caught:
+        federate(ALONE, own, clients=2)
+    assert str(caught.value).endswith(f"row numbers, got {got}")
+
+
+def test_whole_numbers_may_be_floats_and_empty():
+    made = federate(ALONE, lambda labels, **options: [[], np.array([3.0, 1.0]), range(4, 8)], clients=3)
+    assert sorted(everything(made)) == [1, 3, 4, 5, 6, 7]
+
+
 def test_tiny_clients_keep_a_training_row_first():
     def sizes(labels, **options):
         return Partition(tuple(np.array(rows, int) for rows in ([], [0], [1, 2], [3, 4, 5])))
