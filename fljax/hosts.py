@@ -47,8 +47,8 @@ def distributed(
     JAX finds the arguments itself. On CPUs, processes talk through gloo, which is JAX's default.
 
     From then on an exception that nobody handles ends this process at once, so that the others need not wait for it. So
-    does ``sys.exit`` with a code other than 0. After ``raise SystemExit``, the others wait as long as JAX does, which is
-    five minutes: nothing tells a process its own exit code.
+    does ``sys.exit`` with a code other than 0. After ``raise SystemExit`` the others wait as long as JAX does, five
+    minutes: nothing tells a process its own exit code.
 
     Args:
       coordinator_address: ``"host:port"`` of process 0; None: that of the environment variable JAX_COORDINATOR_ADDRESS,
