@@ -22,7 +22,7 @@ from tests.test_hosts import CONFIG
 pytest.importorskip("submitit")
 
 # Some seconds between the first checkpoint and the end.
-LONG = ["--set", "rounds=1500", "--set", "evaluate_every=500", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
+LONG = ["--set", "rounds=3000", "--set", "evaluate_every=1000", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
 GRID = ["--grid", "participation.clients_per_round=2,3", "--no-report"]
 
 
@@ -66,6 +66,11 @@ def ids(place: pathlib.Path) -> list[int]:
     return [int(job) for job in jobs.read(place / "out" / "jobs").jobs.values()]
 
 
+def tasks(job: int) -> list[int]:
+    """The processes of a job that compute."""
+    return [int(task) for task in pathlib.Path(f"/proc/{job}/task/{job}/children").read_text().split()]
+
+
 def resumed(place: pathlib.Path) -> tuple[int, str, str]:
     again = start(place, "--jobs", "2", *LONG, "--resume")
     out, err = again.communicate(timeout=300)
@@ -100,8 +105,8 @@ def test_the_launcher_does_not_start_jax(place: pathlib.Path) -> None:
 def test_a_launcher_that_is_killed(place: pathlib.Path) -> None:
     """Its jobs go on; the one that resumes waits for them, and submits nothing."""
     running = started(place)
-    os.kill(running.pid, signal.SIGKILL)
-    running.communicate()
+    with running:  # without reading its pipes, which the jobs hold
+        os.kill(running.pid, signal.SIGKILL)
     before = ids(place)
     other = start(place, "--jobs", "2", *LONG)
     _, err = other.communicate(timeout=100)
@@ -145,10 +150,8 @@ def test_ctrl_c_in_a_terminal(place: pathlib.Path) -> None:
 def test_a_job_that_is_killed(place: pathlib.Path) -> None:
     """It has no traceback; another launcher's jobs that were killed with it are submitted again."""
     running = started(place)
-    for job in ids(place):
-        children = pathlib.Path(f"/proc/{job}/task/{job}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGKILL)
-        break
+    (task,) = tasks(ids(place)[0])
+    os.kill(task, signal.SIGKILL)
     out, err = running.communicate(timeout=300)
     assert running.returncode == 1, (out, err)
     assert err == (
@@ -157,6 +160,20 @@ def test_a_job_that_is_killed(place: pathlib.Path) -> None:
     )
     code, out, err = resumed(place)
     assert (code, "2 parts, 1 to do; jobs " in out) == (0, True), (out, err)
+
+
+@pytest.mark.thorough
+def test_a_job_whose_time_is_up(place: pathlib.Path) -> None:
+    """It saves a checkpoint, and submitit starts it again."""
+    running = started(place)
+    (task,) = tasks(ids(place)[0])
+    os.kill(task, signal.SIGUSR2)
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0, (out, err)
+    events = [json.loads(line) for line in (place / "out/parts/0/log.jsonl").read_text().splitlines()]
+    (message,) = [event["message"] for event in events if "goes on after round" in event["message"]]
+    before = events[: [event["message"] for event in events].index(message)]
+    assert int(message.split()[4]) >= max(event["round"] for event in before) > 0
 
 
 @pytest.mark.thorough
