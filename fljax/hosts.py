@@ -47,11 +47,7 @@ def distributed(
     JAX finds the arguments itself. On CPUs, processes talk through gloo, which is JAX's default.
 
     From then on an exception that nobody handles ends this process at once, so that the others need not wait for it. So
-<<<<<<< HEAD
-    does ``sys.exit`` with a code other than 0. After ``raise SystemExit``, the others wait as long as JAX does, five
-=======
     does ``sys.exit`` with a code other than 0. After ``raise SystemExit`` the others wait as long as JAX does, five
->>>>>>> mend2
     minutes: nothing tells a process its own exit code.
 
     Args:
