@@ -213,12 +213,21 @@ def _do_nothing() -> None:
     """Leaves the silence as it is."""
 
 
+# Bytes of a part of an array that is copied at a time.
+_PART = 2**24
+
+
 def checksum(arrays: Iterable[np.ndarray]) -> int:
     """CRC-32 of the bytes of arrays, one after another."""
     found = 0
     for values in arrays:
-        content: Any = np.ascontiguousarray(values).reshape(-1).view(np.uint8)  # without a copy
-        found = zlib.crc32(content, found)
+        # An array of another order is copied in parts, since it may be a mapped file.
+        whole = values.flags.c_contiguous or not values.size
+        rows = 1 if whole else max(1, _PART * len(values) // values.nbytes)
+        parts = [values] if whole else (values[first : first + rows] for first in range(0, len(values), rows))
+        for part in parts:
+            content: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            found = zlib.crc32(content, found)
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fljax import hosts
 from fljax.arguments import is_whole
+from fljax.engine import eager
 from fljax.engine.layout import Layout, Precision, Where, default_platform
 
 Strategy = Literal["auto", "vmap", "scan"] | int
@@ -52,8 +53,8 @@ class Execution(NamedTuple):
       clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
         "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``), "trial" (``auto`` and its
         neighbours are compiled and timed, and the fastest is used) or "debug": nothing is compiled, and clients run one
-        after another in Python loops on one device. ``print``, a debugger and exceptions in one's own functions then
-        meet numbers; it is much slower. ``jax_disable_jit`` does the same.
+        after another in Python loops on one device, which holds all data. ``print``, a debugger and exceptions in one's
+        own functions then meet numbers; it is much slower. ``jax_disable_jit`` does the same.
       seeds: "auto", "vmap", "scan" or a number, for the runs of one call: all seeds, in a sweep of all cells.
       evaluation: likewise for clients while they are polled or evaluated.
       devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
@@ -66,7 +67,8 @@ class Execution(NamedTuple):
         ``benchmarks/precision.py`` measures the effect on INCFL.
       examples: "device": all examples are on each device. "host": they stay in the host's memory or in a mapped file,
         and the rows of the clients that train are moved block by block, while the devices compute the last block.
-        "auto": "host" for a memory-mapped file, and where examples take more than half of an accelerator's memory.
+        "auto": "host" for a memory-mapped file, and where examples take more than half of an accelerator's memory. With
+        ``jax_debug_nans`` all data are on the devices.
       client_states: likewise for the states that clients keep between rounds, such as personal models: "host" keeps
         them in the host's memory, and only those of the cohort are moved. "auto": "host" where examples and states on
         the devices take more than three quarters of an accelerator's memory.
@@ -94,6 +96,7 @@ class Sizes(NamedTuple):
     examples: int = 0  # bytes of all examples
     mapped: bool = False  # whether they are a memory-mapped file
     client_states: int = 0  # bytes of the states of all clients of all runs
+    keyed: bool = False  # whether clients keep random keys, which only devices hold
 
 
 def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
@@ -153,6 +156,13 @@ def _check_places(execution: Execution) -> None:
 
 def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, Where]:
     """Where examples and the states of clients are."""
+    if sizes.keyed and execution.client_states == "host":
+        raise ValueError(
+            "expected execution.client_states to be auto or device, since clients of this algorithm keep random keys, "
+            "which only devices hold, got 'host'"
+        )
+    if eager.nans_raise():  # fljax.engine.nans looks at programs with all data
+        return "device", "device"
     memory = None if platform == "cpu" else _memory()
     examples: Where = "device"
     if execution.examples != "auto":
@@ -163,7 +173,7 @@ def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, W
         return examples, execution.client_states
     there = sizes.examples if examples == "device" else 0
     fits = memory is None or there + sizes.client_states <= FOR_BOTH * memory
-    return examples, "device" if fits or not sizes.client_states else "host"
+    return examples, "device" if fits or sizes.keyed or not sizes.client_states else "host"
 
 
 def _memory() -> int | None:

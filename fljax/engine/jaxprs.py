@@ -60,21 +60,23 @@ def _read(jaxpr: Any) -> list[bool]:
     for eqn in reversed(jaxpr.eqns):
         if not eqn.effects and not any(id(each) in live for each in eqn.outvars):
             continue
-        live |= {id(each) for each, read in zip(eqn.invars, _read_by(eqn), strict=True) if read}
+        given = [id(each) in live for each in eqn.outvars]
+        live |= {id(each) for each, read in zip(eqn.invars, _read_by(eqn, given), strict=True) if read}
     return [id(each) in live for each in jaxpr.invars]
 
 
-def _read_by(eqn: Any) -> list[bool]:
-    """Which arguments of an operation are read, by what its inner programs read."""
+def _read_by(eqn: Any, live: list[bool]) -> list[bool]:
+    """Which arguments of an operation are read, by what its inner programs read; ``live`` results are needed."""
     inner, count = list(_inner(eqn)), len(eqn.invars)
     if eqn.primitive.name == "while":
         tests, turns = (eqn.params[name] for name in ("cond_nconsts", "body_nconsts"))
         test, turn = (_read(eqn.params[name].jaxpr) for name in ("cond_jaxpr", "body_jaxpr"))
-        carried = [a or b for a, b in zip(test[tests:], turn[turns:], strict=True)]
+        # A loop without turns gives back what it began with.
+        carried = [any(some) for some in zip(test[tests:], turn[turns:], live, strict=True)]
         return [*test[:tests], *turn[:turns], *carried]
     if eqn.primitive.name == "cond":
         return [True, *(any(some) for some in zip(*map(_read, inner), strict=True))]
-    if len(inner) == 1 and len(inner[0].invars) == count:
+    if len(inner) == 1 and len(inner[0].invars) == count and eqn.params.get("length") != 0:
         return _read(inner[0])
     return [True] * count
 

@@ -101,6 +101,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         examples=trees.bytes_of(federation.examples),
         mapped=federation.examples.is_mapped,
         client_states=runs * trees.bytes_of(state.clients),
+        keyed=any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state.clients)),
     )
     polling = kept[-1].poll
     shown = down if polling is not None and polling.shown else ()

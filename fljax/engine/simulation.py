@@ -371,7 +371,7 @@ def _result(run: _Run, course: _Course) -> Result:
     for purpose, spent in course.seconds.items():
         metrics[f"seconds_{purpose}"] = ((), spent)
     numbers = run.layout._asdict()
-    how = {name: numbers.pop(name) for name in ("platform", "precision")}
+    how = {name: numbers.pop(name) for name in ("platform", "precision", "examples", "client_states")}
     for name, number in numbers.items():
         metrics[f"execution_{name}"] = ((), number, how if name == "devices" else {})
     told = {"units": "bytes", "long_name": "of each device, by XLA's analysis; NaN where there is none"}

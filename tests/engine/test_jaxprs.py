@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from fljax.engine.jaxprs import step_bytes, steps_differ
+from fljax.engine.jaxprs import arguments_read, step_bytes, steps_differ
 
 MATRIX = 4 * 64 * 64
 X, KERNEL = (jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(2))
@@ -101,3 +101,19 @@ def test_the_platform_has_its_own_branch() -> None:
 def test_of_other_conditions_the_branch_that_moves_the_most_counts() -> None:
     function = lambda x, kernel, sure: lax.cond(sure, two_products, lambda x, kernel: x, x, kernel)  # noqa: E731
     assert 8 * MATRIX <= bytes_of(function, X, KERNEL, True) < 8 * MATRIX + 64
+
+
+def test_arguments_read() -> None:
+    def read(function: Any) -> list[bool]:
+        one = jnp.float32(1)
+        return arguments_read(jax.make_jaxpr(function)(one, one, one).jaxpr)
+
+    def looped(count: Any) -> Any:  # the loop overwrites what it begins with, if it has a turn
+        return lambda a, b, c: jax.lax.fori_loop(0, count(b), lambda _, x: c, a)
+
+    assert read(lambda a, b, c: a + 0 * jax.jit(lambda x, y: x)(a, b)) == [True, False, False]
+    assert read(looped(lambda b: b.astype(int))) == [True, True, True]
+    assert read(looped(lambda b: 0)) == [True, False, True]
+    assert read(lambda a, b, c: jax.lax.cond(a > 0, lambda x, y: x, lambda x, y: 2 * x, b, c)) == [True, True, False]
+    assert read(lambda a, b, c: jax.lax.scan(lambda x, _: (x * c, x), a, None, length=3)[0]) == [True, False, True]
+    assert read(lambda a, b, c: jax.vmap(lambda x: jnp.sin(x) + b)(jnp.ones(2))) == [False, True, False]

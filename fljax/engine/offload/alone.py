@@ -28,7 +28,7 @@ _PARTS = ("train", "test")
 
 
 @jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)
-def train_some(
+def train_some_alone(
     spec: Spec,
     layout: Layout,
     keep_models: bool,
@@ -60,7 +60,7 @@ def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick:
     move = _move(data, data.seen, layout)
     some = data.block(data.seen, 0, np.zeros(move.clients, np.int32), move.parts, move.capacity)
     given = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
-    made = made_bytes(train_some.trace(*given).lower().compile(QUICK if quick else None))
+    made = made_bytes(train_some_alone.trace(*given).lower().compile(QUICK if quick else None))
     held = trees.bytes_of(resident) + AHEAD * trees.bytes_of(some)
     return None if made is None else held + made, held
 
@@ -75,7 +75,7 @@ def _of_run(
             pipeline.make_room()
             own = data.block(population, run % len(population.id), place, move.parts, move.capacity)
             some = jax.device_put(own) if layout.devices == 1 else replicate(own, layout.devices)
-            each = train_some(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
+            each = train_some_alone(spec, layout, keep, purpose, inputs, jnp.int32(run), seed, some)
             real = min(move.clients, population.clients - first)
             cut = lambda leaf, real=real: np.asarray(leaf)[:real]  # noqa: E731
             pipeline.begun(each, lambda each=each, cut=cut: found.append(jax.tree.map(cut, each)))

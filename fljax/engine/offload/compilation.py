@@ -56,6 +56,10 @@ def _traced(run: OffloadRun) -> Iterator[Any]:
     held = state_shardings(states, run.layout)
     put = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
     states = jax.tree.map(put, states, held)
+    server = jax.tree.map(struct, run.state.server)
+    if jax.tree.leaves(run.state.clients):
+        begun = _example(run, run.moves.begin)
+        yield programs.begin_clients.trace(*given, run.inputs, place, run.seeds[0], server, begun)
     polled = None
     if run.polled:
         polled = jax.tree.map(struct, run.state.ballots)

@@ -10,7 +10,8 @@ from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.offload.reads import Parts, Reads
 from fljax.engine.states import State
 
-# Bytes of a block of clients: their rows and states. Two blocks are on the devices at a time.
+# Bytes of a block of clients, their rows and states, unless the clients that are computed at a time have more. Two
+# blocks are on the devices at a time.
 BLOCK = 2**26
 
 

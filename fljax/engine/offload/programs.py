@@ -17,7 +17,7 @@ from fljax.engine.placement import keep_everywhere, place_state
 from fljax.engine.polling import poll
 from fljax.engine.program import Inputs, Spec, is_stacked
 from fljax.engine.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
-from fljax.engine.states import State, initial_clients, initial_server, no_ballots
+from fljax.engine.states import State, initial_clients, initial_server
 from fljax.streaming import Total
 from fljax.types import ClientData, Federation, Info, Labelled
 
@@ -93,12 +93,19 @@ def begin_server(spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: A
 @jit.program(static_argnames=("spec", "layout"), compiler_options=_QUICK)
 def begin_clients(
     spec: Spec, layout: Layout, inputs: Inputs, run: Array, seed: Array, server: PyTree, some: Some
-) -> tuple[PyTree, PyTree]:
-    """The Clients of some clients before their first round, and their ballots."""
+) -> PyTree:
+    """The Clients of some clients before their first round."""
     algorithm, federation = own_algorithm(spec, inputs, run, seed)
     data = some_data(federation, some)
-    clients = keep_everywhere(initial_clients(algorithm, data, seed, server, data.clients), layout)
-    return clients, no_ballots(algorithm, data, seed, server, clients)
+    return keep_everywhere(initial_clients(algorithm, data, seed, server, data.clients), layout)
+
+
+@jit.program(static_argnames=("layout",), donate_argnames=("table",))
+def put_clients(layout: Layout, table: PyTree, run: Array, id: Array, clients: PyTree) -> PyTree:
+    """The Clients of all runs, with those of some clients of one run."""
+    put = lambda all, new: all.at[run, id].set(new)  # noqa: E731
+    states = State(run, run, (), jax.tree.map(put, table, clients), (), run)
+    return place_state(states, layout).clients
 
 
 @jit.program(static_argnames=("spec", "layout"))

@@ -80,32 +80,29 @@ class OffloadRun(NamedTuple):
         """States of all runs before round 0; the clients' are arrays of NumPy if they stay on the host."""
         runs, given = len(self.seeds), (self.spec, self.layout, self.inputs)
         servers = [programs.begin_server(*given, self._run(run), self.seeds[run]) for run in range(runs)]
-        if self.on_host:
-            blank = lambda leaf: np.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
-            clients = jax.tree.map(blank, self.state.clients)
-        else:
-            clients = ()
-        if jax.tree.leaves(self.state.clients):
-            found = [self._begin(run, server, clients) for run, server in enumerate(servers)]
-            clients = clients if self.on_host else _stacked(found)
-        else:
-            clients = self.state.clients
+        blank = lambda leaf, numpy: numpy.zeros((runs, *leaf.shape), leaf.dtype)  # noqa: E731
         zeros, frozen = jnp.zeros((runs,), jnp.int32), jnp.full((runs,), -1, jnp.int32)
-        ballots = jax.tree.map(lambda leaf: jnp.zeros((runs, *leaf.shape), leaf.dtype), self.state.ballots)
-        return self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
+        ballots = jax.tree.map(lambda leaf: blank(leaf, jnp), self.state.ballots)
+        clients = jax.tree.map(lambda leaf: blank(leaf, np if self.on_host else jnp), self.state.clients)
+        state = self.placed(State(jnp.array(self.seeds), zeros, _stacked(servers), clients, ballots, frozen))
+        if jax.tree.leaves(clients):
+            for run, server in enumerate(servers):
+                state = self._begin(state, run, server)
+        return state
 
-    def _begin(self, run: int, server: PyTree, table: PyTree) -> PyTree:
-        """The clients of a run before their first round, in the ``table`` if they stay on the host."""
-        given, found = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), list[PyTree]()
+    def _begin(self, state: State, run: int, server: PyTree) -> State:
+        """The state with the clients of a run before their first round."""
+        given, table = (self.spec, self.layout, self.inputs, self._run(run), self.seeds[run], server), state.clients
 
         def keep(place: np.ndarray, rows: PyTree) -> None:
+            nonlocal table
             if self.on_host:
-                _write(table, run, place, np.ones(len(place), bool), rows)
+                _write(table, run, place, _first(rows, len(place)))
             else:
-                found.append(_first(rows, len(place)))
+                table = programs.put_clients(self.layout, table, self._run(run), place, _first(rows, len(place)))
 
-        self._blocks(run, None, self.moves.begin, lambda some: programs.begin_clients(*given, some)[0], keep)
-        return _joined(found) if found else ()
+        self._blocks(run, None, self.moves.begin, lambda some: programs.begin_clients(*given, some), keep)
+        return state._replace(clients=table)
 
     def placed(self, state: State) -> State:
         """A state as this run holds it: on the devices, the clients' states on the host if they stay there."""
@@ -163,8 +160,9 @@ class OffloadRun(NamedTuple):
         )
         if self.on_host:
             if jax.tree.leaves(new):
-                joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *new)
-                _write(state.clients, run, np.asarray(chosen.row)[: self.cohort], np.asarray(counts), joined)
+                counted = np.flatnonzero(np.asarray(counts))
+                some = jax.tree.map(lambda *leaves: np.concatenate(leaves)[counted], *new)
+                _write(state.clients, run, np.asarray(chosen.row)[counted], some)
             after = after._replace(clients=state.clients)
         return after, {**info, "polled": polled}
 
@@ -269,10 +267,10 @@ def _start_copy(tree: PyTree) -> None:
         leaf.copy_to_host_async()
 
 
-def _write(table: PyTree, run: int, place: np.ndarray, chosen: np.ndarray, rows: PyTree) -> None:
-    """``table[run, place_s] = rows_s`` for the chosen s, in place; rows behind those of ``place`` are padding."""
+def _write(table: PyTree, run: int, place: np.ndarray, rows: PyTree) -> None:
+    """``table[run, place_s] = rows_s``, in place."""
 
     def one(all: np.ndarray, new: Any) -> None:
-        all[run, place[chosen]] = np.asarray(new)[: len(place)][chosen]
+        all[run, place] = np.asarray(new)
 
     jax.tree.map(one, table, rows)
