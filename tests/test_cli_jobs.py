@@ -22,7 +22,7 @@ from tests.test_hosts import CONFIG
 pytest.importorskip("submitit")
 
 # Some seconds between the first checkpoint and the end.
-LONG = ["--set", "rounds=3000", "--set", "evaluate_every=1000", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
+LONG = ["--set", "rounds=1500", "--set", "evaluate_every=500", "--set", "local.steps=400", "--checkpoint-every", "0.2"]
 GRID = ["--grid", "participation.clients_per_round=2,3", "--no-report"]
 
 
@@ -105,19 +105,26 @@ def test_the_launcher_does_not_start_jax(place: pathlib.Path) -> None:
 def test_a_launcher_that_is_killed(place: pathlib.Path) -> None:
     """Its jobs go on; the one that resumes waits for them, and submits nothing."""
     running = started(place)
-    with running:  # without reading its pipes, which the jobs hold
-        os.kill(running.pid, signal.SIGKILL)
     before = ids(place)
-    other = start(place, "--jobs", "2", *LONG)
-    _, err = other.communicate(timeout=100)
+    working = [task for job in before for task in tasks(job)]
+    with running:  # without reading its pipes, which the jobs hold
+        for process, number in [*((task, signal.SIGSTOP) for task in working), (running.pid, signal.SIGKILL)]:
+            os.kill(process, number)
+    try:
+        other = start(place, "--jobs", "2", *LONG)
+        _, err = other.communicate(timeout=100)
+        again = start(place, "--jobs", "2", *LONG, "--resume")
+        assert again.stdout is not None
+        line = again.stdout.readline()
+    finally:
+        for task in working:
+            os.kill(task, signal.SIGCONT)
     listed = ", ".join(map(str, before))
-    expected = (
-        "expected --resume, or a folder without jobs, got 'out', in which jobs of an earlier launcher wait or run"
-    )
-    assert (other.returncode, err) == (2, f"fljax: {expected}: {listed}\n")
-    code, out, err = resumed(place)
-    assert code == 0, (out, err)
-    assert f"2 parts, 2 to do; jobs none; of an earlier launcher: jobs {listed}" in out
+    refused = "expected --resume, or a folder without jobs, got 'out', in which jobs of an earlier launcher wait or run"
+    assert (other.returncode, err) == (2, f"fljax: {refused}: {listed}\n")
+    assert line == f"2 parts, 2 to do; jobs none; of an earlier launcher: jobs {listed}\n"
+    _, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
     assert len(list((place / "out/jobs").glob("*_submitted.pkl"))) == 2
     assert ids(place) == []
 

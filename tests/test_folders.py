@@ -17,7 +17,6 @@ from fljax import config as configuration
 from fljax import folders
 from fljax.cli import running
 from fljax.config.comparing import difference
-from fljax.environment import join_environments
 from fljax.results import join
 from tests.test_experiment import BASE
 
@@ -225,24 +224,6 @@ def test_reading_what_is_finished_changes_nothing(folder: pathlib.Path) -> None:
         folders.read_finished(folder, text())
     with pytest.raises(ValueError, match="expected the config of the results"):
         folders.read_finished(folder, text(build(rounds=6)))
-
-
-def test_environments_of_parts(tmp_path: pathlib.Path) -> None:
-    """Different ones stand side by side, with the numbers of their parts; times make no difference."""
-    files = {}
-    for number, devices in enumerate(["cpu:0 cpu", "gpu:0 H100", "cpu:0 cpu"]):
-        files[number] = tmp_path / f"{number}.json"
-        files[number].write_text(json.dumps({"devices": [devices], "time": f"at {number}"}))
-    files[3] = tmp_path / "missing.json"
-    join_environments(tmp_path / "all.json", files)
-    assert json.loads((tmp_path / "all.json").read_text()) == {
-        "devices": ["cpu:0 cpu"],
-        "time": "at 0",
-        "parts": [0, 2],
-        "others": [{"devices": ["gpu:0 H100"], "time": "at 1", "parts": [1]}],
-    }
-    join_environments(tmp_path / "none.json", {0: files[3]})
-    assert not (tmp_path / "none.json").exists()
 
 
 # --- Files that are whole, or not there ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from fljax import folders, report, sweep, sweep_parts
 from fljax.config import parse_grid
+from fljax.environment import join_environments
 from tests.test_sweep import TINY
 from tests.toys.quick import quick_programs
 
@@ -80,3 +82,21 @@ def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
     assert chosen[0] == chosen[1]
     assert folders.config_of(folder) == folders.config_of(whole)
     assert all(path.is_file() for path in report.write(folder))
+
+
+def test_environments_of_parts(tmp_path: pathlib.Path) -> None:
+    """Different ones stand side by side, with the numbers of their parts; times make no difference."""
+    files = {}
+    for number, devices in enumerate(["cpu:0 cpu", "gpu:0 H100", "cpu:0 cpu"]):
+        files[number] = tmp_path / f"{number}.json"
+        files[number].write_text(json.dumps({"devices": [devices], "time": f"at {number}"}))
+    files[3] = tmp_path / "missing.json"
+    join_environments(tmp_path / "all.json", files)
+    assert json.loads((tmp_path / "all.json").read_text()) == {
+        "devices": ["cpu:0 cpu"],
+        "time": "at 0",
+        "parts": [0, 2],
+        "others": [{"devices": ["gpu:0 H100"], "time": "at 1", "parts": [1]}],
+    }
+    join_environments(tmp_path / "none.json", {0: files[3]})
+    assert not (tmp_path / "none.json").exists()
