@@ -28,8 +28,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option of CI, whose time is limited."""
+    words = "of the cases that sampled(share) leaves out of the quick tests, one in N is thorough; the others are slow"
+    parser.addoption("--thin", type=int, default=1, metavar="N", help=words)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a function that is ``sampled(share)``, about one case in ``share`` is quick; the other cases are thorough.
 
     A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
@@ -45,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in found:
             if item not in chosen:
                 item.add_marker(pytest.mark.thorough)
+                if zlib.crc32(item.nodeid.encode()) // share % config.getoption("thin"):
+                    item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", autouse=True)

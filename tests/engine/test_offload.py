@@ -56,12 +56,8 @@ def both_ways(plan: Any, data: Any, where: dict[str, Any] = BOTH, **options: Any
     return found
 
 
-SOME = ("scaffold", "incfl", "ipfl", "iafl")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.thorough) for name in REGISTRY]
-)
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_gives_the_same_results(name: str) -> None:
     found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
@@ -83,7 +79,9 @@ def plan(build: Any = algorithms.fedavg, **arguments: Any) -> Plan:
 @pytest.mark.parametrize(
     ("partition", "options"),
     [
-        ("dirichlet", {"beta": 0.3, "valid_fraction": 0.3, "held_fraction": 0.2}),
+        pytest.param(
+            "dirichlet", {"beta": 0.3, "valid_fraction": 0.3, "held_fraction": 0.2}, marks=pytest.mark.thorough
+        ),
         ("noise", {"sigma": 2.0}),
         ("iid", {"test": "global"}),
     ],
