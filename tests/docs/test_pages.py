@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -101,6 +102,12 @@ def test_configs_are_valid(path: pathlib.Path, tmp_path: pathlib.Path, monkeypat
     monkeypatch.chdir(tmp_path)
     rows = [f"{number}.5,{number % 3},client {number % 50},{'ab'[number % 2]}" for number in range(1000)]
     (tmp_path / "rows.csv").write_text("\n".join(["height,weight,who,kind", *rows]))  # of own_data.md
+    for name, values in {
+        "x": np.zeros((1000, 2), np.float32),
+        "y": np.arange(1000) % 3,
+        "owners": np.arange(1000),
+    }.items():
+        np.save(tmp_path / f"{name}.npy", values)  # of large_data.md
     for text in blocks(path.read_text(encoding="utf-8"), "toml"):
         if '"my_' not in text:
             check_config(text)
