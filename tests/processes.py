@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parent.parent
-WAIT = 300
+WAIT = 1200
 START = """
 import pathlib, pickle, sys
 import jax
