@@ -185,6 +185,8 @@ def test_devices_take_whole_runs_where_there_are_enough() -> None:
 
 def test_no_more_devices_than_rows() -> None:
     assert resolve(Execution(), SIZES._replace(rows=1), "cpu").devices == 1
+    whole = resolve(Execution(), SIZES._replace(rows=1, seeds=8), "cpu")
+    assert (whole.devices, whole.runs_apart) == (2, True)
 
 
 def _double_and_sum(row: Any) -> Any:
@@ -295,6 +297,7 @@ print("same")
 @pytest.mark.thorough
 def test_a_trial_takes_one_of_the_neighbours() -> None:
     assert [each.clients for each in neighbours(Layout(4, 1, 1, 2), SIZES)] == [1, 4, 6]
+    assert [each.clients for each in neighbours(Layout(8, 1, 1, 2, True), SIZES)] == [1, 2, 8, 12]
     result = _runs(Execution("trial"), LOCAL, 5)
     assert int(result.metrics["execution_clients"]) in (1, 2, 3)
     assert float(result.metrics["seconds_trial"]) > 0

@@ -67,3 +67,19 @@ def test_a_server_of_whole_numbers(federation: Federation) -> None:
     )
     with pytest.raises(ValueError, match=r"a round must leave a server like that of init_server: expected int32\[3\]"):
         engine.simulate(strange, federation, rounds=1)
+
+
+@pytest.mark.parametrize("examples", ["device", "host"])
+def test_a_run_goes_on_where_clients_keep_random_keys(federation: Federation, examples: Any) -> None:
+    plain = fedavg(federation)
+
+    def train(*given: Any) -> Any:
+        return plain.train(*given)[0], jax.random.fold_in(given[3], 1)
+
+    keyed = plain._replace(init_client=lambda key, seat, down, data: key, train=train)
+    how: dict[str, Any] = {"execution": engine.Execution(examples=examples)}
+    whole = engine.simulate(keyed, federation, rounds=2, **how)
+    first = engine.simulate(keyed, federation, rounds=1, **how)
+    then = engine.simulate(keyed, federation, rounds=1, initial=first.state, **how)
+    found, expected = (jax.random.key_data(each.state.clients) for each in (then, whole))
+    assert jnp.array_equal(found, expected)
