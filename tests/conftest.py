@@ -41,6 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
     function, the first one is quick.
     """
+    thin: int = config.getoption("thin") or 1
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("sampled")
@@ -51,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in found:
             if item not in chosen:
                 item.add_marker(pytest.mark.thorough)
-                if zlib.crc32(item.nodeid.encode()) // share % config.getoption("thin"):
+                if zlib.crc32(item.nodeid.encode()) // share % thin:
                     item.add_marker(pytest.mark.slow)
 
 
