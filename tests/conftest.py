@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of CI, whose time is limited."""
-    words = "of the cases that sampled(share) leaves out of the quick tests, one in N is thorough; the others are slow"
+    words = "of the thorough tests, and of the cases that sampled(share) leaves out, one in N is thorough, the others slow"
     parser.addoption("--thin", type=int, default=1, metavar="N", help=words)
 
 
@@ -42,6 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     function, the first one is quick.
     """
     thin: int = config.getoption("thin") or 1
+    for item in items:
+        if item.get_closest_marker("thorough") is not None and zlib.crc32(item.nodeid.encode()) % thin:
+            item.add_marker(pytest.mark.slow)
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("sampled")

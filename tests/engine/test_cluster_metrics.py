@@ -37,7 +37,7 @@ def by_hand(models, data):
     for weight, bias in zip(np.asarray(models.weight), np.asarray(models.bias), strict=True):
         found.append([])
         for name in ("distribution_2", "distribution_10"):
-            x, y = (np.asarray(leaf)[list(PARTS[name])] for leaf in data.examples)
+            x, y = (np.asarray(leaf)[list(PARTS[name])] for leaf in (data.examples.x, data.examples.y))
             found[-1].append(np.mean((x @ weight + bias).argmax(axis=1) == y))
     return np.array(found)
 
