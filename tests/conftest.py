@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of CI, whose time is limited."""
-    words = "of the thorough tests, and of the cases that sampled(share) leaves out, one in N is thorough, the others slow"
+    words = "of the thorough tests, and of the cases that sampled(share) leaves out, one in N stays thorough"
     parser.addoption("--thin", type=int, default=1, metavar="N", help=words)
 
 
