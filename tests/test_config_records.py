@@ -164,6 +164,7 @@ def test_old_flat_names_are_the_same_plan() -> None:
                 "bidding": {"rule": "argmax", "fill_empty": "always"},
                 "exploration": {"random_slots": 1},
                 "tokens": {"ranked": "all"},
+                "importance": "accuracy",
                 "importance_split": "test",
             },
         ),

@@ -28,7 +28,7 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
     ("algorithm", "options"),
     [
         ("incfl", {"gap_scale": 6.0}),
-        ("ipfl", {"importance": "least_loss"}),
+        ("ipfl", {"importance": "accuracy"}),
         ("fedprox", {"stragglers": 0.5}),
         ("scaffold", {"weights": "size"}),
         ("pfedme", {"weights": "size"}),

@@ -65,6 +65,7 @@ _AUTHORS_CODE: Mapping[str, Any] = {
     "exploration.random_slots": 1,
     "bidding.fill_empty": "always",
     "tokens.ranked": "all",
+    "importance": "accuracy",
     "importance_split": "test",
 }
 # Where the values of old parameters are now; the last one replaces those before it.
@@ -98,14 +99,14 @@ def ipfl(
     exploration: Exploration = Exploration(),
     profile_on: str = "validation",
     normalised: bool = True,
-    importance: Literal["accuracy", "least_loss", "argmax"] = "accuracy",
+    importance: Literal["accuracy", "least_loss", "argmax"] = "least_loss",
     importance_split: Literal["valid", "test"] = "valid",
     server_lr: float | Float[Array, ""] = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
     A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
-    their ``importance``, by default the same accuracies (``poll``). The server settles the previous round by the
+    their ``importance`` (``poll``). The server settles the previous round by the
     accuracies (``settle``), decides by the bids which clusters each client pays for (``place_bids``), and fills each
     cluster's slots (``choose``). The selected clients train; the server averages their updates by samples and measures
     contributions (``profile``). A client may train several clusters' models in one round.
@@ -124,10 +125,11 @@ def ipfl(
         ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
       importance: a cluster's importance to a client, before it is divided by the sum over clusters. It decides bids and
-        the weights u_kc of the deployed model. "accuracy": the accuracy of the cluster's model, as in section 4.1 of
-        the paper and in the authors' code; "least_loss": the share of rows on which the cluster's model has the least
-        loss, as in FedSoft, whose importance the paper's introduction names (models of equal loss share a row);
+        the weights u_kc of the deployed model. "least_loss": the share of rows on which the cluster's model has the
+        least loss, as in FedSoft, whose importance the paper's introduction names (models of equal loss share a row);
+        "accuracy": the accuracy of the cluster's model, as in section 4.1 of the paper and in the authors' code;
         "argmax": 1 for the most accurate model, 0 for others (of several the one of least loss; models alike share).
+        In ten settings on Fashion-MNIST "accuracy" gained less than both others.
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
         which leaks test data.
       server_lr: server learning rate. Contributions are computed for a step of 1, with gradients at the new model.

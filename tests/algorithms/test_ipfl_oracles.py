@@ -73,10 +73,10 @@ def test_equal_models_are_everybodys_model(exact):
             "importance_split": "test",
         },
         {"bidding": Bidding("random"), "tokens": Tokens(4, price=3)},
-        {"importance": "least_loss"},
+        {"importance": "accuracy"},
         {"tokens": Tokens(4, ranked="all", most_reimbursed=0.5)},
     ],
-    ids=["default", "code", "random", "least loss", "all"],
+    ids=["default", "code", "random", "accuracy", "all"],
 )
 def test_tokens_are_conserved_to_the_last_one(options):
     algorithm = ipfl(TASK, HOW, clients_per_cluster=2, **{"tokens": Tokens(4)} | options)
@@ -161,7 +161,7 @@ def test_names_of_clusters_do_not_matter(exact):
 @pytest.mark.thorough
 def test_strangers_are_given_a_mixture_without_training():
     task, seen = logistic_regression(), by_id(tiny_federation())
-    algorithm = ipfl(task, Local(0.3, 4, steps=2), clients_per_cluster=2)
+    algorithm = ipfl(task, Local(0.3, 4, steps=2), clients_per_cluster=2, importance="accuracy")
     state = initial_state(algorithm, seen, jnp.uint32(0))
     rng = np.random.default_rng(0)
     models = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), state.server.models)

@@ -29,7 +29,7 @@ class Rules(NamedTuple):
     random_slots: int | None = None
     fill: int | None = 10
     normalised: bool = True
-    importance: str = "accuracy"
+    importance: str = "least_loss"
 
 
 class Books(NamedTuple):
