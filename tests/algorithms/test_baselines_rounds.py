@@ -222,17 +222,28 @@ def triples(id, t, how):
         "steps-difference": (STEPS, "difference"),
         "epochs-difference": (EPOCHS, "difference"),
         "epochs-size": (EPOCHS, "none"),
+        "steps-none-local": (STEPS, "none"),
+        "epochs-exact-local": (EPOCHS, "exact"),
     },
-    ["steps-none-single", "steps-exact-double", "epochs-difference-double", "epochs-size-double"],
+    [
+        "steps-none-single",
+        "steps-exact-double",
+        "epochs-difference-double",
+        "epochs-size-double",
+        "steps-none-local-single",
+        "epochs-exact-local-double",
+    ],
 )
 def test_perfedavg(how, hessian, tolerance, request):
     weights = "size" if "-size-" in request.node.name else "uniform"
-    states, records = run(perfedavg, how, alpha=0.2, hessian=hessian, delta=0.01, weights=weights, server_lr=0.9)
+    alpha: Any = "local" if "-local-" in request.node.name else 0.2
+    states, records = run(perfedavg, how, alpha=alpha, hessian=hessian, delta=0.01, weights=weights, server_lr=0.9)
     options: Any = {"hessian": hessian, "delta": 0.01, "by_size": weights == "size", "server_lr": 0.9}
     model = at(states.server.model, 0)
     for t in range(ROUNDS):
         clients = {id: triples(id, t, how) for id in taking_part(records, t)}
-        model = oracle.perfedavg_round(model, clients, rate_of(how, t), 0.2, **options)
+        inner = rate_of(how, t) if alpha == "local" else alpha
+        model = oracle.perfedavg_round(model, clients, rate_of(how, t), inner, **options)
         close(at(states.server.model, t + 1), model, tolerance)
 
 
