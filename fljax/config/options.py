@@ -140,7 +140,8 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
     builder = _find(path, entry.name, found.algorithms, "algorithm", found.imports)
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
     known = found.algorithms.get(entry.name)
-    if getattr(known, "needs_all", False) and isinstance(rows, int) and rows < config.data.clients:
+    asks_all = known is not None and hasattr(known, "asks_all") and known.asks_all(entry.options)
+    if asks_all and isinstance(rows, int) and rows < config.data.clients:
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )

@@ -351,6 +351,7 @@ def test_without_rounds_the_model_is_the_initial_one():
             "expected the local optimizer 'sgd' without options for scaffold, got 'adam'",
         ),
         (lambda adam: pfedme(TASK, adam), "expected the local optimizer 'sgd' without options for pfedme"),
+        (lambda _: afl(TASK, how(1), updates=text("loss")), "expected updates to be gradient or model, got 'loss'"),
         (lambda adam: afl(TASK, adam), "expected the local optimizer 'sgd' without options for afl"),
         (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
         (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
