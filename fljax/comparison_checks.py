@@ -22,10 +22,11 @@ from fljax.types import Federation, Task
 def check_cohorts(setup: Setup) -> None:
     """Raises a ValueError if an algorithm that asks all clients gets some of them, as a config does."""
     clients = setup.federation.clients.id.shape[-1]
-    everyone = {entry.build for entry in REGISTRY.values() if entry.needs_all}
+    known = {entry.build: entry for entry in REGISTRY.values()}
     for entry in setup.algorithms:
         rows = entry.options.get("clients_per_round", setup.clients_per_round)
-        if entry.plan is None and entry.build in everyone and rows is not None and rows < clients:
+        asks_all = entry.plan is None and entry.build in known and known[entry.build].asks_all(entry.options)
+        if asks_all and rows is not None and rows < clients:
             raise ValueError(
                 f"{entry.label}: expected all {clients} clients in every round, which this algorithm asks, got {rows}"
             )

@@ -190,10 +190,16 @@ def local_training(config: Config) -> Local:
 
 
 def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
-    """``local`` with some settings replaced; steps replace epochs, and epochs replace steps."""
-    if changes.keys() & {"steps", "epochs"}:
-        changes = {"steps": None, "epochs": None} | dict(changes)
-    return local._replace(**changes)
+    """``local`` with some settings replaced.
+
+    Steps replace epochs, and epochs replace steps. An optimizer replaces the options of the other one, too.
+    """
+    found: dict[str, Any] = dict(changes)
+    if found.keys() & {"steps", "epochs"}:
+        found = {"steps": None, "epochs": None} | found
+    if found.keys() & {"optimizer", "options"}:
+        found["options"] = tuple(sorted(found.get("options", {}).items()))
+    return local._replace(**found)
 
 
 def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> AlgorithmSetup:

@@ -276,6 +276,8 @@ def seconds(metrics: xr.Dataset) -> dict[str, xr.DataArray]:
 def test_what_compare_refuses(tmp_path: pathlib.Path) -> None:
     """Each would be a silent fault: too few clients, a stop that nobody hears, the folder of a run."""
     federation, task, local = tiny_federation(), logistic_regression(), fljax.Local(0.1, batch_size=2, steps=1)
+    part = [("afl", {"updates": "model"})]  # is not refused
+    fljax.compare(part, federation, task, local, rounds=1, clients_per_round=2, progress=False)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.toml").touch()
     cases: list[tuple[Any, dict[str, Any], str]] = [

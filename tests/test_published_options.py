@@ -33,6 +33,8 @@ def options_of(algorithm: str, **options: Any) -> dict[str, Any]:
         ("scaffold", {"weights": "size"}),
         ("pfedme", {"weights": "size"}),
         ("perfedavg", {"weights": "size"}),
+        ("perfedavg", {"alpha": "local"}),
+        ("afl", {"updates": "model", "clients_per_round": 2}),
     ],
 )
 def test_a_config_reaches_options_of_algorithms(algorithm: str, options: dict[str, Any]) -> None:
@@ -66,6 +68,12 @@ def test_a_config_reaches_the_initialisation_of_a_model() -> None:
     ("algorithm", "options", "message"),
     [
         ("incfl", {"gap_scale": "six"}, r"algorithms\.incfl\.gap_scale: expected a number, got 'six'"),
+        (
+            "afl",
+            {"updates": "gradient", "clients_per_round": 2},
+            "clients_per_round: expected all 6 clients, which afl",
+        ),
+        ("perfedavg", {"alpha": "beta"}, r"algorithms\.perfedavg\.alpha: expected .*'local'.* got 'beta'"),
         ("ipfl", {"importance": "loss"}, r"algorithms\.ipfl\.importance: expected one of .* argmax, got 'loss'"),
     ],
 )

@@ -3,11 +3,15 @@
 Source: Mohri et al., "Agnostic federated learning" (ICML 2019), Algorithm 1 (Stochastic-AFL), with the stochastic
 gradient over all clients of section 4.2. Deviations: absent clients keep their share of lambda, and the shares of
 present clients are projected onto the remaining mass; gradients are averaged over present clients with weights lambda.
+Local steps and cohorts (``updates="model"``) are as in agnostic federated averaging: Deng et al., "Distributionally
+robust federated averaging" (NeurIPS 2020), and Ro et al., "Communication-efficient agnostic federated averaging"
+(Interspeech 2021). Deviations from both: one cohort, drawn uniformly, gives updates and losses, and losses are those of
+the received model on the first batch of its training.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +71,7 @@ def afl(
     task: Task,
     local: Local,
     *,
+    updates: Literal["gradient", "model"] = "gradient",
     mixture_learning_rate: float | Float[Array, ""] = 0.1,
     clients_per_round: int | None = None,
     server_lr: float | Float[Array, ""] = 1.0,
@@ -76,9 +81,15 @@ def afl(
 
     Args:
       task: model and loss.
-      local: its learning rate is eta; its batch size is that of the single batch per round. Its steps are ignored.
+      local: its learning rate is eta; its batch size is that of the single batch per round. Its steps are ignored,
+        unless ``updates`` is "model".
+      updates: what a client sends: "gradient", that of one batch, as in the paper; or "model", the update of a whole
+        local training, with the steps or epochs and the optimizer of ``local``. The server takes the mean of updates
+        with weights lambda. "model" with one step of plain SGD is "gradient".
       mixture_learning_rate: eta_lambda; 0 keeps lambda uniform. Losses are of the same batch at the old w.
-      clients_per_round: None, or the number of clients: AFL needs all clients in every round.
+      clients_per_round: None, or the number of clients: AFL needs all clients in every round. If ``updates`` is
+        "model" it may be less: clients are drawn uniformly without replacement, the others keep their lambda, and
+        weights are divided by the mass of those who take part. The model stays if this mass is 0.
       server_lr: factor of the step; the paper has 1.
       server_optimizer: as for ``fedavg``.
 
@@ -86,15 +97,19 @@ def afl(
       The algorithm. Info: ``mixture`` [client] after the round, ``weight`` [row] and ``loss`` [row].
 
     Raises:
-      ValueError: if ``clients_per_round`` is less than the population, or the local optimizer is not plain SGD.
+      ValueError: if ``updates`` is not a valid name; or if ``updates`` is "gradient" and ``clients_per_round`` is less
+        than the population, or the local optimizer is not plain SGD.
     """
-    require_plain_sgd(local, "afl")
+    if updates not in ("gradient", "model"):
+        raise ValueError(f"expected updates to be gradient or model, got {updates!r}")
+    if updates == "gradient":
+        require_plain_sgd(local, "afl")
     server_side = optimizer(server_lr, server_optimizer, task)
     one_batch = local._replace(steps=1, epochs=None)
 
     def init_server(key: Key[Array, ""], census: Census) -> AflServer:
         population = census.train.shape[0]
-        if clients_per_round is not None and clients_per_round < population:
+        if updates == "gradient" and clients_per_round is not None and clients_per_round < population:
             raise ValueError(
                 f"expected clients_per_round to be all {population} clients for afl, got {clients_per_round}"
             )
@@ -103,11 +118,16 @@ def afl(
         return AflServer(model, server_side.init(model), mixture, model, jnp.zeros((), jnp.int32))
 
     def train(key: Key[Array, ""], seat: Seat, down: AflDown, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
-        batch = training.draw(training.stream(key, Stream.BATCHES), data.train, one_batch)
+        how = one_batch if updates == "gradient" else local
+        batch = training.draw(training.stream(key, Stream.BATCHES), data.train, how)
         own_key = training.stream(key, Stream.STEPS)
         loss, slope = training.value_and_gradient(
             task, down.model, data.train, batch.position[0], batch.mask[0], own_key
         )
+        if updates == "model":
+            # It draws the same batches, so the loss is of the first one.
+            trained = training.train(key, down.model, data.train, task=task, local=local, round=seat.round)
+            return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), client
         return Sent(training.one_step(task, local, down.model, slope, seat.round), Report(loss=loss)), client
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:
@@ -156,5 +176,6 @@ ENTRY = Entry(
     REFERENCE,
     {"clients_per_round": None},
     needs_all=True,
+    needs_all_unless={"updates": "model"},
     differentiable=("mixture_learning_rate", "server_lr"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -73,6 +73,7 @@ class Entry(NamedTuple):
       reference: BibTeX of its source, or of all of its sources.
       example: hyper-parameters beyond the defaults with which the laws are tested; arrays are for 5 clients.
       needs_all: whether every client must be polled in every round.
+      needs_all_unless: hyper-parameters with which a part of the clients is enough.
       differentiable: hyper-parameters that rounds are differentiable in (``fljax.rollout``), with the arguments of
         ``example``; a field of a NamedTuple by its dotted name, e.g. ``"tokens.initial"``.
       flat: floats with zero gradient by construction in ``fljax.rollout``: results depend on them only through
@@ -86,6 +87,12 @@ class Entry(NamedTuple):
     needs_all: bool = False
     differentiable: tuple[str, ...] = ()
     flat: tuple[str, ...] = ()
+    needs_all_unless: dict[str, Any] = {}
+
+    def asks_all(self, options: Mapping[str, Any]) -> bool:
+        """Whether every client must be polled in every round, with these hyper-parameters."""
+        excepted = any(options.get(name) == value for name, value in self.needs_all_unless.items())
+        return self.needs_all and not excepted
 
 
 class SingleModel(NamedTuple):

@@ -39,7 +39,7 @@ def perfedavg(
     task: Task,
     local: Local,
     *,
-    alpha: float | Float[Array, ""] = 0.01,
+    alpha: float | Float[Array, ""] | Literal["local"] = 0.01,
     hessian: Literal["none", "exact", "difference"] = "none",
     delta: float | Float[Array, ""] = 1e-3,
     adaptation_steps: int = 1,
@@ -56,7 +56,9 @@ def perfedavg(
     Args:
       task: model and loss.
       local: how clients train; every step takes one batch of its size for each of B1, B2 and B3.
-      alpha: learning rate of the inner step, and of the step before deployment; 0 is FedAvg.
+      alpha: learning rate of the inner step, and of the step before deployment; 0 is FedAvg. "local": beta, as in
+        several public implementations, with its decay; a model that is used after t rounds takes its step with the rate
+        of round t, the one that would come next.
       hessian: "none" is the first-order variant; "exact" and "difference" are two ways to compute ``H v``.
       delta: for "difference", ``H v = (g(y + delta v; B3) - g(y - delta v; B3)) / (2 delta)``.
       adaptation_steps: steps of rate alpha that a client takes before it uses the model; 0: none.
@@ -69,16 +71,22 @@ def perfedavg(
       The algorithm; the model before adaptation is ``common``. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative.
+      ValueError: if ``alpha``, ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative.
     """
+    if isinstance(alpha, str) and alpha != "local":
+        raise ValueError(f"expected alpha to be a number or local, got {alpha!r}")
     if hessian not in ("none", "exact", "difference"):
         raise ValueError(f"expected hessian to be none, exact or difference, got {hessian!r}")
     if adaptation_steps < 0:
         raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
     contribute = contribute_by(weights)
 
+    def inner_rate(seat: Seat, params: PyTree) -> float | Array:
+        return training.rate(local, seat.round, jax.tree.leaves(params)[0].dtype) if isinstance(alpha, str) else alpha
+
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         transformation = training.optimizer(local, seat.round, jax.tree.leaves(down)[0].dtype, task)
+        inner = inner_rate(seat, down)
         batches = _draw(training.stream(key, Stream.BATCHES), data.train, local, 2 if hessian == "none" else 3)
 
         def step(carry: PyTree, position: Array, mask: Array, key: Key[Array, ""]) -> PyTree:
@@ -88,17 +96,17 @@ def perfedavg(
                 batch_key = jax.random.fold_in(key, batch)
                 return training.gradient(task, params, data.train, position[batch], mask[batch], batch_key)
 
-            ahead = trees.subtract(params, trees.scale(slope(params, 0), alpha))
+            ahead = trees.subtract(params, trees.scale(slope(params, 0), inner))
             outer = first = slope(roles.replace_statistics(task, ahead, params), 1)
             if hessian == "exact":
                 along = roles.zero_statistics(task, outer)
                 _, product = jax.jvp(lambda p: slope(p, 2), (params,), (along,))
-                outer = trees.subtract(outer, trees.scale(product, alpha))
+                outer = trees.subtract(outer, trees.scale(product, inner))
             elif hessian == "difference":
                 along = roles.zero_statistics(task, outer)
                 up, down = (trees.add(params, trees.scale(along, sign * delta)) for sign in (1, -1))
                 product = trees.scale(trees.subtract(slope(up, 2), slope(down, 2)), 1 / (2 * delta))
-                outer = trees.subtract(outer, trees.scale(product, alpha))
+                outer = trees.subtract(outer, trees.scale(product, inner))
             outer = roles.replace_statistics(task, outer, first)
             move, state = transformation.update(outer, state, params)
             return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
@@ -110,7 +118,7 @@ def perfedavg(
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         if adaptation_steps == 0:
             return down
-        adapting = Local(alpha, local.batch_size, steps=adaptation_steps)
+        adapting = Local(inner_rate(seat, down), local.batch_size, steps=adaptation_steps)
         return training.train(key, down, data.train, task=task, local=adapting).params
 
     return single_model(

@@ -137,9 +137,16 @@ class Standalone(_LocalChanges):
 
 
 class OwnLocal(_LocalChanges):
-    """Local settings of one algorithm that replace keys of ``local``."""
+    """Local settings of one algorithm that replace keys of ``local``.
+
+    ``options`` replace those of ``local`` as a whole. An ``optimizer`` without ``options`` has none, whatever ``local``
+    has, since another optimizer would read them in another way or not at all.
+    """
 
     decay: Positive | None = None
+    optimizer: str | None = None
+    weight_decay: NonNegative | None = None
+    options: dict[str, Any] | None = None
 
 
 class Participation(Table):

@@ -13,7 +13,17 @@ from pydantic import ConfigDict, Field
 from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
 from fljax.config.errors import ConfigError, option_sentence, sentence
 from fljax.config.forms import Count
-from fljax.config.keys import AlgorithmEntry, Callback, Clustering, Config, Contribution, Data, Local, Scenario
+from fljax.config.keys import (
+    AlgorithmEntry,
+    Callback,
+    Clustering,
+    Config,
+    Contribution,
+    Data,
+    Local,
+    OwnLocal,
+    Scenario,
+)
 from fljax.config.signatures import annotations_of, plain_type, record_of
 from fljax.naming import resolve, unknown, with_article
 
@@ -140,7 +150,8 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
     builder = _find(path, entry.name, found.algorithms, "algorithm", found.imports)
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
     known = found.algorithms.get(entry.name)
-    if getattr(known, "needs_all", False) and isinstance(rows, int) and rows < config.data.clients:
+    asks_all = known is not None and hasattr(known, "asks_all") and known.asks_all(entry.options)
+    if asks_all and isinstance(rows, int) and rows < config.data.clients:
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
@@ -153,7 +164,7 @@ def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> 
         options |= {"clustering": _clustering(f"{path}.clustering", options["clustering"])}
     if "server_optimizer" in options:
         _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
-    entry = entry.model_copy(update={"options": options})
+    entry = entry.model_copy(update={"options": options, "local": _own_local(f"{path}.local", entry.local, config)})
     return entry.model_copy(update={"scenarios": _checked_scenarios(f"{path}.scenarios", entry.scenarios, found)})
 
 
@@ -223,6 +234,15 @@ def _check_server_optimizer(path: str, chosen: Any) -> None:
     if not isinstance(name, str):
         raise ConfigError(f"{path}: expected the name of an optimizer, or a table with one, got {chosen!r}")
     _checked_optimizer(path, path, name, options)
+
+
+def _own_local(path: str, own: OwnLocal, config: Config) -> OwnLocal:
+    """An algorithm's own local settings, with options checked against its own optimizer or that of all algorithms."""
+    if own.optimizer is None and own.options is None:
+        return own
+    name = config.local.optimizer if own.optimizer is None else own.optimizer
+    checked = _checked_optimizer(f"{path}.optimizer", f"{path}.options", name, own.options or {})
+    return own if own.options is None else own.model_copy(update={"options": checked})
 
 
 def _optimizer_options(local: Local) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fljax.config.errors import ConfigError
-from fljax.config.keys import Config
+from fljax.config.keys import AlgorithmEntry, Config
 from fljax.config.limits import MOST_CELLS
 from fljax.config.reading import assign, check, override, parse, read, toml_value
 from fljax.naming import shown
@@ -104,11 +104,23 @@ def parse_grid(
         if [entry.label for entry in cell.algorithms] != labels:
             raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
     for axis in axes:
-        table, _, key = axis.path.rpartition(".")
-        hidden = [e.label for e in config.algorithms if table == "local" and getattr(e.local, key, None) is not None]
-        if hidden:
-            raise ConfigError(f"algorithms.{hidden[0]}.local.{key}: expected none in a sweep over {axis.path}, got one")
+        for entry in config.algorithms:
+            hidden = _hidden(entry, axis.path)
+            if hidden is not None:
+                path = f"algorithms.{entry.label}.local.{hidden}"
+                raise ConfigError(f"{path}: expected none in a sweep over {axis.path}, got one")
     return Grid(config, axes, tuple(cells))
+
+
+def _hidden(entry: AlgorithmEntry, path: str) -> str | None:
+    """The key of an algorithm's own local settings that makes it ignore this path; None: it does not."""
+    table, _, key = path.partition(".")
+    if table.strip() != "local":
+        return None
+    key = key.partition(".")[0].strip()
+    # An optimizer of its own also replaces the options.
+    keys = (key, "optimizer") if key == "options" else (key,)
+    return next((each for each in keys if getattr(entry.local, each, None) is not None), None)
 
 
 def _listed(text: str) -> list[Any]:

@@ -24,7 +24,9 @@ def _plain(value: Any) -> Any:
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         options = fields.pop("options") if isinstance(value, Named) else {}
         plain = {key: _plain(each) for key, each in fields.items()}
-        own = {key: each for key, each in plain.items() if each != {}}
+        # An empty table is the default, except where None is.
+        kinds = type(value).model_fields
+        own = {key: each for key, each in plain.items() if each != {} or kinds[key].default is None}
         return {key: each for key, each in {**own, **_plain(options)}.items() if each is not None}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if each is not None}

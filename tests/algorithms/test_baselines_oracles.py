@@ -143,7 +143,6 @@ def test_the_first_step_of_fedprox_is_fedavgs(exact):
 # --- SCAFFOLD -----------------------------------------------------------------------------------------------
 
 
-@functools.cache
 @pytest.mark.parametrize("local", [Local(0.1, 3, steps=5), Local(0.1, 3, epochs=5)], ids=["steps", "epochs"])
 def test_work_of_stragglers(local):
     rows, times = Rows(jnp.arange(8, dtype=jnp.int32), jnp.int32(7)), 1 if local.steps else 3
@@ -153,6 +152,7 @@ def test_work_of_stragglers(local):
     np.testing.assert_allclose(found.sum(), 1)
 
 
+@functools.cache
 def scaffolded(steps, option: Any = "II", clients_per_round=None):
     def build(values):
         return scaffold(quadratic(values["start"]), how(steps), option=option, clients_per_round=clients_per_round)
@@ -232,6 +232,15 @@ def test_perfedavg_rests_at_the_minimum_of_the_meta_loss(x64):
     minimum = (weight[:, None] * CENTRES).sum(axis=0) / weight.sum()
     close(run(build, 200, alpha=0.2, start=minimum)[0].server.model["w"], np.tile(minimum, (201, 1)), 1e-12)
     close(run(build, 200, alpha=0.2)[0].server.model["w"][-1], minimum, 1e-9)
+
+
+@pytest.mark.parametrize(("round", "rate"), [(0, 0.3), (2, 0.075)])
+def test_perfedavg_deploys_with_the_rate_of_the_round(round, rate):
+    algorithm = perfedavg(quadratic(START), how(1)._replace(decay=0.5), alpha="local", clients_per_round=None)
+    data, model = stored(clients()), {"w": jnp.asarray(START, jnp.float32)}
+    seat = Seat(jnp.int32(round), jnp.int32(2), jnp.int32(0))
+    found = algorithm.deploy(jax.random.key(0), seat, model, (), local_data(data, take(data.clients, 2)))
+    close(found["w"], START - rate * CURVATURE[2] * (START - CENTRES[2]))
 
 
 # --- pFedMe -------------------------------------------------------------------------------------------------
@@ -342,11 +351,13 @@ def test_without_rounds_the_model_is_the_initial_one():
             "expected the local optimizer 'sgd' without options for scaffold, got 'adam'",
         ),
         (lambda adam: pfedme(TASK, adam), "expected the local optimizer 'sgd' without options for pfedme"),
+        (lambda _: afl(TASK, how(1), updates=text("loss")), "expected updates to be gradient or model, got 'loss'"),
         (lambda adam: afl(TASK, adam), "expected the local optimizer 'sgd' without options for afl"),
         (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
         (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
         (lambda _: mwfed(TASK, how(1), threshold=1.0, mode=text("global")), "expected mode to be local or pooled"),
         (lambda _: mwfed(TASK, how(1), threshold=1.0, most=0), "expected most to be positive, got 0"),
+        (lambda _: perfedavg(TASK, how(1), alpha=text("beta")), "expected alpha to be a number or local, got 'beta'"),
         (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
         (lambda _: perfedavg(TASK, how(1), adaptation_steps=-1), "expected adaptation_steps to be zero or more"),
         (lambda _: fedprox(TASK, how(1), stragglers=2), "expected stragglers to be from 0 to 1, got 2"),

@@ -222,17 +222,28 @@ def triples(id, t, how):
         "steps-difference": (STEPS, "difference"),
         "epochs-difference": (EPOCHS, "difference"),
         "epochs-size": (EPOCHS, "none"),
+        "steps-none-local": (STEPS, "none"),
+        "epochs-exact-local": (EPOCHS, "exact"),
     },
-    ["steps-none-single", "steps-exact-double", "epochs-difference-double", "epochs-size-double"],
+    [
+        "steps-none-single",
+        "steps-exact-double",
+        "epochs-difference-double",
+        "epochs-size-double",
+        "steps-none-local-single",
+        "epochs-exact-local-double",
+    ],
 )
 def test_perfedavg(how, hessian, tolerance, request):
     weights = "size" if "-size-" in request.node.name else "uniform"
-    states, records = run(perfedavg, how, alpha=0.2, hessian=hessian, delta=0.01, weights=weights, server_lr=0.9)
+    alpha: Any = "local" if "-local-" in request.node.name else 0.2
+    states, records = run(perfedavg, how, alpha=alpha, hessian=hessian, delta=0.01, weights=weights, server_lr=0.9)
     options: Any = {"hessian": hessian, "delta": 0.01, "by_size": weights == "size", "server_lr": 0.9}
     model = at(states.server.model, 0)
     for t in range(ROUNDS):
         clients = {id: triples(id, t, how) for id in taking_part(records, t)}
-        model = oracle.perfedavg_round(model, clients, rate_of(how, t), 0.2, **options)
+        inner = rate_of(how, t) if alpha == "local" else alpha
+        model = oracle.perfedavg_round(model, clients, rate_of(how, t), inner, **options)
         close(at(states.server.model, t + 1), model, tolerance)
 
 
@@ -287,6 +298,37 @@ def test_afl(how, tolerance):
         close(at(states.server.mixture, t + 1), state.mixture, tolerance)
         np.testing.assert_array_equal(records["mixture"][t], states.server.mixture[t + 1])
     assert np.ptp(state.mixture[1:]) > 0.05
+
+
+@cases(
+    ["how", "clients_per_round"],
+    {"steps": (STEPS, None), "epochs": (EPOCHS, None), "steps-part": (STEPS, 3), "epochs-part": (EPOCHS, 3)},
+    ["steps-double", "steps-part-single", "epochs-part-double"],
+)
+def test_afl_with_local_training(how, clients_per_round, tolerance):
+    """Also with a part of the clients: the others keep their lambda."""
+    arguments: Any = {"updates": "model", "mixture_learning_rate": 0.9, "server_lr": 0.9}
+    states, records = run(afl, how, clients_per_round, **arguments)
+    model = at(states.server.model, 0)
+    state = oracle.Afl(model, np.array([0, 0.25, 0.25, 0.25, 0.25]), model, 0)
+    for t in range(ROUNDS):
+        clients = clients_of(records, t, how)
+        before, state = state, oracle.afl_model_round(state, clients, rate_of(how, t), 0.9, server_lr=0.9)
+        others = [id for id in WITH_DATA if id not in clients]
+        assert others
+        assert (state.mixture[others] == before.mixture[others]).all()
+        close(at(states.server.model, t + 1), state.model, tolerance)
+        close(at(states.server.average, t + 1), state.average, tolerance)
+        close(at(states.server.mixture, t + 1), state.mixture, tolerance)
+        here = records["cohort_present"][t]
+        close(records["weight"][t][here], by_row(records, t, before.mixture / before.mixture[list(clients)].sum()))
+    assert np.ptp(state.mixture[1:]) > 0.05
+
+
+def test_one_local_step_of_afl_is_its_gradient():
+    how = STEPS._replace(steps=1, weight_decay=0.1)
+    found, expected = (run(afl, how, updates=each, mixture_learning_rate=0.9)[0] for each in ("model", "gradient"))
+    close(at(found.server, ROUNDS), at(expected.server, ROUNDS))
 
 
 # Clients 2 and 4 complain in both rounds, client 1 never, client 3 in the first, after which it is lost.

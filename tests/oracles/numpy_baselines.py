@@ -4,7 +4,7 @@ Parameters and clients are those of ``numpy_round``. ``clients`` maps the ids of
 batches; what a round changes goes in and comes out, and nothing is changed in place. Everything is in double precision.
 
 Sources: FedProx, Algorithm 2; SCAFFOLD, Algorithm 1; Per-FedAvg, Algorithm 1; pFedMe, Algorithm 1; q-FFL, Algorithm 2;
-AFL, Algorithm 1; MW-Fed, "One for one, or all for all", section 5.
+AFL, Algorithm 1, and agnostic federated averaging; MW-Fed, "One for one, or all for all", section 5.
 """
 
 from __future__ import annotations
@@ -281,6 +281,24 @@ def afl_round(state: Afl, clients: Clients, rate: float, mixture_rate: float, *,
     mixture = np.array(state.mixture, float)
     left = mixture[ids].sum()
     model = plus(state.model, mixed(slopes, list(mixture[ids] / left)), -server_lr * rate)
+    mixture[ids] = simplex(mixture[ids] + mixture_rate * np.array(losses), left)
+    rounds = state.rounds + 1
+    average = mixed([state.average, model], [state.rounds / rounds, 1 / rounds])
+    return Afl(model, mixture, average, rounds)
+
+
+def afl_model_round(state: Afl, clients: Clients, rate: float, mixture_rate: float, *, server_lr: float = 1.0) -> Afl:
+    """``afl_round`` with the updates of whole local trainings in place of gradients.
+
+    Losses are of the received model on the first batch. Those who were not drawn count as absent.
+    """
+    ids = list(clients)
+    first = {id: client.batches[0] for id, client in clients.items()}
+    losses = [loss(state.model, each.x[first[id]], each.y[first[id]]) for id, each in clients.items()]
+    mixture = np.array(state.mixture, float)
+    left = mixture[ids].sum()
+    ends = [local_sgd(state.model, client, rate) for client in clients.values()]
+    model = moved(state.model, ends, list(mixture[ids] / left), server_lr)
     mixture[ids] = simplex(mixture[ids] + mixture_rate * np.array(losses), left)
     rounds = state.rounds + 1
     average = mixed([state.average, model], [state.rounds / rounds, 1 / rounds])
