@@ -91,8 +91,7 @@ class Entry(NamedTuple):
 
     def asks_all(self, options: Mapping[str, Any]) -> bool:
         """Whether every client must be polled in every round, with these hyper-parameters."""
-        excepted = any(options.get(name) == value for name, value in self.needs_all_unless.items())
-        return self.needs_all and not excepted
+        return self.needs_all and not any(options.get(name) == it for name, it in self.needs_all_unless.items())
 
 
 class SingleModel(NamedTuple):
