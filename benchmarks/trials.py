@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fljax import folders, published_tables, reproduce, verdicts
-from fljax.config import load
+from fljax.config import Config, load
 from fljax.endings import end_of
 from fljax.report.tables import last_values, mean_and_std
 
@@ -77,9 +77,21 @@ def read_trials(path: Path = TRIALS) -> list[Trial]:
     return found
 
 
+def config_of(trial: Trial) -> Config:
+    return load(HERE.parent / "configs" / f"{trial.config}.toml", trial.changes)
+
+
+def is_complete(trial: Trial, folder: Path) -> bool:
+    """Whether the folder has results of all algorithms; those that have ended are there while others run."""
+    if not (folder / folders.RESULTS).is_file():
+        return False
+    found = set(map(str, folders.load(folder)[0]["algorithm"].values))
+    return {entry.label for entry in config_of(trial).algorithms} <= found
+
+
 def run(trial: Trial, folder: Path) -> bool:
     """Makes or completes the run folder of a trial; False if the run failed."""
-    if (folder / folders.RESULTS).is_file():
+    if is_complete(trial, folder):
         return True
     words = [word for change in trial.changes for word in ("--set", change)]
     if folder.exists():
@@ -134,7 +146,7 @@ def write_numbers(numbers: Sequence[Number], path: Path = NUMBERS) -> None:
 
 def beside(trial: Trial, numbers: Sequence[Number]) -> list[tuple[published_tables.Published, Number]]:
     """Printed numbers of the trial's tables, for the data set of its config, with ours in the paper's units."""
-    chosen = load(HERE.parent / "configs" / f"{trial.config}.toml", trial.changes).published
+    chosen = config_of(trial).published
     assert chosen is not None
     own = {(published_tables.plain_label(each.algorithm), each.metric): each for each in numbers}
     found = []
@@ -192,7 +204,7 @@ def main() -> None:
         folder = options.out / trial.name
         if not options.no_run and not run(trial, folder):
             print(f"{trial.name}: the run failed", file=sys.stderr)
-        if (folder / folders.RESULTS).is_file():
+        if is_complete(trial, folder):
             numbers = numbers_of(trial, folder)
             write_numbers(numbers)
         else:
