@@ -82,8 +82,8 @@ def config_of(trial: Trial) -> Config:
 
 
 def is_complete(trial: Trial, folder: Path) -> bool:
-    """Whether the folder has results of all algorithms; those that have ended are there while others run."""
-    if not (folder / folders.RESULTS).is_file():
+    """Whether the folder has results of the trial's config, of all algorithms (some are there early)."""
+    if not (folder / folders.RESULTS).is_file() or load(folder / folders.CONFIG) != config_of(trial):
         return False
     found = set(map(str, folders.load(folder)[0]["algorithm"].values))
     return {entry.label for entry in config_of(trial).algorithms} <= found
@@ -199,11 +199,12 @@ def main() -> None:
     unknown = [name for name in options.names if name not in trials]
     if unknown:
         raise SystemExit(f"expected names of trials, got {', '.join(unknown)}; valid names are {', '.join(trials)}")
-    console = Console(width=150)
+    console, failed = Console(width=150), False
     for trial in (trials[name] for name in options.names or trials):
         folder = options.out / trial.name
         if not options.no_run and not run(trial, folder):
-            print(f"{trial.name}: the run failed", file=sys.stderr)
+            print(f"{trial.name}: the run failed; the committed numbers follow, if there are some", file=sys.stderr)
+            failed = True
         if is_complete(trial, folder):
             numbers = numbers_of(trial, folder)
             write_numbers(numbers)
@@ -211,6 +212,8 @@ def main() -> None:
             numbers = [each for each in read_numbers() if each.trial == trial.name]
         if numbers:
             show(trial, numbers, console, options.markdown)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

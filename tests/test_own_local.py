@@ -100,3 +100,19 @@ def test_a_grid_that_an_algorithm_hides(own: dict[str, Any], path: str, hides: s
     message = rf"algorithms\.fedavg\.local\.{hides}: expected none in a sweep over {path.partition('=')[0]}, got one"
     with pytest.raises(ConfigError, match=message):
         parse_grid(BASE | {"local": LOCAL, "algorithms": [{"name": "fedavg", "local": own}]}, [path])
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "hides"),
+    [
+        ("learning_rate=0.1,0.2", "learning_rate=0.3,0.4", "learning_rate"),
+        ("optimizer=sgd,adam", "options.momentum=0.0,0.9", "optimizer"),
+        ("epochs=1,2", "steps=2,5", "epochs"),
+    ],
+)
+def test_a_grid_that_another_axis_hides(own: str, shared: str, hides: str) -> None:
+    message = (
+        rf"algorithms\.fedavg\.local\.{hides}: expected none in a sweep over local\.{shared.partition('=')[0]}, got one"
+    )
+    with pytest.raises(ConfigError, match=message):
+        parse_grid(BASE | {"local": LOCAL}, [f"algorithms.fedavg.local.{own}", f"local.{shared}"])

@@ -85,11 +85,12 @@ def afl(
         unless ``updates`` is "model".
       updates: what a client sends: "gradient", that of one batch, as in the paper; or "model", the update of a whole
         local training, with the steps or epochs and the optimizer of ``local``. The server takes the mean of updates
-        with weights lambda. "model" with one step of plain SGD is "gradient".
+        with weights lambda. Without dropout or augmentation, "model" with one step of plain SGD is "gradient".
       mixture_learning_rate: eta_lambda; 0 keeps lambda uniform. Losses are of the same batch at the old w.
       clients_per_round: None, or the number of clients: AFL needs all clients in every round. If ``updates`` is
         "model" it may be less: clients are drawn uniformly without replacement, the others keep their lambda, and
-        weights are divided by the mass of those who take part. The model stays if this mass is 0.
+        weights are divided by the mass of those who take part. If this mass is 0 the mean update is 0. Lambda
+        stays as it is if one client takes part, since nobody can take its share.
       server_lr: factor of the step; the paper has 1.
       server_optimizer: as for ``fedavg``.
 

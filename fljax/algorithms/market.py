@@ -180,8 +180,8 @@ def place_bids(
 ) -> tuple[Bool[Array, "N C"], Bool[Array, " C"]]:
     """The clusters that each client bids for and can afford, and the clusters that are filled at random.
 
-    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports its importance, by
-    default the model's accuracy.
+    ``bid`` is the reported worth of each cluster's model to the client; an honest client reports its importance
+    (``ipfl``).
     In round 0 all clusters are filled at random, from all clients or from the members in ``start``. Later, clusters
     without bidders are filled at random during the first ``fill_empty`` rounds ("always": in all), with clients that
     can pay.

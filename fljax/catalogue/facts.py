@@ -33,7 +33,12 @@ def of_algorithm(name: str, entry: Any) -> dict[str, str]:
         found = _traced(getattr(entry, "build", entry))
     except Exception:  # what an algorithm of a user asks of its task, and of its options, is its own affair
         return {}
-    return found | ({"needs all clients": _yes(entry.needs_all)} if hasattr(entry, "needs_all") else {})
+    return found | ({"needs all clients": _who_is_needed(entry)} if hasattr(entry, "needs_all") else {})
+
+
+def _who_is_needed(entry: Any) -> str:
+    excepted = ", ".join(f"{name} = {value!r}" for name, value in getattr(entry, "needs_all_unless", {}).items())
+    return _yes(entry.needs_all) + (f", unless {excepted}" if excepted else "")
 
 
 def _traced(build: Callable[..., Any]) -> dict[str, str]:

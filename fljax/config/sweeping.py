@@ -19,6 +19,7 @@ from fljax.naming import shown
 # Keys that must be equal in all cells: they determine the name or the dimensions of the results, or belong to runs of
 # several cells.
 _FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "stop", "sweep")
+_LENGTHS = ("steps", "epochs")
 # Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})
 
@@ -104,7 +105,7 @@ def parse_grid(
         if [entry.label for entry in cell.algorithms] != labels:
             raise ConfigError("expected the same labels of algorithms in every cell of a grid, got different ones")
     for axis in axes:
-        for entry in config.algorithms:
+        for entry in (entry for cell in cells for entry in cell.algorithms):
             hidden = _hidden(entry, axis.path)
             if hidden is not None:
                 path = f"algorithms.{entry.label}.local.{hidden}"
@@ -118,8 +119,8 @@ def _hidden(entry: AlgorithmEntry, path: str) -> str | None:
     if table.strip() != "local":
         return None
     key = key.partition(".")[0].strip()
-    # An optimizer of its own also replaces the options.
-    keys = (key, "optimizer") if key == "options" else (key,)
+    # An optimizer of its own also replaces the options, and one of steps and epochs the other.
+    keys = {"options": ("options", "optimizer"), "steps": _LENGTHS, "epochs": _LENGTHS}.get(key, (key,))
     return next((each for each in keys if getattr(entry.local, each, None) is not None), None)
 
 
