@@ -77,8 +77,14 @@ def read_trials(path: Path = TRIALS) -> list[Trial]:
     return found
 
 
+def path_of(trial: Trial) -> Path:
+    """The file of the shipped config."""
+    return HERE.parent / "configs" / f"{trial.config}.toml"
+
+
 def config_of(trial: Trial) -> Config:
-    return load(HERE.parent / "configs" / f"{trial.config}.toml", trial.changes)
+    """The shipped config with the trial's changes."""
+    return load(path_of(trial), trial.changes)
 
 
 def is_complete(trial: Trial, folder: Path) -> bool:
@@ -96,9 +102,8 @@ def run(trial: Trial, folder: Path) -> bool:
     words = [word for change in trial.changes for word in ("--set", change)]
     if folder.exists():
         words.append("--resume")
-    config = HERE.parent / "configs" / f"{trial.config}.toml"
-    command = [sys.executable, "-m", "fljax", "run", str(config), "--out", str(folder), "--quiet", "--no-report"]
-    return subprocess.run([*command, *words]).returncode == 0
+    command = [sys.executable, "-m", "fljax", "run", str(path_of(trial)), *words, "--out", str(folder)]
+    return subprocess.run([*command, "--quiet", "--no-report"]).returncode == 0
 
 
 def numbers_of(trial: Trial, folder: Path) -> list[Number]:

@@ -106,10 +106,10 @@ def ipfl(
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
     A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
-    their ``importance`` (``poll``). The server settles the previous round by the
-    accuracies (``settle``), decides by the bids which clusters each client pays for (``place_bids``), and fills each
-    cluster's slots (``choose``). The selected clients train; the server averages their updates by samples and measures
-    contributions (``profile``). A client may train several clusters' models in one round.
+    their ``importance`` (``poll``). The server settles the previous round by the accuracies (``settle``), decides by
+    the bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The
+    selected clients train; the server averages their updates by samples and measures contributions (``profile``). A
+    client may train several clusters' models in one round.
 
     Args:
       task: model and loss.

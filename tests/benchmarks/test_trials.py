@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 
 from fljax import metric_names, published_tables
-from fljax.config import load
 from fljax.published_tables import plain_label
-from tests.benchmarks.test_ahead_of_time import FOLDER
-from tests.benchmarks.test_ahead_of_time import load as module
+from tests.benchmarks.test_ahead_of_time import load
 
-trials = module("trials")
+trials = load("trials")
 TRIALS = {trial.name: trial for trial in trials.read_trials()}
 
 
@@ -26,7 +24,7 @@ def test_names_are_those_of_one_trial() -> None:
 @pytest.mark.parametrize("name", TRIALS)
 def test_trials_load(name: str) -> None:
     trial = TRIALS[name]
-    config = load(FOLDER.parent / "configs" / f"{trial.config}.toml", trial.changes)
+    config = trials.config_of(trial)
     assert trial.metrics
     assert set(trial.metrics) <= set(metric_names.METRICS)
     if trial.tables:
@@ -42,7 +40,7 @@ def test_committed_numbers_are_of_trials() -> None:
     assert len({(each.trial, each.algorithm, each.metric) for each in numbers}) == len(numbers)
     for each in numbers:
         trial = TRIALS[each.trial]
-        config = load(FOLDER.parent / "configs" / f"{trial.config}.toml", trial.changes)
+        config = trials.config_of(trial)
         assert each.algorithm in [entry.label for entry in config.algorithms]
         assert each.metric.removeprefix("unseen_") in trial.metrics
         assert each.rounds == config.rounds
