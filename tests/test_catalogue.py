@@ -109,7 +109,7 @@ def test_a_text_keeps_its_order() -> None:
         ("fedavg", {"aggregation": "streamed", "server keeps": "1 model", "a client keeps": "nothing"}),
         ("iafl", {"aggregation": "stacked", "server keeps": "a model for each client", "polls clients": "yes"}),
         ("qffl", {"aggregation": "stacked", "needs all clients": "no"}),
-        ("afl", {"server keeps": "2 models", "needs all clients": "yes"}),
+        ("afl", {"server keeps": "2 models", "needs all clients": "yes, unless updates = 'model'"}),
         ("scaffold", {"a client keeps": "1 model", "a client sends": "2 models", "personal models": "no"}),
         ("fedproto", {"a client sends": "less than a model", "global model": "no"}),
         ("fedsoft", {"polls clients": "every 2 rounds"}),
