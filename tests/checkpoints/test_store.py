@@ -146,6 +146,21 @@ def test_no_room_is_said_once_and_stops_nothing(tmp_path: pathlib.Path, monkeypa
     assert len(notes) == 1
 
 
+def test_a_number_is_given_once(tmp_path: pathlib.Path) -> None:
+    """A second one is refused, and the first one, which may still be in the background, is written."""
+    notes: list[str] = []
+    store = Store(tmp_path / "at", 2, notes.append)
+    store.save(1, ARRAYS, {"which": "first"})
+    store.save(1, ARRAYS, {"which": "second"})
+    store.close()
+    assert notes == [
+        "a checkpoint could not be written (the folder has a checkpoint of round 1 or a later one); the run goes on, "
+        "earlier ones are intact"
+    ]
+    assert store.saved == 1
+    assert read(tmp_path / "at", notes).about == {"which": "first"}
+
+
 def test_threads_of_a_failed_write_report_nothing_later(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,9 +188,9 @@ def test_threads_of_a_failed_write_report_nothing_later(
     assert not told
     report("another one")
     assert told == ["another one"]
-    for _ in range(3):  # nothing is piled up
+    for step in (3, 4, 5):  # nothing is piled up
         store = Store(tmp_path / "True", 2, notes.append)
-        store.save(1, ARRAYS, {})
+        store.save(step, ARRAYS, {})
         store.close()
     assert len(logging.getLogger("absl").filters) == 1
 
