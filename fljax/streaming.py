@@ -46,7 +46,7 @@ class Total(NamedTuple):
 class Contribute(Protocol):
     """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds to the sums, and its record (any pytree).
 
-    ``server`` is as for ``send``: its ``PerClient`` parts hold the client's own row.
+    ``PerClient`` and ``Exchanged`` parts of ``server`` hold the client's own row.
     """
 
     def __call__(self, server: PyTree, seat: Seat, up: PyTree, /) -> tuple[Part, PyTree]: ...

@@ -10,7 +10,7 @@ training rows; no epsilon-greedy exploration (the affinity alone decides).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import replicate_model
 from fljax.arguments import is_whole
 from fljax.training import Local
-from fljax.types import Algorithm, Census, Cohort, Held, Info, Judged, LocalData, Seat, Task, along
+from fljax.types import Algorithm, Census, Cohort, Exchanged, Held, Info, Judged, LocalData, Seat, Task, along
 
 REFERENCE = """@inproceedings{zhang2021personalized,
   title = {Personalized Federated Learning with First Order Model Optimization},
@@ -37,9 +37,13 @@ CLOSE = 1e-5
 
 
 class FedFomoServer(NamedTuple):
-    """By client id: the last model, whether the client uploaded one, the affinity P, and the number of samples."""
+    """By client id: the last model, whether the client uploaded one, the affinity P, and the number of samples.
 
-    models: PyTree  # [N, ...]
+    ``mean`` is the mean, by size, of all uploaded models; before the first upload, the initial model.
+    """
+
+    models: Exchanged  # [N, ...]
+    mean: PyTree
     uploaded: Bool[Array, " N"]
     affinity: Float[Array, "N N"]
     size: Int[Array, " N"]
@@ -111,22 +115,19 @@ def fedfomo(
 
     def init_server(key: Key[Array, ""], census: Census) -> FedFomoServer:
         population = census.train.shape[0]
-        models = replicate_model(task.init(key), population)
-        return FedFomoServer(models, jnp.zeros(population, bool), jnp.eye(population), census.train)
+        model = task.init(key)
+        models = Exchanged(replicate_model(model, population))
+        return FedFomoServer(models, model, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
-    def mean(server: FedFomoServer) -> PyTree:
-        mass = jnp.where(server.uploaded, server.size, 0).astype(server.affinity.dtype)
-        # Before the first upload all models are the same.
-        return trees.where(jnp.any(server.uploaded), weighted_mean(server.models, mass), trees.take(server.models, 0))
-
-    def send(server: FedFomoServer, seat: Seat) -> FedFomoDown:
-        if not seat.known:
-            nobody = jax.tree.map(lambda leaf: leaf[:0], server.models)
-            return FedFomoDown(mean(server), nobody, jnp.zeros(0, jnp.int32), jnp.zeros(0, bool))
+    def peers(server: FedFomoServer, seat: Seat) -> Int[Array, " M"]:
         score = jnp.where(server.uploaded, server.affinity[seat.id], -jnp.inf)
         _, id = jax.lax.top_k(score, min(models_sent, score.shape[0]))
-        id = id.astype(jnp.int32)
-        return FedFomoDown(trees.take(server.models, seat.id), trees.take(server.models, id), id, server.uploaded[id])
+        return id.astype(jnp.int32)
+
+    def send(server: FedFomoServer, seat: Seat) -> FedFomoDown:
+        models: Any = server.models  # WithPeers
+        own = models.own if seat.known else server.mean
+        return FedFomoDown(own, models.peers, models.id, server.uploaded[models.id])
 
     def weigh(
         down: FedFomoDown, before: PyTree, id: Int[Array, ""], data: LocalData
@@ -168,12 +169,15 @@ def fedfomo(
         held: Held,
     ) -> tuple[FedFomoServer, Info]:
         id, present = cohort.id, cohort.present
-        models = trees.add_rows(server.models, id, present, up.update)
+        models = trees.add_rows(server.models.values, id, present, up.update)
         weight = up.weight.astype(server.affinity.dtype)
         affinity = trees.add_rows(server.affinity, (id[:, None], up.id), present[:, None], weight)
         uploaded = trees.set_rows(server.uploaded, id, present, True)
+        mass = jnp.where(uploaded, server.size, 0).astype(affinity.dtype)
+        mean = trees.where(jnp.any(uploaded), weighted_mean(models, mass), server.mean)
         better = jnp.sum((weight > 0) & present[:, None], axis=1, dtype=jnp.int32)
-        return FedFomoServer(models, uploaded, affinity, server.size), along("row", better=better)
+        new = FedFomoServer(Exchanged(models), mean, uploaded, affinity, server.size)
+        return new, along("row", better=better)
 
     return Algorithm(
         task=task,
@@ -184,7 +188,8 @@ def fedfomo(
         select=select_uniform(clients_per_round),
         personal=lambda key, seat, down, client, data: down.own,
         init_client=lambda key, seat, down, data: FedFomoClient(down.own),
-        models=lambda server: {"server_test": Judged(mean(server), "test")},
+        models=lambda server: {"server_test": Judged(server.mean, "test")},
+        peers=peers,
     )
 
 

@@ -60,7 +60,7 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
 
     optional = {
         name: wrap(name, function)
-        for name in ("common", "personal", "models", "counts")
+        for name in ("common", "personal", "models", "counts", "peers")
         if (function := getattr(found, name)) is not None
     }
     polled = found.poll

@@ -17,7 +17,7 @@ from fljax.engine.federations import held_data, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
-from fljax.engine.servers import own_server
+from fljax.engine.servers import every_seat, own_server
 from fljax.engine.states import State, first_down
 from fljax.types import Algorithm, ClientData, Federation, Judged, Labelled, Seat, along, seen_from
 
@@ -74,7 +74,7 @@ def _deploy(
     own: Callable[..., PyTree],
 ) -> tuple[PyTree, PyTree | None]:
     seat = _seat(round, client, purpose is Purpose.DEPLOY)
-    down = algorithm.send(seen_from(state.server, seat), seat)
+    down = algorithm.down(state.server, seat)
     key = client_key(round_key(state.seed, purpose, round), client.id)
     arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
     deployed = algorithm.deploy(*arguments)
@@ -181,7 +181,8 @@ def judge_seen(
 
     ``id`` has the ids of the clients in ``federation``; None: all clients of the run.
     """
-    rows, server_of = own_server(state.server, layout.devices, id)
+    seats = every_seat(round, federation.clients.id)
+    rows, server_of = own_server(algorithm, state.server, layout.devices, seats, whole=id is None)
 
     def one(row: tuple[ClientData, Any, Any]) -> Found:
         client, kept, server_row = row

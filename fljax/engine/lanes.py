@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core
@@ -22,6 +22,18 @@ from fljax.engine.layout import AXIS, divide, division, mesh
 
 # Bytes of the rows of clients that one of several devices gets at a time.
 BLOCK = 2**26
+
+
+class Picked(NamedTuple):
+    """Rows that each row of ``xs`` needs of a table. Several devices get them block by block; nobody holds all at once.
+
+    Attributes:
+      table: ``[any, ...]``.
+      index: ``[count, M]``; row r of ``xs`` has ``table[index[r]]`` in its place.
+    """
+
+    table: Any
+    index: Int[Array, "count M"]
 
 
 def map_lanes(
@@ -93,7 +105,7 @@ def fold_lanes(
       function: of one row, gives the summand and the kept result.
       add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; ``real`` is False for padding, which repeats the
         summand of another row.
-      xs: ``[count, ...]``, at least one row.
+      xs: ``[count, ...]``, at least one row; the first leaf is an array. With several devices some may be ``Picked``.
       lanes: as for ``map_lanes``.
       devices: as for ``map_lanes``; sums are over all devices.
       cost: as for ``map_lanes``.
@@ -148,17 +160,18 @@ def _on_devices(
     block, so that few rows are held twice. Padding rows recompute the row ``spare``. ``ordered`` says whether ``row``
     has another order than ``xs``.
     """
-    leaves, structure = jax.tree.flatten(xs)
+    leaves, structure = jax.tree.flatten(xs, is_leaf=_is_picked)
     count, (devices, chunks, lanes) = leaves[0].shape[0], row.shape
-    shared = [division(leaf, devices, 1) != PartitionSpec() for leaf in leaves]
-    blocks = min(chunks, -(-trees.bytes_of(_chosen(leaves, shared)) // (devices * BLOCK)) or 1)
+    shared = [division(_table(leaf), devices, 1) != PartitionSpec() for leaf in leaves]
+    given_bytes = trees.bytes_of(jax.eval_shape(_rows, _chosen(leaves, shared), jnp.arange(count)))
+    blocks = min(chunks, -(-given_bytes // (devices * BLOCK)) or 1)
     share = -(-chunks // blocks)  # chunks of each device in a block
     row = jnp.pad(row, ((0, 0), (0, blocks * share - chunks), (0, 0)), constant_values=count)
     row = row.reshape(devices, blocks, share, lanes).swapaxes(0, 1)
     read_row = jnp.where(row < count, row, spare)
     as_given = not ordered and blocks * row[0].size == row[0].size == count
     place = jnp.arange(share * lanes).reshape(share, lanes)
-    example = jax.eval_shape(lambda xs: trees.take(xs, jnp.zeros(lanes, jnp.int32)), xs)
+    example = jax.eval_shape(lambda xs: _rows(xs, jnp.zeros(lanes, jnp.int32)), xs)
     call, closed_over = _with_arguments(whole, example)
 
     def one_device(
@@ -168,7 +181,7 @@ def _on_devices(
         mine, real = read_row[device], row[device] < count
 
         def read(turn: Array) -> PyTree:
-            parts = iter(trees.take(given, place[turn])), iter(trees.take(held, mine[turn]))
+            parts = iter(trees.take(given, place[turn])), iter(_rows(held, mine[turn]))
             return jax.tree.unflatten(structure, [next(parts[0] if is_shared else parts[1]) for is_shared in shared])
 
         # A number that is known is kept as one: reverse mode needs it.
@@ -184,7 +197,8 @@ def _on_devices(
     held, divided = _chosen(leaves, [not is_shared for is_shared in shared]), _chosen(leaves, shared)
 
     def block(row: Array, read_row: Array, turns: Array) -> tuple[PyTree, PyTree]:
-        given = divided if as_given else trees.take(divided, read_row.reshape(-1))
+        kept_order = as_given and not any(map(_is_picked, divided))
+        given = divided if kept_order else _rows(divided, read_row.reshape(-1))
         sums, kept = spread(closed_over, held, row, read_row, turns, given)
         return sums, divide(kept, devices)
 
@@ -209,6 +223,23 @@ def _on_devices(
 
 def _chosen(leaves: list[Any], which: list[bool]) -> list[Any]:
     return [leaf for leaf, chosen in zip(leaves, which, strict=True) if chosen]
+
+
+def _is_picked(leaf: Any) -> bool:
+    return isinstance(leaf, Picked)
+
+
+def _table(leaf: Any) -> Any:
+    """The array that devices divide."""
+    return leaf.table if isinstance(leaf, Picked) else leaf
+
+
+def _rows(xs: PyTree, index: Array) -> PyTree:
+    """``trees.take``, also of rows that are ``Picked``."""
+    take: Callable[[Any], Any] = lambda leaf: trees.take(  # noqa: E731
+        _table(leaf), leaf.index[index] if isinstance(leaf, Picked) else index
+    )
+    return jax.tree.map(take, xs, is_leaf=_is_picked)
 
 
 def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:

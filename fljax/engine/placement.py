@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from fljax.engine.layout import Layout, division, mesh, replicate, sharding
-from fljax.types import PerClient
+from fljax.types import is_per_client
 
 
 def shardings(state: Any, devices: int, lead: int) -> Any:
@@ -24,9 +24,7 @@ def shardings(state: Any, devices: int, lead: int) -> Any:
     divided = lambda tree: jax.tree.map(lambda leaf: put(division(leaf, devices, lead)), tree)  # noqa: E731
     whole = jax.tree.map(lambda leaf: put(PartitionSpec()), state)
     server = jax.tree.map(
-        lambda part: divided(part) if isinstance(part, PerClient) else put(PartitionSpec()),
-        state.server,
-        is_leaf=lambda part: isinstance(part, PerClient),
+        lambda part: divided(part) if is_per_client(part) else put(PartitionSpec()), state.server, is_leaf=is_per_client
     )
     return whole._replace(clients=divided(state.clients), server=server)
 

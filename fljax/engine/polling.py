@@ -11,8 +11,8 @@ from fljax.engine.federations import local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
-from fljax.engine.servers import own_server
-from fljax.types import Algorithm, ClientData, Federation, Seat, seen_from
+from fljax.engine.servers import every_seat, own_server
+from fljax.types import Algorithm, ClientData, Federation, Seat
 
 
 def poll(
@@ -30,12 +30,13 @@ def poll(
     assert algorithm.poll is not None
     ask, shown = algorithm.poll.ask, algorithm.poll.shown
 
-    rows, server_of = own_server(server, layout.devices, id)
+    seats = every_seat(round, federation.clients.id)
+    rows, server_of = own_server(algorithm, server, layout.devices, seats, whole=id is None)
 
     def one(row: tuple[ClientData, PyTree, Any]) -> PyTree:
         client, kept, own = row
         seat = Seat(round, client.id, jnp.zeros((), jnp.int32))
-        down = algorithm.send(seen_from(server_of(own), seat), seat) if shown else ()
+        down = algorithm.down(server_of(own), seat) if shown else ()
         return ask(client_key(key, client.id), seat, down, kept, local_data(federation, client))
 
     return map_lanes(one, (federation.clients, clients, rows if shown else ()), layout.evaluation, layout.devices)

@@ -243,7 +243,8 @@ def train(
     one, and its Client is the old one.
     """
     aggregate = as_streamed(algorithm.aggregate)
-    server_rows, server_of = own_server(chosen.server, layout.devices, chosen.trains)
+    seats = Seat(round, chosen.trains, chosen.cohort.slot)
+    server_rows, server_of = own_server(algorithm, chosen.server, layout.devices, seats)
 
     def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
         place, slot, present, own, server_row = row
@@ -289,7 +290,7 @@ def train_one(
     """
     key = round_key(seed, Purpose.TRAIN, round)
     seat = Seat(round, client.id, slot)
-    down = algorithm.send(seen_from(server, seat), seat)
+    down = algorithm.down(server, seat)
     result: Any = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
     if not isinstance(result, tuple) or len(result) != 2:
         raise ValueError(f"expected train to return a message and the client's state, got {type(result).__name__}")

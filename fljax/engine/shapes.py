@@ -72,7 +72,7 @@ def measure(spec: Spec, inputs: Inputs, runs: int, platform: str | None = None) 
         state = initial_state(algorithm, data, zero)
         available, seat = Available(data.clients.id.shape[0]), Seat(zero, zero, zero)
         _, cohort, _ = algorithm.select(jax.random.key(0), zero, state.server, state.ballots, available)
-        down = algorithm.send(seen_from(state.server, seat), seat)
+        down = algorithm.down(state.server, seat)
         ballot = () if algorithm.poll is None else poll(algorithm, data, zero, zero, *state[2:4], single)
         return state, cohort, down, ballot, algorithm.task.init(jax.random.key(0))
 

@@ -14,7 +14,7 @@ from fljax.engine.layout import Layout
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.states import State
 from fljax.engine.trained import DeployedModels
-from fljax.types import Algorithm, Seat, Task, seen_from
+from fljax.types import Algorithm, Seat, Task
 
 
 @jit.program(static_argnames=("spec", "layout"))
@@ -24,7 +24,7 @@ def _common(spec: Spec, layout: Layout, inputs: Inputs, state: State, seed: Arra
         return None
     own, zero = trees.take(state, seed), jnp.zeros((), jnp.int32)
     seat = Seat(own.round, zero, zero, True)
-    return algorithm.common(algorithm.send(seen_from(own.server, seat), seat))
+    return algorithm.common(algorithm.down(own.server, seat))
 
 
 def common_models(deployed: DeployedModels) -> PyTree | None:

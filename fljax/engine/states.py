@@ -12,7 +12,7 @@ from fljax.engine.federations import census, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.layout import Layout
 from fljax.engine.polling import poll
-from fljax.types import Algorithm, ClientData, Federation, Seat, seen_from
+from fljax.types import Algorithm, ClientData, Federation, Seat
 
 
 class State(NamedTuple):
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 def first_down(algorithm: Algorithm, server: PyTree, seat: Seat) -> PyTree:
     """The Down of a client before its first round, for ``init_client``."""
-    return algorithm.send(seen_from(server, seat), seat._replace(first=True))
+    return algorithm.down(server, seat._replace(first=True))
 
 
 def initial_server(algorithm: Algorithm, federation: Federation, seed: Integer[Array, ""]) -> PyTree:

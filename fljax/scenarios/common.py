@@ -96,13 +96,14 @@ def with_server(
         own, cohort, info = inner.select(key, round, unwrap(server), ballots, available)
         return rewrap(server, own), cohort, info
 
-    counts, models = inner.counts, inner.models
+    counts, models, peers = inner.counts, inner.models, inner.peers
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
         select=select,
         aggregate=streaming.within(inner.aggregate, unwrap, rewrap),
         models=None if models is None else lambda server: models(unwrap(server)),
         counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
+        peers=None if peers is None else lambda server, seat: peers(unwrap(server), seat),
     )
 
 

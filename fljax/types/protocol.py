@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax.types.data import Held, LocalData
-from fljax.types.rounds import Available, Census, Cohort, Info, Seat
+from fljax.types.rounds import Available, Census, Cohort, Info, Seat, seen_from
 from fljax.types.task import Task, TrainingKey
 
 
@@ -28,11 +29,22 @@ class InitServer(Protocol):
 class Send(Protocol):
     """ONE ``(server, seat) -> Down``: everything that the server sends this client.
 
-    ``PerClient`` parts of ``server`` hold the client's own row. If ``seat.first``, the result is what ``init_client``
-    needs; its bytes are not counted.
+    ``PerClient`` parts of ``server`` hold the client's own row, and ``Exchanged`` parts are ``WithPeers``. If
+    ``seat.first``, the result is what ``init_client`` needs; its bytes are not counted.
     """
 
     def __call__(self, server: PyTree, seat: Seat, /) -> PyTree: ...
+
+
+@runtime_checkable
+class Peers(Protocol):
+    """ONE ``(server, seat) -> [M]``: the clients whose rows of ``Exchanged`` parts ``send`` gets for this client.
+
+    M is the same for all clients and rounds. Ids are in 0..N-1 and may repeat. ``PerClient`` and ``Exchanged`` parts
+    of ``server`` hold the client's own row. Unseen clients have no peers.
+    """
+
+    def __call__(self, server: PyTree, seat: Seat, /) -> Int[Array, " M"]: ...
 
 
 @runtime_checkable
@@ -118,7 +130,7 @@ class Models(Protocol):
 
 @runtime_checkable
 class Counts(Protocol):
-    """ONE ``(server, seat) -> []``: whether metrics count this client. ``server`` is as for ``send``."""
+    """ONE ``(server, seat) -> []``: whether metrics count this client. ``server`` is as for ``peers``."""
 
     def __call__(self, server: PyTree, seat: Seat, /) -> Bool[Array, ""]: ...
 
@@ -233,6 +245,7 @@ class Algorithm(NamedTuple):
       personal: see Personal; None: a client uses ``common(down)``.
       models: see Models; for example IAFL's reference model or cluster models. None: there are none.
       counts: see Counts; None: metrics count all clients.
+      peers: see Peers; None: no client receives rows of others.
       scenarios: the scenarios that are wrapped around the algorithm, the innermost first. A scenario counts its own
         name here, so that a scenario nested in itself draws other random numbers.
     """
@@ -249,7 +262,16 @@ class Algorithm(NamedTuple):
     personal: Personal | None = None
     models: Models | None = None
     counts: Counts | None = None
+    peers: Peers | None = None
     scenarios: tuple[Applied, ...] = ()
+
+    def down(self, server: PyTree, seat: Seat) -> PyTree:
+        """ONE: what this client receives. ``server`` is the whole Server, and not what ``send`` sees of it."""
+        if self.peers is not None and seat.known:
+            id = self.peers(seen_from(server, seat), seat)
+        else:
+            id = jnp.zeros(0, jnp.int32)
+        return self.send(seen_from(server, seat, id), seat)
 
     def deploy(self, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         """ONE: the model that this client would use.

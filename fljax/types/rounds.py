@@ -147,28 +147,86 @@ class PerClient(NamedTuple):
     values: PyTree
 
 
+class Exchanged(NamedTuple):
+    """A part of the Server like ``PerClient``, of which a client receives rows of others, too: its peers' models.
+
+    In ``send``, this part is replaced by a ``WithPeers`` with the rows of the clients that ``Algorithm.peers`` names.
+    In other functions of one client it is replaced by the client's own row, or by zeros for an unseen client.
+
+    Attributes:
+      values: leaves ``[N, ...]`` by id.
+    """
+
+    values: PyTree
+
+
+class WithPeers(NamedTuple):
+    """What ``send`` sees of an ``Exchanged`` part.
+
+    Attributes:
+      own: the client's own row; zeros for an unseen client.
+      peers: rows of other clients, ``[M, ...]``.
+      id: ``[M]``, whose rows these are. M is 0 for an unseen client, and for an algorithm without ``peers``.
+    """
+
+    own: PyTree
+    peers: PyTree
+    id: Int[Array, " M"]
+
+
 class OwnRow(NamedTuple):
     """A ``PerClient`` part of which the row of one client was taken."""
 
     values: PyTree
 
 
-def rows_of(server: PyTree, id: Int[Array, "*rows"] | None = None) -> list[Any]:
-    """The rows of clients ``id`` (None: all) in each ``PerClient`` part of a server; ``with_rows`` puts one's back."""
-    parts = jax.tree.leaves(server, is_leaf=_is_per_client)
-    tables = [part.values for part in parts if isinstance(part, PerClient)]
-    return tables if id is None else [jax.tree.map(lambda leaf: leaf[id], table) for table in tables]
+def is_per_client(part: Any) -> bool:
+    """Whether a part of a Server has one row per client."""
+    return isinstance(part, PerClient | Exchanged)
+
+
+def rows_of(
+    server: PyTree,
+    id: Int[Array, "*rows"] | None = None,
+    peers: Int[Array, "*rows M"] | None = None,
+    pick: Callable[[Any, Any], Any] = lambda table, index: table[index],
+) -> list[Any]:
+    """The rows of clients ``id`` (None: all) in each part with one row per client; ``with_rows`` puts one's back.
+
+    Args:
+      server: a Server.
+      id: ids of clients.
+      peers: their peers' ids; None if the Server has no ``Exchanged`` part.
+      pick: ``(table, peers) -> rows`` of peers.
+    """
+
+    def rows(part: Any) -> Any:
+        own = part.values if id is None else jax.tree.map(lambda leaf: leaf[id], part.values)
+        if isinstance(part, PerClient):
+            return own
+        assert peers is not None
+        return WithPeers(own, jax.tree.map(lambda leaf: pick(leaf, peers), part.values), peers)
+
+    return [rows(part) for part in jax.tree.leaves(server, is_leaf=is_per_client) if is_per_client(part)]
 
 
 def with_rows(server: PyTree, rows: Sequence[PyTree]) -> PyTree:
-    """The Server of one client, whose ``PerClient`` parts are the client's ``rows``."""
+    """The Server of one client, whose parts with one row per client are the client's ``rows``."""
     each = iter(rows)
-    put: Callable[[Any], Any] = lambda part: OwnRow(next(each)) if isinstance(part, PerClient) else part  # noqa: E731
-    return jax.tree.map(put, server, is_leaf=_is_per_client)
+
+    def put(part: Any) -> Any:
+        if not is_per_client(part):
+            return part
+        return OwnRow(next(each)) if isinstance(part, PerClient) else next(each)
+
+    return jax.tree.map(put, server, is_leaf=is_per_client)
 
 
-def seen_from(server: PyTree, seat: Seat) -> PyTree:
-    """The Server as ``send``, ``contribute`` and ``counts`` receive it: ``PerClient`` parts hold the client's row."""
+def seen_from(server: PyTree, seat: Seat, peers: Int[Array, " M"] | None = None) -> PyTree:
+    """The Server as functions of one client receive it: parts with one row per client hold the client's own.
+
+    ``peers`` are the ids for ``send``, in which ``Exchanged`` parts become ``WithPeers``; None: for other functions.
+    """
 
     def own(leaf: Array) -> Array:
         return leaf[seat.id] if seat.known else jnp.zeros(leaf.shape[1:], leaf.dtype)
@@ -176,10 +234,13 @@ def seen_from(server: PyTree, seat: Seat) -> PyTree:
     def look(part: Any) -> Any:
         if isinstance(part, OwnRow):
             return part.values
-        return jax.tree.map(own, part.values) if isinstance(part, PerClient) else part
+        if isinstance(part, WithPeers):
+            return part.own if peers is None else part
+        if not is_per_client(part):
+            return part
+        row = jax.tree.map(own, part.values)
+        if peers is None or isinstance(part, PerClient):
+            return row
+        return WithPeers(row, jax.tree.map(lambda leaf: leaf[peers], part.values), peers)
 
-    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, PerClient | OwnRow))
-
-
-def _is_per_client(part: Any) -> bool:
-    return isinstance(part, PerClient)
+    return jax.tree.map(look, server, is_leaf=lambda part: isinstance(part, OwnRow | WithPeers) or is_per_client(part))

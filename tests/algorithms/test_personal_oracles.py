@@ -11,6 +11,7 @@ import pytest
 
 from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
+from fljax.algorithms.fedfomo import FedFomoUp
 from fljax.engine.evaluate import deploy_seen, evaluate
 from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
@@ -18,7 +19,7 @@ from fljax.engine.states import initial_state
 from fljax.models import MODELS
 from fljax.training import Local
 from fljax.trees import take
-from fljax.types import Census, Examples, LocalData, Rows, Seat, Subset, Task, unlabelled
+from fljax.types import Census, Cohort, Examples, Exchanged, LocalData, Rows, Seat, Subset, Task, unlabelled
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, stored
@@ -267,11 +268,11 @@ def test_what_fedala_refuses(arguments, message):
 def test_fedfomo_that_is_sent_nothing_is_standalone(exact):
     build = lambda values: fedfomo(quadratic.quadratic(values["start"]), how(STEPS), models_sent=0)  # noqa: E731
     states, records = run(build, ROUNDS)
-    same(states.server.models["w"], ALONE, exact)
+    same(states.server.models.values["w"], ALONE, exact)
     np.testing.assert_array_equal(states.server.affinity, np.broadcast_to(np.eye(4), (ROUNDS + 1, 4, 4)))
     np.testing.assert_array_equal(records["better"], 0)
     random_batches = ragged(lambda *task: fedfomo(*task, models_sent=0))
-    same(random_batches.server.models, ragged(standalone).clients.model, exact)
+    same(random_batches.server.models.values, ragged(standalone).clients.model, exact)
 
 
 def uploaded(values):
@@ -286,7 +287,7 @@ def uploaded(values):
     def init_server(key, census):
         server = algorithm.init_server(key, census)
         return server._replace(
-            models={"w": values["models"]}, uploaded=jnp.ones(POPULATION, bool), affinity=values["affinity"]
+            models=Exchanged({"w": values["models"]}), uploaded=jnp.ones(POPULATION, bool), affinity=values["affinity"]
         )
 
     def init_client(*arguments):
@@ -316,7 +317,7 @@ def test_fedfomo_takes_what_is_better(before, models, start, better, rate, exact
     values = {"models": np.stack(models), "before": before, "rate": rate, "affinity": np.eye(POPULATION)}
     states, records = run(lambda given: uploaded({**given, "models_sent": POPULATION}), 1, **values)
     expected = np.stack([trained(start, STEPS, rate)[0], *models[1:]])
-    np.testing.assert_allclose(states.server.models["w"][1], expected, rtol=10 * exact, atol=20 * exact)
+    np.testing.assert_allclose(states.server.models.values["w"][1], expected, rtol=10 * exact, atol=20 * exact)
     np.testing.assert_allclose(states.clients.before["w"][1, 0], start, rtol=10 * exact, atol=20 * exact)
     assert records["better"][0].sum() == better
     step = states.server.affinity[1] - states.server.affinity[0]
@@ -343,7 +344,7 @@ def test_the_own_model_of_fedfomo_competes_once_whether_it_is_sent_or_not(liked,
     assert records["better"][0].sum() == 2
     share = weights / weights.sum()
     expected = START + share[0] * (models[0] - START) + share[1] * (models[2] - START)
-    np.testing.assert_allclose(states.server.models["w"][1, 0], expected, rtol=10 * exact, atol=20 * exact)
+    np.testing.assert_allclose(states.server.models.values["w"][1, 0], expected, rtol=10 * exact, atol=20 * exact)
     step = (states.server.affinity[1] - states.server.affinity[0])[0]
     np.testing.assert_allclose(step[[0, 2]], weights, rtol=1e3 * exact, atol=1e3 * exact)
     assert (step[1] < 0) == (liked[0] < 0)  # a model that was not sent has no weight
@@ -354,25 +355,28 @@ def test_models_are_sent_by_affinity_and_ties_go_to_the_lower_id():
     algorithm = fedfomo(TASK, EPOCHS, models_sent=3)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([2, 2, 2, 0, 2]), jnp.zeros(5, jnp.int32)))
     seat = Seat(jnp.int32(0), jnp.int32(2), jnp.int32(0))
-    assert not np.asarray(algorithm.send(server, seat).real).any()
+    assert not np.asarray(algorithm.down(server, seat).real).any()
     server = server._replace(uploaded=jnp.array([True, True, True, False, True]))
-    assert algorithm.send(server, seat).id.tolist() == [2, 0, 1]
+    assert algorithm.down(server, seat).id.tolist() == [2, 0, 1]
     liked = server._replace(affinity=server.affinity.at[2].set(jnp.array([-1.0, 0.5, 1.0, 9.0, 0.5])))
-    assert algorithm.send(liked, seat).id.tolist() == [2, 1, 4]
+    assert algorithm.down(liked, seat).id.tolist() == [2, 1, 4]
     few = server._replace(uploaded=jnp.array([False, True, False, False, False]))
-    down = algorithm.send(few, seat)
+    down = algorithm.down(few, seat)
     assert np.asarray(down.id)[np.asarray(down.real)].tolist() == [1]
 
 
 def test_strangers_of_fedfomo_get_the_mean_of_what_was_uploaded():
-    algorithm = fedfomo(TASK, EPOCHS)
+    algorithm = fedfomo(TASK, EPOCHS, models_sent=0)
     server = algorithm.init_server(jax.random.key(0), Census(jnp.array([1, 3, 4]), jnp.zeros(3, jnp.int32)))
     unknown = Seat(jnp.int32(0), jnp.int32(-1), jnp.int32(0), known=False)
-    jax.tree.map(np.testing.assert_array_equal, algorithm.send(server, unknown).own, take(server.models, 0))
-    offset = lambda leaf: leaf + jnp.array([1.0, 2.0, 50.0]).reshape(3, *[1] * (leaf.ndim - 1))  # noqa: E731
-    moved = server._replace(models=jax.tree.map(offset, server.models), uploaded=jnp.array([True, True, False]))
-    expected = jax.tree.map(lambda leaf: leaf[0] + 1.75, server.models)
-    close(algorithm.send(moved, unknown).own, expected)
+    start = take(server.models.values, 0)
+    jax.tree.map(np.testing.assert_array_equal, algorithm.down(server, unknown).own, start)
+    offset = lambda leaf: jnp.zeros((3, *leaf.shape)) + jnp.array([1.0, 2.0, 50.0]).reshape(3, *[1] * leaf.ndim)  # noqa: E731
+    up = FedFomoUp(jax.tree.map(offset, start), jnp.zeros((3, 0)), jnp.zeros((3, 0), jnp.int32))
+    cohort = Cohort(jnp.arange(3), jnp.zeros(3, jnp.int32), jnp.array([True, True, False]))
+    moved, _ = algorithm.aggregate(jax.random.key(0), jnp.int32(0), server, up, cohort, {})
+    expected = jax.tree.map(lambda leaf: leaf + 1.75, start)
+    close(algorithm.down(moved, unknown).own, expected)
     assert algorithm.models is not None
     close(algorithm.models(moved)["server_test"].model, expected)
 

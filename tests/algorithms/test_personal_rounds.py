@@ -249,7 +249,7 @@ def test_fedfomo(how, models_sent, tolerance):
     data, most = with_validation(), min(models_sent, POPULATION)
     algorithm = fedfomo(TASK, how, models_sent=models_sent)
     states, records = run(algorithm, data)
-    start = of_client(states.server.models, 0, 0)
+    start = of_client(states.server.models.values, 0, 0)
     state = oracle.Fomo([start] * POPULATION, np.eye(POPULATION), [False] * POPULATION, [start] * POPULATION)
     np.testing.assert_array_equal(states.server.affinity[0], state.affinity)
     used, own = [], []
@@ -258,11 +258,11 @@ def test_fedfomo(how, models_sent, tolerance):
         valid = {id: judging_rows(data, id) for id in clients}
         received = {id: oracle.fomo_received(state, id, most) for id in clients}
         for id, others in received.items():
-            down = algorithm.send(take(states.server, t), Seat(jnp.int32(t), jnp.int32(id), jnp.int32(0)))
+            down = algorithm.down(take(states.server, t), Seat(jnp.int32(t), jnp.int32(id), jnp.int32(0)))
             assert np.asarray(down.id)[np.asarray(down.real)].tolist() == others
         state, given = oracle.fedfomo_round(state, clients, valid, rate_of(how, t), most)
         for id in range(POPULATION):
-            close(of_client(states.server.models, t + 1, id), state.models[id], 10 * tolerance)
+            close(of_client(states.server.models.values, t + 1, id), state.models[id], 10 * tolerance)
         np.testing.assert_allclose(
             states.server.affinity[t + 1], state.affinity, rtol=100 * tolerance, atol=100 * tolerance
         )

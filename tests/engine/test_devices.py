@@ -13,17 +13,18 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import fljax
-from fljax import engine
-from fljax.algorithms import ditto, iafl, rank
+from fljax import engine, trees
+from fljax.algorithms import ditto, fedfomo, iafl, rank
 from fljax.engine import lanes as mapping
 from fljax.engine.compilation import compile_all
 from fljax.engine.execution import Execution, resolve
-from fljax.engine.lanes import Spread, fold_lanes, map_lanes
+from fljax.engine.lanes import Picked, Spread, fold_lanes, map_lanes
 from fljax.engine.layout import division, replicate
 from fljax.engine.program import Plan, partition_plan
 from fljax.engine.shapes import measure, state_bytes
 from fljax.training import Local
-from fljax.types import Algorithm, Rows, rows_of, seen_from, with_rows
+from fljax.trees import take
+from fljax.types import Algorithm, Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -49,8 +50,6 @@ def test_division(shape: tuple[int, ...], devices: int, lead: int, expected: Par
 
 
 def test_rows_of_a_server_are_what_a_client_sees() -> None:
-    from fljax.types import PerClient, Seat
-
     table = {"a": jnp.arange(6.0).reshape(3, 2), "b": jnp.arange(3)}
     server = {"models": PerClient(table), "shared": jnp.ones(4), "more": (PerClient(jnp.arange(3) + 10),)}
     zero = jnp.zeros((), jnp.int32)
@@ -58,6 +57,26 @@ def test_rows_of_a_server_are_what_a_client_sees() -> None:
         seat = Seat(zero, jnp.int32(id), zero)
         rows = jax.tree.map(lambda leaf: leaf[1], rows_of(server, jnp.asarray([0, id])))
         assert_close(seen_from(server, seat), seen_from(with_rows(server, rows), seat))
+
+
+def test_what_a_client_sees_of_its_peers() -> None:
+    """The same whether the Server is whole or made of the client's rows; only ``send`` sees peers."""
+    table = {"a": jnp.arange(8.0).reshape(4, 2), "b": jnp.arange(4)}
+    server = (Exchanged(table), PerClient(jnp.arange(4) + 10), jnp.ones(3))
+    zero, peers = jnp.zeros((), jnp.int32), jnp.asarray([[1, 2], [3, 3], [0, 1], [2, 0]])
+    for id in range(4):
+        seat = Seat(zero, jnp.int32(id), zero)
+        rows = jax.tree.map(lambda leaf: leaf[0], rows_of(server, jnp.asarray([id]), peers[jnp.asarray([id])]))
+        whole, own = seen_from(server, seat, peers[id]), seen_from(with_rows(server, rows), seat, peers[id])
+        assert_close(whole, own)
+        assert_close(seen_from(server, seat), seen_from(with_rows(server, rows), seat))
+        assert_close(whole[0], WithPeers(take(table, id), take(table, peers[id]), peers[id]))
+        assert_close(seen_from(server, seat)[0], take(table, id))
+    unknown = Seat(zero, jnp.int32(-1), zero, known=False)
+    nobody = seen_from(server, unknown, jnp.zeros(0, jnp.int32))[0]
+    assert_close(nobody.own, trees.zeros_like(take(table, 0)))
+    assert nobody.peers["a"].shape == (0, 2)
+    assert nobody.id.shape == (0,)
 
 
 def _federation() -> fljax.Federation:
@@ -71,13 +90,17 @@ def _iafl(**options: Any) -> Algorithm:
     return iafl(TASK, LOCAL, contribution=CONTRIBUTION, kappa=0.3, **options)
 
 
+def _fedfomo() -> Algorithm:
+    return fedfomo(TASK, LOCAL, models_sent=2, clients_per_round=4)
+
+
 def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
     execution = Execution(2, devices=devices)
     return engine.simulate(algorithm, _federation(), rounds=2, execution=execution, **options)
 
 
 @pytest.mark.parametrize("seeds", [(3,), (3, 4)])
-@pytest.mark.parametrize("build", [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL)])
+@pytest.mark.parametrize("build", [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL), _fedfomo])
 def test_results_do_not_depend_on_devices(build: Any, seeds: tuple[int, ...]) -> None:
     one, two = (_run(build(), devices, seeds=seeds) for devices in (1, 2))
     assert_close(one.state, two.state)
@@ -92,7 +115,7 @@ def _wide(build: Any) -> Any:
     return Plan(build, {"task": task, "local": LOCAL} | ({"contribution": CONTRIBUTION} if build is iafl else {}))
 
 
-@pytest.mark.parametrize("build", [iafl, rank, ditto])
+@pytest.mark.parametrize("build", [iafl, rank, ditto, fedfomo])
 def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     found = engine.simulate(_wide(build), _federation(), rounds=1, execution=Execution(1, devices=2))
     table = found.state.clients if build is ditto else found.state.server.models.values
@@ -101,8 +124,9 @@ def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     assert sum(held) < 0.6 * sum(sizes)
 
 
-@pytest.mark.parametrize("build", [iafl, rank, ditto])
-def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any) -> None:
+@pytest.mark.parametrize("build", [iafl, rank, ditto, fedfomo])
+def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "BLOCK", 2**11)  # less than the rows of all clients here, as usual
     needed, told = [], []
     for devices in (1, 2):
         spec, inputs = partition_plan(_wide(build), _federation())
@@ -169,6 +193,25 @@ def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeyp
         np.testing.assert_allclose(sums, given.sum(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [2, 3])  # devices divide rows of 2, and hold rows of 3 whole
+@pytest.mark.parametrize(("count", "lanes", "ordered"), [(4, 1, False), (5, 2, False), (5, 2, True), (12, 2, True)])
+def test_rows_are_picked_where_they_are_used(
+    count: int, lanes: int, ordered: bool, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "BLOCK", 24)
+    random = np.random.default_rng(count)
+    table = random.normal(size=(7, width)).astype(np.float32)
+    index, given = random.integers(0, 7, (count, 3)), random.normal(size=(count, 2)).astype(np.float32)
+    cost = 1 + jnp.arange(count, dtype=jnp.int32) % 4 if ordered else None
+
+    def run(x: Any, table: Any, index: Any) -> Any:
+        return map_lanes(lambda row: (row[0], 2 * row[1]), (x, Picked(table, index)), lanes, 2, cost)
+
+    own, picked = jax.jit(run)(jnp.asarray(given), jnp.asarray(table), jnp.asarray(index))
+    np.testing.assert_array_equal(own, given)
+    np.testing.assert_array_equal(picked, 2 * table[index])
+
+
 def test_gradients_pass_through_several_devices() -> None:
     def loss(factor: Any, devices: int) -> Any:
         def one(row: Any) -> Any:
@@ -190,10 +233,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 from tests.engine.test_devices import _federation, _iafl, TASK, LOCAL, _wide
 from fljax import engine
-from fljax.algorithms import ditto, fedavg, iafl, rank
+from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
 from fljax.engine.execution import Execution
 from tests.laws.compare import assert_close
-for build in (iafl, rank, ditto, fedavg):
+for build in (iafl, rank, ditto, fedavg, fedfomo):
     runs = [
         engine.simulate(_wide(build), _federation(), rounds=2, execution=Execution(1, devices=devices)).state
         for devices in (1, 2, 4, 5)

@@ -15,7 +15,7 @@ import pytest
 from fljax.engine.federations import by_id, local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.testing import laws
-from fljax.types import Seat, seen_from
+from fljax.types import Seat
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
@@ -101,7 +101,7 @@ def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
         zero = jnp.int32(0)
         client, kept = jax.tree.map(lambda leaf: leaf[0], (data.clients, state.clients))
         seat = Seat(zero, zero, zero)
-        down = algorithm.send(seen_from(state.server, seat), seat)
+        down = algorithm.down(state.server, seat)
         return algorithm.train(key, Seat(zero, zero, zero), down, kept, local_data(data, client))
 
     program = jax.jit(train, compiler_options=QUICK)
@@ -171,6 +171,10 @@ def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
 
 def test_law_14_strangers_do_not_depend_on_any_clients_own_entry(case: Bench) -> None:
     laws.keeps_strangers_apart(case)
+
+
+def test_law_21_peers_are_clients_and_nobody_receives_more(case: Bench) -> None:
+    laws.names_peers_by_id(case)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -21,7 +21,7 @@ from fljax.engine.round import one_round
 from fljax.engine.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
-from fljax.types import Seat, seen_from
+from fljax.types import Seat
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
 
@@ -43,7 +43,7 @@ def sent(algorithm: Any, federation: Any, seed: int = 0) -> Any:
     @jax.jit
     def one(client: Any, kept: Any) -> Any:
         seat = Seat(zero, client.id, zero)
-        down = algorithm.send(seen_from(state.server, seat), seat)
+        down = algorithm.down(state.server, seat)
         return algorithm.train(client_key(key, client.id), seat, down, kept, local_data(data, client))[0]
 
     return state, jax.vmap(one)(data.clients, state.clients)
