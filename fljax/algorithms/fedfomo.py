@@ -174,7 +174,10 @@ def fedfomo(
         affinity = trees.add_rows(server.affinity, (id[:, None], up.id), present[:, None], weight)
         uploaded = trees.set_rows(server.uploaded, id, present, True)
         mass = jnp.where(uploaded, server.size, 0).astype(affinity.dtype)
-        mean = trees.where(jnp.any(uploaded), weighted_mean(models, mass), server.mean)
+        share = trees.ratio(mass, jnp.sum(mass))
+        # Without ``weighted_mean``, which masks rows of weight 0 in a copy of the table. Here such rows are finite.
+        mean = jax.tree.map(lambda leaf: _mean(share, leaf), models)
+        mean = trees.where(jnp.any(uploaded), mean, server.mean)
         better = jnp.sum((weight > 0) & present[:, None], axis=1, dtype=jnp.int32)
         new = FedFomoServer(Exchanged(models), mean, uploaded, affinity, server.size)
         return new, along("row", better=better)
@@ -191,6 +194,11 @@ def fedfomo(
         models=lambda server: {"server_test": Judged(server.mean, "test")},
         peers=peers,
     )
+
+
+def _mean(share: Float[Array, " N"], leaf: Float[Array, "N ..."]) -> Float[Array, "..."]:
+    """``sum_k share[k] * leaf[k]``."""
+    return jnp.tensordot(share, leaf, axes=1, precision=jax.lax.Precision.HIGHEST).astype(leaf.dtype)
 
 
 ENTRY = Entry(

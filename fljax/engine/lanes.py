@@ -29,11 +29,11 @@ class Picked(NamedTuple):
 
     Attributes:
       table: ``[any, ...]``.
-      index: ``[count, M]``; row r of ``xs`` has ``table[index[r]]`` in its place.
+      rows: ``[count, M]``; row r of ``xs`` has ``table[rows[r]]`` in its place.
     """
 
     table: Any
-    index: Int[Array, "count M"]
+    rows: Int[Array, "count M"]
 
 
 def map_lanes(
@@ -237,7 +237,7 @@ def _table(leaf: Any) -> Any:
 def _rows(xs: PyTree, index: Array) -> PyTree:
     """``trees.take``, also of rows that are ``Picked``."""
     take: Callable[[Any], Any] = lambda leaf: trees.take(  # noqa: E731
-        _table(leaf), leaf.index[index] if isinstance(leaf, Picked) else index
+        _table(leaf), leaf.rows[index] if isinstance(leaf, Picked) else index
     )
     return jax.tree.map(take, xs, is_leaf=_is_picked)
 
