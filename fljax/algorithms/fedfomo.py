@@ -196,7 +196,7 @@ def fedfomo(
     )
 
 
-def _mean(share: Float[Array, " N"], leaf: Float[Array, "N ..."]) -> Float[Array, "..."]:
+def _mean(share: Float[Array, " N"], leaf: Float[Array, "N ..."]) -> Array:
     """``sum_k share[k] * leaf[k]``."""
     return jnp.tensordot(share, leaf, axes=1, precision=jax.lax.Precision.HIGHEST).astype(leaf.dtype)
 
