@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from fljax import trees
 from fljax.engine import eager
+from fljax.engine.jaxprs import arguments_read
 from fljax.engine.layout import AXIS, divide, division, mesh
 
 # Bytes of the rows of clients that one of several devices gets at a time.
@@ -49,7 +50,7 @@ def map_lanes(
 
     Args:
       function: function of one row.
-      xs: ``[count, ...]``.
+      xs: ``[count, ...]``. With several devices, leaves but the first may be ``Picked``.
       lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
       devices: the number of devices that share the rows; above 1 only while tracing.
       cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
@@ -105,7 +106,7 @@ def fold_lanes(
       function: of one row, gives the summand and the kept result.
       add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; ``real`` is False for padding, which repeats the
         summand of another row.
-      xs: ``[count, ...]``, at least one row; the first leaf is an array. With several devices some may be ``Picked``.
+      xs: ``[count, ...]``, at least one row; ``Picked`` as for ``map_lanes``.
       lanes: as for ``map_lanes``.
       devices: as for ``map_lanes``; sums are over all devices.
       cost: as for ``map_lanes``.
@@ -162,17 +163,21 @@ def _on_devices(
     """
     leaves, structure = jax.tree.flatten(xs, is_leaf=_is_picked)
     count, (devices, chunks, lanes) = leaves[0].shape[0], row.shape
-    shared = [division(_table(leaf), devices, 1) != PartitionSpec() for leaf in leaves]
-    given_bytes = trees.bytes_of(jax.eval_shape(_rows, _chosen(leaves, shared), jnp.arange(count)))
+    example = jax.eval_shape(lambda xs: _rows(xs, jnp.zeros(lanes, jnp.int32)), xs)
+    call, closed_over, is_read = _with_arguments(whole, example)
+    # Of picked rows that nothing reads, such as those of peers in an evaluation, a device gets none.
+    leaves = [leaf if read or not _is_picked(leaf) else None for leaf, read in zip(leaves, is_read, strict=True)]
+    shared = [leaf is not None and division(_table(leaf), devices, 1) != PartitionSpec() for leaf in leaves]
+    held, divided = _chosen(leaves, [not is_shared for is_shared in shared]), _chosen(leaves, shared)
+    given_bytes = trees.bytes_of(jax.eval_shape(_rows, divided, jnp.arange(count)))
     blocks = min(chunks, -(-given_bytes // (devices * BLOCK)) or 1)
     share = -(-chunks // blocks)  # chunks of each device in a block
+    blocks = -(-chunks // share)
     row = jnp.pad(row, ((0, 0), (0, blocks * share - chunks), (0, 0)), constant_values=count)
     row = row.reshape(devices, blocks, share, lanes).swapaxes(0, 1)
     read_row = jnp.where(row < count, row, spare)
     as_given = not ordered and blocks * row[0].size == row[0].size == count
     place = jnp.arange(share * lanes).reshape(share, lanes)
-    example = jax.eval_shape(lambda xs: _rows(xs, jnp.zeros(lanes, jnp.int32)), xs)
-    call, closed_over = _with_arguments(whole, example)
 
     def one_device(
         closed_over: list[Any], held: list[Any], row: Array, read_row: Array, own_turns: Array, given: list[Any]
@@ -182,7 +187,10 @@ def _on_devices(
 
         def read(turn: Array) -> PyTree:
             parts = iter(trees.take(given, place[turn])), iter(_rows(held, mine[turn]))
-            return jax.tree.unflatten(structure, [next(parts[0] if is_shared else parts[1]) for is_shared in shared])
+            rows = [next(parts[0] if is_shared else parts[1]) for is_shared in shared]
+            shapes = jax.tree.leaves(example)
+            rows = [jnp.zeros(s.shape, s.dtype) if row is None else row for row, s in zip(rows, shapes, strict=True)]
+            return jax.tree.unflatten(structure, rows)
 
         # A number that is known is kept as one: reverse mode needs it.
         turns_here = share if isinstance(turns, int) else own_turns[device]
@@ -194,11 +202,10 @@ def _on_devices(
     # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
     specs = (*[everywhere] * 5, each), (everywhere, each)
     spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
-    held, divided = _chosen(leaves, [not is_shared for is_shared in shared]), _chosen(leaves, shared)
 
     def block(row: Array, read_row: Array, turns: Array) -> tuple[PyTree, PyTree]:
-        kept_order = as_given and not any(map(_is_picked, divided))
-        given = divided if kept_order else _rows(divided, read_row.reshape(-1))
+        places = read_row.reshape(-1)
+        given = [leaf if as_given and not _is_picked(leaf) else _rows(leaf, places) for leaf in divided]
         sums, kept = spread(closed_over, held, row, read_row, turns, given)
         return sums, divide(kept, devices)
 
@@ -247,8 +254,10 @@ def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(trees.take(xs, 0)))
 
 
-def _with_arguments(function: Callable[[Any], Any], example: Any) -> tuple[Callable[[Any, Any], Any], list[Any]]:
-    """``function(x)`` as a function of ``(closed_over, x)``, and the arrays that it closes over.
+def _with_arguments(
+    function: Callable[[Any], Any], example: Any
+) -> tuple[Callable[[Any, Any], Any], list[Any], list[bool]]:
+    """``function(x)`` as a function of ``(closed_over, x)``, what it closes over, and which leaves of x it reads.
 
     A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
     """
@@ -261,7 +270,7 @@ def _with_arguments(function: Callable[[Any], Any], example: Any) -> tuple[Calla
         found = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
-    return call, list(program.consts)
+    return call, list(program.consts), arguments_read(program.jaxpr)
 
 
 def _in_turn(

@@ -61,7 +61,7 @@ LAWS: Mapping[str, Law] = {
     ),
     "messages": Law("nothing sent may have the shape of a client's data", laws.sends_no_rows),
     "strangers": Law("unseen clients must not get what belongs to a seen client", laws.keeps_strangers_apart),
-    "peers": Law("a client must receive rows of its peers alone", laws.names_peers_by_id),
+    "peers": Law("peers must be a fixed number of ids of clients", laws.names_peers_by_id),
     "streaming": Law("contribute and finish must agree with a stacked cohort", laws.streams_as_it_stacks),
     "platforms": Law("the round must have a form for CPUs, GPUs and TPUs", laws.lowers_for_every_platform),
     "resuming": Law("a run that is continued must be as one without a break", laws.resumes_and_pickles),

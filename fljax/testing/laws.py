@@ -21,7 +21,7 @@ from fljax.testing.comparing import assert_close, assert_finite, assert_same, is
 from fljax.testing.federation import pad_with_nan, spoil_client, store_in_order, tiny_federation, twin_clients
 from fljax.testing.quick import enable_x64, quick_options
 from fljax.testing.task import logistic_regression
-from fljax.types import Algorithm, Cohort, Federation, Seat, is_per_client, seen_from
+from fljax.types import Algorithm, Cohort, Federation, Seat, seen_from
 
 
 def check(condition: object, sentence: str) -> None:
@@ -31,37 +31,19 @@ def check(condition: object, sentence: str) -> None:
 
 
 def names_peers_by_id(case: Bench) -> None:
-    """Every client has as many peers as any other, by ids of clients, and receives no row of anybody else."""
-    algorithm = case.algorithm()
+    """Peers are a list of ids of clients, as long for every client and in every round."""
+    algorithm, zero, lengths = case.algorithm(), jnp.zeros((), jnp.int32), set()
     if algorithm.peers is None:
         return
-    zero = jnp.zeros((), jnp.int32)
     for state in (case.start(), case.run(case.start())):
         for id in range(POPULATION):
             seat = Seat(state.round, jnp.int32(id), zero)
             peers = algorithm.peers(seen_from(state.server, seat), seat)
-            whole = jnp.issubdtype(peers.dtype, jnp.integer) and peers.ndim == 1
-            check(whole, f"peers returns {_words(shapes(peers))}, not a list of ids of clients")
-            check(bool(jnp.all((peers >= 0) & (peers < POPULATION))), f"client {id} has peers with the ids {peers}")
-            shown = jnp.zeros(POPULATION, bool).at[peers].set(True).at[id].set(True)
-            spoilt = jax.tree.map(
-                lambda part, shown=shown: _without_rows(part, shown), state.server, is_leaf=is_per_client
-            )
-            found, expected = algorithm.down(spoilt, seat), algorithm.down(state.server, seat)
-            check(is_same(found, expected), f"client {id} receives rows of clients that are not its peers")
-
-
-def _without_rows(part: Any, shown: Any) -> Any:
-    """A part of a Server; where it has one row per client, those of clients that are not ``shown`` are NaN."""
-    if not is_per_client(part):
-        return part
-
-    def spoil(leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf
-        return jnp.where(shown.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
-
-    return jax.tree.map(spoil, part)
+            is_list = jnp.issubdtype(peers.dtype, jnp.integer) and peers.ndim == 1
+            check(is_list, f"peers returns {_words(shapes(peers))} and not a list of ids")
+            check(bool(jnp.all((peers >= 0) & (peers < POPULATION))), f"client {id} has peers with the ids {peers.tolist()}")
+            lengths.add(peers.shape[0])
+    check(len(lengths) == 1, f"peers returns lists of the lengths {sorted(lengths)}")
 
 
 def keeps_shapes(case: Bench, double: bool = False) -> None:

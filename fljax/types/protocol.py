@@ -20,7 +20,9 @@ from fljax.types.task import Task, TrainingKey
 
 @runtime_checkable
 class InitServer(Protocol):
-    """``(key, census) -> Server``: the server before round 0. Parts with one row per client are ``PerClient``."""
+    """``(key, census) -> Server``: the server before round 0. Parts with one row per client are ``PerClient``
+    or ``Exchanged``.
+    """
 
     def __call__(self, key: Key[Array, ""], census: Census, /) -> PyTree: ...
 
@@ -40,8 +42,9 @@ class Send(Protocol):
 class Peers(Protocol):
     """ONE ``(server, seat) -> [M]``: the clients whose rows of ``Exchanged`` parts ``send`` gets for this client.
 
-    M is the same for all clients and rounds. Ids are in 0..N-1 and may repeat. ``PerClient`` and ``Exchanged`` parts
-    of ``server`` hold the client's own row. Unseen clients have no peers.
+    M is the same for all clients and rounds. Ids are in 0..N-1 and may repeat; where there are fewer peers, ``send``
+    marks the others as padding. ``PerClient`` and ``Exchanged`` parts of ``server`` hold the client's own row. Unseen
+    clients have no peers.
     """
 
     def __call__(self, server: PyTree, seat: Seat, /) -> Int[Array, " M"]: ...

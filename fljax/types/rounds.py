@@ -137,8 +137,8 @@ jax.tree_util.register_pytree_node(
 class PerClient(NamedTuple):
     """A part of the Server with one row per client, for example the models that clients are rewarded with.
 
-    In functions of one client (``send``, ``contribute``, ``counts``), this part is replaced by the client's own row, or
-    by zeros for an unseen client. So no client's computation needs the rows of other clients.
+    In functions of one client (``send``, ``peers``, ``contribute``, ``counts``), this part is replaced by the client's
+    own row, or by zeros for an unseen client. So no client's computation needs the rows of other clients.
 
     Attributes:
       values: leaves ``[N, ...]`` by id.
@@ -165,7 +165,7 @@ class WithPeers(NamedTuple):
 
     Attributes:
       own: the client's own row; zeros for an unseen client.
-      peers: rows of other clients, ``[M, ...]``.
+      peers: rows of the clients that are named, ``[M, ...]``; the own row may be among them.
       id: ``[M]``, whose rows these are. M is 0 for an unseen client, and for an algorithm without ``peers``.
     """
 
@@ -196,7 +196,7 @@ def rows_of(
     Args:
       server: a Server.
       id: ids of clients.
-      peers: their peers' ids; None if the Server has no ``Exchanged`` part.
+      peers: their peers' ids; needed if the Server has an ``Exchanged`` part.
       pick: ``(table, peers) -> rows`` of peers.
     """
 

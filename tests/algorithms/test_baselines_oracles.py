@@ -329,7 +329,7 @@ def untrained(data):
         algorithm = build(quadratic(jnp.asarray(START, jnp.float32)), how(2), clients_per_round=None)
         state = initial_state(algorithm, data, jnp.uint32(SEED))
         seat = Seat(jnp.int32(0), jnp.int32(2), jnp.int32(0))
-        down, own = algorithm.send(state.server, seat), take(state.clients, 2)
+        down, own = algorithm.down(state.server, seat), take(state.clients, 2)
         arguments = (jax.random.key(0), seat, down, own, local_data(data, take(data.clients, 2)))
         found[name] = algorithm.common(down), algorithm.deploy(*arguments)
     return found

@@ -463,7 +463,7 @@ def test_while_no_class_is_known_the_head_decides():
     x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 3)), jnp.float32)
     client = algorithm.init_client(*NOT_READ[:2], server.start, NOT_READ[2])
     zero = jnp.int32(0)
-    shown = algorithm.send(server, Seat(zero, zero, zero))
+    shown = algorithm.down(server, Seat(zero, zero, zero))
     found = algorithm.predict(algorithm.deploy(*NOT_READ[:2], shown, client, NOT_READ[2]), x)
     np.testing.assert_array_equal(found, task.logits(server.start, x))
     representation = task.features(server.start, x)  # type: ignore

@@ -68,6 +68,7 @@ NAMES = (
     "personal",
     "models",
     "counts",
+    "peers",
 )
 
 

@@ -173,7 +173,7 @@ def test_law_14_strangers_do_not_depend_on_any_clients_own_entry(case: Bench) ->
     laws.keeps_strangers_apart(case)
 
 
-def test_law_21_peers_are_clients_and_nobody_receives_more(case: Bench) -> None:
+def test_law_21_peers_are_a_fixed_number_of_clients(case: Bench) -> None:
     laws.names_peers_by_id(case)
 
 

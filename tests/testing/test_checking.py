@@ -127,6 +127,12 @@ def shares_clients_models(task: Any, local: Any, *, clients_per_round: int | Non
     return plain._replace(train=train, aggregate=aggregate)
 
 
+def has_nobody_as_peer(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+    """The client before and the one after; the first has none before it."""
+    plain = sound(task, local, clients_per_round=clients_per_round)
+    return plain._replace(peers=lambda server, seat: jnp.stack([seat.id - 1, jnp.minimum(seat.id + 1, 4)]))
+
+
 FAULTS: dict[str, tuple[Callable[..., Algorithm], str]] = {
     "repeatable": (draws_from_numpy, "differs by up to"),
     "order": (weighs_by_place, r"\.server\.model\.weight differs by up to"),
@@ -135,6 +141,7 @@ FAULTS: dict[str, tuple[Callable[..., Algorithm], str]] = {
     "empty rows": (counts_absent_clients, r"\.server\.model\.weight differs by up to"),
     "traced numbers": (branches_on_a_number, "TracerBoolConversionError"),
     "messages": (shares_clients_models, "a message has another shape"),
+    "peers": (has_nobody_as_peer, r"client 0 has peers with the ids \[-1, 1\]"),
 }
 
 
@@ -212,7 +219,7 @@ def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
 def test_the_same_laws_find_nothing_in_a_sound_algorithm() -> None:
     found = check_algorithm(sound, only=tuple(FAULTS))
     assert set(found.laws) == set(FAULTS)
-    assert repr(found).startswith("sound obeys 7 laws: shapes, traced numbers, ")
+    assert repr(found).startswith("sound obeys 8 laws: shapes, traced numbers, ")
 
 
 def test_the_laws_after_one_that_they_need_are_left_out() -> None:
