@@ -41,7 +41,8 @@ def names_peers_by_id(case: Bench) -> None:
             peers = algorithm.peers(seen_from(state.server, seat), seat)
             is_list = jnp.issubdtype(peers.dtype, jnp.integer) and peers.ndim == 1
             check(is_list, f"peers returns {_words(shapes(peers))} and not a list of ids")
-            check(bool(jnp.all((peers >= 0) & (peers < POPULATION))), f"client {id} has peers with the ids {peers.tolist()}")
+            known = bool(jnp.all((peers >= 0) & (peers < POPULATION)))
+            check(known, f"client {id} has peers with the ids {peers.tolist()}")
             lengths.add(peers.shape[0])
     check(len(lengths) == 1, f"peers returns lists of the lengths {sorted(lengths)}")
 
