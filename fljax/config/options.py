@@ -64,6 +64,7 @@ OVERRIDABLE: Mapping[str, Any] = {
     "clients_per_round": Count,
     "learning_rate": float,
     "batch_size": Count,
+    "shuffle": bool,
 }
 
 
