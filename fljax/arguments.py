@@ -38,7 +38,7 @@ OFFERS: Mapping[str, Offer] = {
         frozenset({"task", "local", "contribution", "clustering", "reference", "threshold", "clients_per_round"}),
     ),
     "scenario": Offer(
-        1, frozenset({"learning_rate", "batch_size", "threshold", "contribution", "reference", "baseline"})
+        1, frozenset({"learning_rate", "batch_size", "shuffle", "threshold", "contribution", "reference", "baseline"})
     ),
     "dataset": Offer(0, frozenset({"clients", "unseen", "seed", "folder"})),
     "partition": Offer(1, frozenset({"clients", "unseen", "seed", "owner", "part", "classes"})),

@@ -29,6 +29,7 @@ from fljax.data import stack
 from fljax.describing import html_table
 from fljax.endings import at_end
 from fljax.engine import Execution, replay
+from fljax.engine.alone import Initial
 from fljax.engine.blocks import Callback
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.entrants import Algorithms, describe_entrant, entrants, settings_text
@@ -184,6 +185,7 @@ def compare(
     seeds: Seeds = (0,),
     clients_per_round: int | None = None,
     standalone: Local | None = None,
+    standalone_initial: Initial = "shared",
     contribution: Measure | Sequence[float] | None = None,
     evaluate_every: int | None = None,
     execution: Execution | None = None,
@@ -213,6 +215,7 @@ def compare(
       seeds: integers, or a number of seeds: 3 means the seeds 0, 1 and 2.
       clients_per_round: of the builders that have this parameter; None: all clients.
       standalone: how standalone models are trained; None: as ``local`` with 100 steps.
+      standalone_initial: where they start: "shared", or "own", as ``initial`` of ``fljax.standalone``.
       contribution: for builders with a parameter ``contribution``, as for ``fljax.contributions.measure``; None:
         the accuracies of standalone models.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
@@ -257,6 +260,7 @@ def compare(
         execution=execution or Execution(),
         non_finite=non_finite,
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
+        standalone_initial=standalone_initial,
     )
     check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
@@ -266,7 +270,7 @@ def compare(
     if directory is not None:
         hosts.agreed(lambda: check_folder(directory))
         settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
-        text = settings_text(settings)
+        text = settings_text(settings | {"standalone_initial": standalone_initial})
     with _listening(progress) as on_event:
         tell = folders.teller(None, on_event)
         with locked(directory):
@@ -382,6 +386,7 @@ def _settings(setup: Setup, local: Local) -> str:
             "non_finite": setup.non_finite,
             "local": local._asdict(),
             "standalone": setup.standalone._asdict(),
+            "standalone_initial": setup.standalone_initial,
             "federation": repr(setup.federation),
             "algorithms": [describe_entrant(entry) for entry in setup.algorithms],
         }

@@ -30,6 +30,7 @@ from fljax.engine import (
     simulate,
     standalone,
 )
+from fljax.engine.alone import check_initial
 from fljax.engine.debugging import mode
 from fljax.engine.layout import default_platform
 from fljax.failures import during
@@ -161,6 +162,7 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
     def trained() -> list[Reference]:
         tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
         settings: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
+        settings["initial"] = setup.standalone_initial
 
         def held(memory: Memory) -> None:
             for words in sentences(memory):
@@ -314,6 +316,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
       ValueError: if arguments are bad.
       AlgorithmError: if a builder or a function of an algorithm raises another exception.
     """
+    check_initial(setup.task, setup.standalone_initial)
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
@@ -348,7 +351,8 @@ def estimates(config: Config) -> dict[str, Memory]:
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
-    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **how)}
+    alone = {"initial": setup.standalone_initial, **how}
+    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **alone)}
     for label, plan in plans.items():
         found[label] = estimate(
             plan,

@@ -57,7 +57,7 @@ def build_plan(
     build, local = entry.build, entry.local
     offered = {"task": setup.task, "local": local, "clients_per_round": min(setup.clients_per_round, setup.clients)}
     fixed = arguments_for(build, offered, entry.options)
-    own = {"learning_rate": local.learning_rate, "batch_size": local.batch_size}
+    own = {name: getattr(local, name) for name in ("learning_rate", "batch_size", "shuffle")}
     wrappers = tuple(wrap for wrap, _ in entry.scenarios)
     options = tuple(arguments_for(wrap, own, given) for wrap, given in entry.scenarios)
     known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None, "reference": reference}

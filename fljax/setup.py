@@ -21,6 +21,7 @@ from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_ar
 from fljax.contributions import Measure
 from fljax.data.sources import find_source
 from fljax.engine import Execution, Plan, StopEarly, stop_early
+from fljax.engine.alone import Initial
 from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
@@ -79,6 +80,7 @@ class Setup(NamedTuple):
       non_finite: as for ``simulate``.
       callbacks: of every algorithm.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
+      standalone_initial: where standalone models start, as for ``fljax.standalone``.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Setup(NamedTuple):
     non_finite: NonFinite = "freeze"
     callbacks: tuple[CallbackSetup, ...] = ()
     stop: Callable[[], StopEarly] | None = None
+    standalone_initial: Initial = "shared"
 
     @property
     def clients(self) -> int:
@@ -144,7 +147,7 @@ def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Set
 def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     """The setup of a config whose data and model are built already."""
     local = local_training(config)
-    own = config.standalone.model_dump(exclude_none=True)
+    own = config.standalone.model_dump(exclude_none=True, exclude={"initial"})
     return Setup(
         name=config.name,
         federation=federation,
@@ -159,6 +162,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         non_finite=config.non_finite,
         callbacks=_callbacks(config),
         stop=_stop(config, task),
+        standalone_initial=config.standalone.initial,
     )
 
 

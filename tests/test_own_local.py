@@ -27,7 +27,7 @@ def local_of(own: dict[str, Any], name: str = "fedavg") -> Local:
     """The local training of an algorithm with these keys of its own."""
     raw = BASE | {"local": LOCAL, "algorithms": [{"name": "fedavg", "label": "other"}, {"name": name, "local": own}]}
     other, entry = resolve_setup(written(raw)).algorithms
-    assert other.local[4:] == ("sgd", (("momentum", 0.9),), 1.0, 0.01)
+    assert other.local[4:] == ("sgd", (("momentum", 0.9),), 1.0, 0.01, True)
     return entry.local
 
 

@@ -91,7 +91,7 @@ def mwfed(
 
     "local": ``tau_k = clip(round(tau |S| W_k / sum_S W_j), 1, most tau)`` local steps; ``w <- w + mean_k Delta_k``.
     "pooled": client k contributes ``round(W_k b N)`` samples, drawn with replacement, to one gradient step of rate eta;
-    N counts the clients that have data.
+    N counts the clients that have data. Without shuffling the samples are the client's rows in their order.
 
     Args:
       task: model and loss.
@@ -204,8 +204,8 @@ def _pooled(
 ) -> tuple[PyTree, Array]:
     """One step of SGD on ``round(effort * b)`` samples drawn with replacement, and the number of samples.
 
-    The samples are read in batches. There may be up to b N samples, so the loop runs for the client's own number of
-    batches.
+    Without shuffling they are the client's rows in their order, again and again. The samples are read in batches. There
+    may be up to b N samples, so the loop runs for the client's own number of batches.
     """
     batch = local.batch_size
     size = jnp.maximum(subset.rows.size, 1)
@@ -213,8 +213,12 @@ def _pooled(
 
     def one(index: int | Int[Array, ""], total: PyTree) -> PyTree:
         own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
-        position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
-        mask = index * batch + jnp.arange(batch) < count
+        place = index * batch + jnp.arange(batch)
+        if local.shuffle:
+            position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
+        else:
+            position = place % size
+        mask = place < count
         slope = training.gradient(task, down.model, subset, position, mask, training.stream(own_key, Stream.STEPS))
         return trees.add(total, trees.scale(slope, jnp.sum(mask)))
 

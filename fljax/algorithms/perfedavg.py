@@ -55,7 +55,8 @@ def perfedavg(
 
     Args:
       task: model and loss.
-      local: how clients train; every step takes one batch of its size for each of B1, B2 and B3.
+      local: how clients train; every step takes one batch of its size for each of B1, B2 and B3. Without shuffling
+        they follow one another in the client's rows.
       alpha: learning rate of the inner step, and of the step before deployment; 0 is FedAvg. "local": beta, as in
         several public implementations, with its decay; a model that is used after t rounds takes its step with the rate
         of round t, the one that would come next.
@@ -118,7 +119,7 @@ def perfedavg(
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         if adaptation_steps == 0:
             return down
-        adapting = Local(inner_rate(seat, down), local.batch_size, steps=adaptation_steps)
+        adapting = Local(inner_rate(seat, down), local.batch_size, steps=adaptation_steps, shuffle=local.shuffle)
         return training.train(key, down, data.train, task=task, local=adapting).params
 
     return single_model(
@@ -131,7 +132,15 @@ def perfedavg(
 
 
 def _draw(key: Key[Array, ""], subset: Subset, local: Local, count: int) -> Batches:
-    """``count`` independent batches for every step: positions and masks ``[T, count, b]``."""
+    """``count`` independent batches for every step: positions and masks ``[T, count, b]``.
+
+    Without shuffling they are the next ``count`` batches in order.
+    """
+    if not local.shuffle:
+        times = lambda turns: None if turns is None else count * turns  # noqa: E731
+        drawn = training.draw(key, subset, local._replace(steps=times(local.steps), epochs=times(local.epochs)))
+        position, mask = (each.reshape(-1, count, each.shape[-1]) for each in (drawn.position, drawn.mask))
+        return Batches(position, mask, None if drawn.steps is None else drawn.steps // count)
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
     drawn = jax.vmap(lambda each: training.draw(each, subset, local))(keys)
     steps = None if drawn.steps is None else drawn.steps[0]

@@ -20,6 +20,7 @@ _REPLACEABLE = (
     "clients_per_round",
     "learning_rate",
     "batch_size",
+    "shuffle",
     "contribution",
     "clustering",
 )

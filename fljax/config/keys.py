@@ -82,7 +82,8 @@ class Local(Table):
     """Local training of a client: at ``learning_rate * decay**round``, for steps or epochs (exactly one of the two).
 
     ``optimizer`` is the name of an optax optimizer, and ``options`` are its other arguments. ``weight_decay`` is
-    coupled L2: ``weight_decay`` times the parameters is added to the gradient.
+    coupled L2: ``weight_decay`` times the parameters is added to the gradient. Without ``shuffle`` batches are rows in
+    their order.
     """
 
     learning_rate: Positive
@@ -92,6 +93,7 @@ class Local(Table):
     optimizer: str = "sgd"
     decay: Positive = 1.0
     weight_decay: NonNegative | None = None
+    shuffle: bool = True
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -109,6 +111,7 @@ class _LocalChanges(Table):
     epochs: Count | None = None
     learning_rate: Positive | None = None
     batch_size: Count | None = None
+    shuffle: bool | None = None
 
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> _LocalChanges:
@@ -123,9 +126,11 @@ class Standalone(_LocalChanges):
 
     All other settings are those of ``local``, except for the keys given here.
 
-    ``local.decay`` does not apply, since it is per round and standalone training is one long round.
+    ``local.decay`` does not apply, since it is per round and standalone training is one long round. Models start from
+    the initial model of the algorithms, which is ``shared``, or from weights that each client draws on its ``own``.
     """
 
+    initial: Literal["shared", "own"] = "shared"
     weight_decay: NonNegative | None = None
 
     @model_validator(mode="before")

@@ -64,6 +64,7 @@ OVERRIDABLE: Mapping[str, Any] = {
     "clients_per_round": Count,
     "learning_rate": float,
     "batch_size": Count,
+    "shuffle": bool,
 }
 
 
@@ -80,6 +81,10 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
     data = config.data
     if config.save_models == "best" and not data.valid_fraction:
         raise ConfigError("save_models: expected data.valid_fraction to be positive for 'best', got 0")
+    if config.standalone.initial == "own" and config.model.initial is not None:
+        raise ConfigError(
+            "standalone.initial: expected 'shared' with model.initial, the start of all models, got 'own'"
+        )
     if config.stop is not None:
         from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 

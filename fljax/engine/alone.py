@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
@@ -17,12 +17,39 @@ from fljax.engine.layout import Layout
 from fljax.training import Local, Stream
 from fljax.types import ClientData, Federation, Task
 
+# Where standalone models start: all of a seed from one model, or each client from weights that it draws.
+Initial = Literal["shared", "own"]
+
 
 class Solo(NamedTuple):
     """The arguments of a plan that ``standalone`` needs."""
 
     task: Task
     local: Local
+    initial: Initial = "shared"
+
+
+def check_initial(task: Task, initial: str) -> None:
+    """Raises a ValueError if ``initial`` is no valid name, or "own" for a task that starts from given parameters."""
+    if initial not in get_args(Initial):
+        raise ValueError(f"expected initial weights of standalone models to be shared or own, got {initial!r}")
+    if initial == "own":
+        from fljax.models.starting import is_given  # imported here, since it needs flax
+
+        if is_given(task):
+            raise ValueError("expected shared initial weights for a task that starts from given parameters, got 'own'")
+
+
+def shared_model(solo: Any, seed: Array) -> PyTree | None:
+    """The model from which all clients of a seed start, that of the algorithms; None if each draws its own."""
+    return solo.task.init(round_key(seed, Purpose.INIT_SERVER)) if solo.initial == "shared" else None
+
+
+def _own_model(task: Task, client: ClientData, purpose: Array, seed: Array) -> PyTree:
+    """The initial weights of one client, seen or unseen, from a key of its own."""
+    unseen = purpose == int(Purpose.UNSEEN_STANDALONE)
+    drawing = jnp.where(unseen, int(Purpose.UNSEEN_INIT_STANDALONE), int(Purpose.INIT_STANDALONE))
+    return task.init(client_key(round_key(seed, drawing), client.id))
 
 
 def train_population(
@@ -30,12 +57,15 @@ def train_population(
     data: Federation,
     clients: ClientData,
     purpose: Array,
-    params: PyTree,
+    params: PyTree | None,
     seed: Array,
     layout: Layout,
     keep_models: bool,
 ) -> tuple[Array, Array, Array | None, PyTree | None]:
-    """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order."""
+    """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order.
+
+    ``params`` is the ``shared_model``.
+    """
 
     def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
         threshold, loss, accuracy, trained = train_alone(solo, data, *row, params, seed)
@@ -46,7 +76,7 @@ def train_population(
 
 
 def train_alone(
-    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree, seed: Array
+    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
 ) -> tuple[Array, Array, Array | None, PyTree]:
     """Training loss, test loss, test accuracy (or None) and model of one client."""
     own = local_data(data, client)
@@ -54,7 +84,8 @@ def train_alone(
     counts = (client.train.size > 0) & (client.test.size > 0)
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
     with within("standalone training", client=client.id, unseen=unseen, seed=seed):
-        trained = training.train(key, params, own.train, task=solo.task, local=solo.local).params
+        start = params if solo.initial == "shared" else _own_model(solo.task, client, purpose, seed)
+        trained = training.train(key, start, own.train, task=solo.task, local=solo.local).params
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
         threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
         loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)

@@ -26,6 +26,8 @@ class Purpose(enum.IntEnum):
     UNSEEN_DEPLOY = 8
     STANDALONE = 9
     UNSEEN_STANDALONE = 10
+    INIT_STANDALONE = 11
+    UNSEEN_INIT_STANDALONE = 12
 
 
 def round_key(

@@ -12,13 +12,13 @@ from jaxtyping import Array
 
 from fljax import hosts, trees
 from fljax.engine import debugging, eager, jit
-from fljax.engine.alone import Solo, train_alone, train_population
+from fljax.engine.alone import Initial, Solo, check_initial, shared_model, train_alone, train_population
 from fljax.engine.checkpointing import identity_of
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve_together
 from fljax.engine.federations import as_vectors, by_id
 from fljax.engine.jaxprs import step_bytes
-from fljax.engine.keys import Purpose, Seeds, round_key, seeds_of
+from fljax.engine.keys import Purpose, Seeds, seeds_of
 from fljax.engine.labels import check_labels
 from fljax.engine.layout import Layout, default_platform
 from fljax.engine.memory import QUICK, made_bytes
@@ -47,19 +47,22 @@ def standalone(
     local: Local,
     *,
     seeds: Seeds = (0,),
+    initial: Initial = "shared",
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
 ) -> Reference:
     """Trains every client, seen and unseen, on its own training rows only, and judges the result.
 
-    All clients of a seed start from the initial model of the algorithms, so only their data differ.
+    All clients of a seed start from the initial model of the algorithms, so only their data differ; or each of them
+    from initial weights of its own.
 
     Args:
       task: model and loss.
       federation: one, or one per seed (``fljax.data.stack``).
       local: INCFL: ``steps=100`` with the batch size and learning rate of the run; IAFL: ``epochs`` = rounds.
       seeds: as for ``simulate``.
+      initial: "shared"; or "own": every client draws its initial weights, from the seed and its id.
       keep_models: also return the models, ``[seeds, N, ...]``.
       execution: how clients and seeds map to devices.
       on_memory: called with the memory of the training (``fljax.engine.Memory``) once it is compiled.
@@ -70,17 +73,24 @@ def standalone(
 
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
-        number per sample.
+        number per sample; if ``initial`` is no valid name, or "own" for a task that starts from given parameters
+        (``fljax.models.start_from``).
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
-    options: dict[str, Any] = {"seeds": seeds, "keep_models": keep_models, "execution": execution}
-    (found,) = standalone_sweep(task, federation, [local], on_memory=on_memory, **options)
+    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "keep_models": keep_models}
+    (found,) = standalone_sweep(task, federation, [local], execution=execution, on_memory=on_memory, **options)
     return found
 
 
 def estimate_standalone(
-    task: Task, federation: Federation, local: Local, *, seeds: Seeds = (0,), execution: Execution | None = None
+    task: Task,
+    federation: Federation,
+    local: Local,
+    *,
+    seeds: Seeds = (0,),
+    initial: Initial = "shared",
+    execution: Execution | None = None,
 ) -> Memory:
     """The memory of ``standalone`` with these arguments. Its program is compiled for its memory, and not run.
 
@@ -90,7 +100,8 @@ def estimate_standalone(
     seeds = seeds_of(seeds)
     check_seeds(seeds, federation)
     check_labels(task, federation)
-    part = partition_plan(Plan(Solo, {"task": task, "local": local}), by_id(federation))
+    check_initial(task, initial)
+    part = partition_plan(Plan(Solo, {"task": task, "local": local, "initial": initial}), by_id(federation))
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
@@ -102,6 +113,7 @@ def standalone_sweep(
     locals: Sequence[Local],
     *,
     seeds: Seeds = (0,),
+    initial: Initial = "shared",
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
@@ -113,6 +125,7 @@ def standalone_sweep(
       federation: one, or one per seed.
       locals: at least one; equal settings are computed once.
       seeds: as for ``standalone``.
+      initial: as for ``standalone``.
       keep_models: as for ``standalone``.
       execution: as for ``standalone``.
       on_memory: as for ``standalone``, for each program.
@@ -123,8 +136,10 @@ def standalone_sweep(
     seeds = seeds_of(seeds)
     check_seeds(seeds, federation)
     check_labels(task, federation)
+    check_initial(task, initial)
     federation = by_id(federation)
-    parts = [partition_plan(Plan(Solo, {"task": task, "local": local}), federation) for local in locals]
+    plans = [Plan(Solo, {"task": task, "local": local, "initial": initial}) for local in locals]
+    parts = [partition_plan(plan, federation) for plan in plans]
     told = {"keep_models": keep_models, "execution": repr(execution)}
     for part in parts:  # processes that compute something else would mix their results
         hosts.check_same(lambda part=part: identity_of(*part, seeds, 0, None, **told))
@@ -220,7 +235,7 @@ def _step_bytes(spec: Spec, inputs: Inputs, platform: str) -> int:
 @jit.program(static_argnames=("spec", "layout", "keep_models"), is_long=lambda static: True)
 def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: Array) -> Reference:
     def one_run(solo: Any, data: Federation, layout: Layout, seed: Array) -> Reference:
-        params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
+        params = shared_model(solo, seed)
         everyone, seen = data.clients, data.clients.id.shape[0]
         base = jnp.full((seen,), int(Purpose.STANDALONE))
         if data.unseen is not None:  # one program for both populations: joined into one table

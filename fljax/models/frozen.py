@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from fljax import roles, trees
+from fljax.models.starting import give
 from fljax.types import Task
 
 
@@ -54,7 +55,7 @@ def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: b
         )
     fixed, given = trees.split(params, mask)
     return task._replace(
-        init=_Drawn(task.init, mask) if draw else jax.tree_util.Partial(_give, given),
+        init=_Drawn(task.init, mask) if draw else jax.tree_util.Partial(give, given),
         logits=jax.tree_util.Partial(_Merged(task.logits), fixed),
         features=None if task.features is None else jax.tree_util.Partial(_Merged(task.features), fixed),
     )
@@ -79,10 +80,6 @@ class _Drawn:
 
     def __call__(self, key: Key[Array, ""]) -> PyTree:
         return trees.split(self.init(key), self.frozen)[1]
-
-
-def _give(params: PyTree, key: Key[Array, ""]) -> PyTree:
-    return params
 
 
 def _check_shapes(task: Task, params: PyTree) -> None:

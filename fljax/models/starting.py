@@ -44,7 +44,15 @@ def start_from(task: Task, params: PyTree) -> Task:
             f"expected initial parameters of the structure {jax.tree.structure(expected)}, "
             f"got {jax.tree.structure(given)}"
         )
-    return task._replace(init=jax.tree_util.Partial(_give, given))
+    return task._replace(init=jax.tree_util.Partial(give, given))
+
+
+def is_given(task: Task) -> bool:
+    """Whether all models of a task start from given parameters: those of ``start_from``, or of ``freeze``."""
+    init = getattr(
+        task.init, "init", task.init
+    )  # ``freeze`` wraps the ``init`` of a task whose trained leaves are drawn
+    return isinstance(init, jax.tree_util.Partial) and init.func is give
 
 
 def load_params(path: str | pathlib.Path, task: Task) -> PyTree:
@@ -135,5 +143,6 @@ def _form(leaf: Any) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}"
 
 
-def _give(params: PyTree, key: Key[Array, ""]) -> PyTree:
+def give(params: PyTree, key: Key[Array, ""]) -> PyTree:
+    """The ``init`` of a task that starts from ``params``, whatever the key."""
     return params

@@ -28,6 +28,7 @@ def finetuned(
     steps: int | None = None,
     epochs: int | None = None,
     optimizer: str = "sgd",
+    shuffle: bool = True,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``deployed_k = LocalSGD(inner.deploy_k)``; training and aggregation are those of ``inner``.
@@ -40,6 +41,7 @@ def finetuned(
       steps: local steps, or
       epochs: passes over the client's training rows.
       optimizer: the name of an optax optimizer.
+      shuffle: whether batches are drawn, as for ``fljax.training.Local``; if False, they are rows in their order.
       who: the clients that tune, by client id ``[N]``, or by round and client id ``[rounds, N]``, where row
         ``t % rounds`` is for deployment after t rounds. All unseen clients tune. None: all clients.
 
@@ -52,7 +54,7 @@ def finetuned(
     if (steps is None) == (epochs is None):
         raise ValueError(f"expected exactly one of steps and epochs for finetuned, got steps={steps}, epochs={epochs}")
     own = None if who is None else with_given(inner, given(who))
-    tuning = Local(learning_rate, batch_size, steps, epochs, optimizer)
+    tuning = Local(learning_rate, batch_size, steps, epochs, optimizer, shuffle=shuffle)
 
     def deploy(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> PyTree:
         start = inner.deploy(jax.random.fold_in(key, _DEPLOYMENT), seat, down, client, data)

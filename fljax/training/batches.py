@@ -162,14 +162,14 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     """The batches of one round in their order, by steps or by epochs.
 
     Args:
-      key: key of this client, round and slot.
+      key: key of this client, round and slot; without shuffling nothing depends on it.
       subset: the rows to draw from.
-      local: batch size and either ``steps`` or ``epochs``.
+      local: batch size, either ``steps`` or ``epochs``, and ``shuffle``.
       steps: a traced number of real steps for this client, up to the static maximum of ``local``; None: all.
 
     Raises:
-      ValueError: unless exactly one of steps and epochs is given, or if a count is below one, or if there are more
-        positions in all batches than JAX can index.
+      ValueError: unless exactly one of steps and epochs is given, or if a count is below one, if shuffle is no bool, or
+        if there are more positions in all batches than JAX can index.
     """
     if (local.steps is None) == (local.epochs is None):
         raise ValueError(f"expected one of steps and epochs, got steps={local.steps}, epochs={local.epochs}")
@@ -177,12 +177,16 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         count = getattr(local, name)
         if count is not None and count < 1:
             raise ValueError(f"expected a positive {name}, got {count}")
+    if not isinstance(local.shuffle, bool):
+        raise ValueError(f"expected shuffle to be True or False, got {local.shuffle!r}")
     capacity = subset.rows.index.shape[-1]
     batch = min(local.batch_size, capacity)
     count = batch * (local.steps if local.steps is not None else (local.epochs or 0) * -(-capacity // batch))
     if count > LARGEST_ARRAY:
         limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
         raise ValueError(f"expected {limit}, got {count}")
+    if not local.shuffle:
+        return _in_order(subset.rows.size, capacity, batch, local, steps)
     if local.steps is not None:
         position, mask = draw_distinct(key, subset.rows.size, batch, local.steps)
         return Batches(position, mask, steps)
@@ -207,3 +211,21 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     real = total if steps is None else jnp.minimum(steps, total)
     mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
+
+
+def _in_order(size: Int[Array, ""], capacity: int, batch: int, local: Local, steps: Int[Array, ""] | None) -> Batches:
+    """Batches of consecutive positions: by epochs the last one of each epoch is partial, by steps all are full."""
+    column = jnp.arange(batch, dtype=jnp.int32)[None, :]
+    if local.steps is not None:
+        taken = jnp.minimum(size, batch)
+        first = jnp.arange(local.steps, dtype=jnp.int32)[:, None] * taken
+        position, mask = (first + column) % jnp.maximum(size, 1), column < taken
+        mask = jnp.broadcast_to(mask, position.shape)
+        return Batches(jnp.where(mask, position, 0), mask, steps)
+    assert local.epochs is not None
+    per_epoch, most = -(-size // batch), -(-capacity // batch)
+    step = jnp.arange(local.epochs * most, dtype=jnp.int32)
+    position = (step % jnp.maximum(per_epoch, 1))[:, None] * batch + column
+    total = local.epochs * per_epoch
+    mask = position < size
+    return Batches(jnp.where(mask, position, 0), mask, total if steps is None else jnp.minimum(steps, total))

@@ -58,6 +58,10 @@ class Local(NamedTuple):
       decay: factor of the learning rate per round.
       weight_decay: coupled L2: ``weight_decay * params`` is added to the gradient BEFORE the optimizer (not AdamW);
         None: none.
+      shuffle: whether batches are drawn as above. If False, they are consecutive rows in the order in which the
+        federation stores them, as a data loader without shuffling gives them. All epochs are then the same. Steps have
+        full batches, which go on with the first row after the last one. Every round begins at the first row. A client
+        with at most b rows trains on all of them in each step, in either case.
     """
 
     learning_rate: float | Array
@@ -68,6 +72,7 @@ class Local(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
     decay: float | Array = 1.0
     weight_decay: float | Array | None = None
+    shuffle: bool = True
 
 
 def rate(local: Local, round: Int[Array, ""] | int = 0, dtype: Any = jnp.float32) -> Float[Array, ""]:

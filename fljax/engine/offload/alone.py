@@ -11,9 +11,9 @@ from jaxtyping import Array, PyTree
 
 from fljax import trees
 from fljax.engine import jit
-from fljax.engine.alone import train_population
+from fljax.engine.alone import shared_model, train_population
 from fljax.engine.federations import as_vectors
-from fljax.engine.keys import Purpose, round_key
+from fljax.engine.keys import Purpose
 from fljax.engine.layout import Layout, replicate
 from fljax.engine.memory import QUICK, made_bytes
 from fljax.engine.offload.host_data import HostData, Population
@@ -40,7 +40,7 @@ def train_some_alone(
 ) -> tuple[Array, Array, Array | None, PyTree]:
     """Training loss, test loss, test accuracy (or None) and models (or None) of the clients in ``data``."""
     solo: Any = own_algorithm(spec, inputs, run, seed)[0]
-    params = solo.task.init(round_key(seed, Purpose.INIT_SERVER))
+    params = shared_model(solo, seed)
     base = jnp.full(data.clients.id.shape, int(purpose))
     return train_population(solo, as_vectors(data), data.clients, base, params, seed, layout, keep_models)
 
