@@ -125,7 +125,8 @@ def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     assert sum(held) < 0.6 * sum(sizes)
 
 
-@pytest.mark.parametrize("build", [iafl, rank, ditto])  # of fedfomo, one chunk of clients needs more models than there are
+# A tiny round of fedfomo moves more models at once than there are.
+@pytest.mark.parametrize("build", [iafl, rank, ditto])
 def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any) -> None:
     needed, told = [], []
     for devices in (1, 2):
