@@ -49,9 +49,8 @@ def start_from(task: Task, params: PyTree) -> Task:
 
 def is_given(task: Task) -> bool:
     """Whether all models of a task start from given parameters: those of ``start_from``, or of ``freeze``."""
-    init = getattr(
-        task.init, "init", task.init
-    )  # ``freeze`` wraps the ``init`` of a task whose trained leaves are drawn
+    # ``freeze`` wraps the ``init`` of a task whose trained leaves are drawn.
+    init = getattr(task.init, "init", task.init)
     return isinstance(init, jax.tree_util.Partial) and init.func is give
 
 
