@@ -125,6 +125,8 @@ def test_the_default_is_one_model_for_all(own: Any) -> None:
 def test_its_memory_is_estimated() -> None:
     found = estimate_standalone(TASK, FEDERATION, LOCAL, seeds=SEEDS, initial="own", execution=Execution(7))
     assert found.data > 0
+    with pytest.raises(ValueError, match="expected shared initial weights"):
+        estimate_standalone(models.start_from(TASK, TASK.init(jax.random.key(0))), FEDERATION, LOCAL, initial="own")
 
 
 # --- What is refused ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fljax.setup import resolve_setup
 from fljax.testing.federation import tiny_federation
 from fljax.testing.task import logistic_regression
 from fljax.training import Local
+from fljax.training import batches as drawing
 from fljax.types import Algorithm
 from tests.algorithms.rounds_tools import (
     SEED,
@@ -208,10 +209,23 @@ def test_it_does_not_matter_how_clients_are_computed(execution: Execution) -> No
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", sorted(algorithms.REGISTRY))
-def test_every_algorithm_has_a_round(name: str) -> None:
-    entry = algorithms.REGISTRY[name]
-    local = Local(0.1, 2, steps=2, shuffle=False)
+def test_every_algorithm_takes_rows_in_their_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that train in epochs would shuffle; FedALA alone does, since its share of rows is a sample and no batch."""
+    entry, asked, in_order = algorithms.REGISTRY[name], [], drawing._in_order
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return in_order(*given)
+
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("rows are shuffled")
+
+    monkeypatch.setattr(drawing, "_in_order", noted)
+    if name != "fedala":
+        monkeypatch.setattr(drawing, "_shuffled", refuse)
+    local = Local(0.1, 2, epochs=2, shuffle=False)
     rehearse(Plan(entry.build, {"task": TINY, "local": local} | entry.example), tiny_federation())
+    assert asked
 
 
 # --- Configs ------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def fedala(
         last. ``embedding`` and ``stem`` come first; layers called ``dense``, ``dense_0`` and so on come after all
         others, and the head (``Task.roles``) comes last.
       weight_learning_rate: eta_W. 0 leaves W at 1: FedAvg.
-      sample: share of the rows on which W is learned, at least one row, drawn in every round.
+      sample: share of the rows on which W is learned, at least one row, drawn in every round, also without shuffling.
       most_epochs: limit of the first learning. It ends earlier, after 11 epochs or more, once the losses of the last 10
         epochs have a standard deviation below 0.1.
       clients_per_round: drawn uniformly without replacement; None: all. The others keep theta_k and W.

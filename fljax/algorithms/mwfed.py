@@ -214,7 +214,7 @@ def _pooled(
     def one(index: int | Int[Array, ""], total: PyTree) -> PyTree:
         own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
         place = index * batch + jnp.arange(batch)
-        if local.shuffle:
+        if training.shuffles(local):
             position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
         else:
             position = place % size

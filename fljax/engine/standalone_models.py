@@ -74,7 +74,7 @@ def standalone(
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
         number per sample; if ``initial`` is no valid name, or "own" for a task that starts from given parameters
-        (``fljax.models.start_from``).
+        (``fljax.models.start_from``, or ``freeze`` without ``draw``).
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """

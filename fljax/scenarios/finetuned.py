@@ -41,7 +41,8 @@ def finetuned(
       steps: local steps, or
       epochs: passes over the client's training rows.
       optimizer: the name of an optax optimizer.
-      shuffle: whether batches are drawn, as for ``fljax.training.Local``; if False, they are rows in their order.
+      shuffle: whether batches are drawn, as for ``fljax.training.Local``, whatever ``inner`` does; if False, they are
+        rows in their order.
       who: the clients that tune, by client id ``[N]``, or by round and client id ``[rounds, N]``, where row
         ``t % rounds`` is for deployment after t rounds. All unseen clients tune. None: all clients.
 

@@ -177,15 +177,14 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         count = getattr(local, name)
         if count is not None and count < 1:
             raise ValueError(f"expected a positive {name}, got {count}")
-    if not isinstance(local.shuffle, bool):
-        raise ValueError(f"expected shuffle to be True or False, got {local.shuffle!r}")
+    drawn = shuffles(local)
     capacity = subset.rows.index.shape[-1]
     batch = min(local.batch_size, capacity)
     count = batch * (local.steps if local.steps is not None else (local.epochs or 0) * -(-capacity // batch))
     if count > LARGEST_ARRAY:
         limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
         raise ValueError(f"expected {limit}, got {count}")
-    if not local.shuffle:
+    if not drawn:
         return _in_order(subset.rows.size, capacity, batch, local, steps)
     if local.steps is not None:
         position, mask = draw_distinct(key, subset.rows.size, batch, local.steps)
@@ -211,6 +210,13 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
     real = total if steps is None else jnp.minimum(steps, total)
     mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
+
+
+def shuffles(local: Local) -> bool:
+    """Whether batches are drawn; a ValueError if ``local.shuffle`` is no bool."""
+    if not isinstance(local.shuffle, bool):
+        raise ValueError(f"expected shuffle to be True or False, got {local.shuffle!r}")
+    return local.shuffle
 
 
 def _in_order(size: Int[Array, ""], capacity: int, batch: int, local: Local, steps: Int[Array, ""] | None) -> Batches:

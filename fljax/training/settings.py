@@ -59,9 +59,10 @@ class Local(NamedTuple):
       weight_decay: coupled L2: ``weight_decay * params`` is added to the gradient BEFORE the optimizer (not AdamW);
         None: none.
       shuffle: whether batches are drawn as above. If False, they are consecutive rows in the order in which the
-        federation stores them, as a data loader without shuffling gives them. All epochs are then the same. Steps have
-        full batches, which go on with the first row after the last one. Every round begins at the first row. A client
-        with at most b rows trains on all of them in each step, in either case.
+        federation stores them. ``federate`` draws this order once, from the federation's seed: it is not that of your
+        arrays. All epochs are then the same. Steps have full batches, which go on with the first row after the last
+        one. Every round begins at the first row. A client with at most b rows trains on all of them in each step, in
+        either case.
     """
 
     learning_rate: float | Array
