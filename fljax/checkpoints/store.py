@@ -85,7 +85,7 @@ class Store:
         )
         try:
             if not self._opened().save(step, args=composed):
-                self._manager.wait_until_finished()  # the one before is none of a failed write
+                self._manager.wait_until_finished()  # else ``_failed`` would remove what is being written
                 raise OSError(f"the folder has a checkpoint of round {step} or a later one")
             # orbax has waited for the one before, so that one is written.
             self._failing = self._failing and not self._begun

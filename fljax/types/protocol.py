@@ -20,8 +20,9 @@ from fljax.types.task import Task, TrainingKey
 
 @runtime_checkable
 class InitServer(Protocol):
-    """``(key, census) -> Server``: the server before round 0. Parts with one row per client are ``PerClient``
-    or ``Exchanged``.
+    """``(key, census) -> Server``: the server before round 0.
+
+    Parts with one row per client are ``PerClient`` or ``Exchanged``.
     """
 
     def __call__(self, key: Key[Array, ""], census: Census, /) -> PyTree: ...
