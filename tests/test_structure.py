@@ -26,6 +26,7 @@ FLOORS = {
     "streaming": (0, 1),
     "roles": (0, 1),
     "failures": (0, 0),
+    "gpu_rules": (0, 0),
     "naming": (0, 1),
     "arguments": (0, 0),
     "environment": (0, 1),

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import jax
 import numpy as np
 
-from fljax import hosts
+from fljax import gpu_rules, hosts
 from fljax.arguments import is_whole
 from fljax.engine import eager
 from fljax.engine.layout import Layout, Precision, Where, default_platform
@@ -28,9 +28,10 @@ CACHE = 256 * 2**10
 # estimates for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step
 # holds should fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB read and written for a client)
 # made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000
-# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. No rate is known for GPUs: there a step should move
-# enough bytes that starting its kernels (20 to 50, some microseconds each) takes a tenth of its time at most.
-CHUNK = {"tpu": 2**29, "gpu": 32 * 2**30}
+# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. GPUs have a table of their own (``fljax.gpu_rules``),
+# which a benchmark writes. Without measurements it follows this thought: a step should move enough bytes that starting
+# its kernels (20 to 50, some microseconds each) takes a tenth of its time at most.
+TPU_CHUNK = 2**29
 # The memory of an accelerator that reports none. A step holds less than it reads and writes, so the memory bounds a
 # chunk, too.
 ACCELERATOR = 8 * 2**30
@@ -103,10 +104,10 @@ def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> 
     """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
 
     "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
-    on an accelerator, as many as read and write ``CHUNK`` bytes, at most its memory. If steps differ between clients, a
-    chunk takes the steps of its longest client, and the number is lowered to waste the least. Runs (seeds, and cells of
-    a sweep) are batched only if all their clients fit. With four or more runs per device, devices take whole runs; else
-    each device trains a part of every cohort.
+    on an accelerator, as many as read and write ``TPU_CHUNK`` bytes, or ``chunk_bytes`` of ``fljax.gpu_rules``, at most
+    its memory. If steps differ between clients, a chunk takes the steps of its longest client, and the number is
+    lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if all their clients fit. With four
+    or more runs per device, devices take whole runs; else each device trains a part of every cohort.
 
     Raises:
       ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
@@ -214,7 +215,7 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
 def _chunk(platform: str) -> int:
     """Bytes that a chunk may read and write on an accelerator."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
-    return min(CHUNK.get(platform, CHUNK["gpu"]), *limits)
+    return min(TPU_CHUNK if platform == "tpu" else gpu_rules.read().chunk_bytes, *limits)
 
 
 def _least_waste(samples: Sequence[int], rows: int, devices: int, most: int, alone: float) -> int:

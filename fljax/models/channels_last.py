@@ -2,7 +2,8 @@
 
 The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
 ``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``benchmarks/results`` holds what the compilers say about each form.
+for them. ``convolve_patches`` is a second form, which ``fljax.gpu_rules`` may choose for GPUs.
+``benchmarks/results`` holds what the compilers say about each form.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from fljax.gpu_rules import GpuRules
 from fljax.models import planes
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
 Pool = Callable[[Array], Array]
+# (x, kernel, strides, padding) -> y
+Convolve = Callable[[Array, Array, Sequence[int], "str | planes.Pairs"], Array]
 
 
 def convolve(
@@ -27,6 +31,33 @@ def convolve(
 ) -> Float[Array, "b h2 w2 o"]:
     """``lax.conv_general_dilated``."""
     return lax.conv_general_dilated(x, kernel, tuple(strides), padding, dimension_numbers=NUMBERS)
+
+
+def convolve_patches(
+    x: Float[Array, "b h w c"],
+    kernel: Float[Array, "kh kw c o"],
+    strides: Sequence[int] = (1, 1),
+    padding: str | planes.Pairs = "VALID",
+) -> Float[Array, "b h2 w2 o"]:
+    """The same values as a product of patches ``[b h2 w2, kh kw c]`` and the kernel.
+
+    Under ``vmap`` over clients this is a batched product, in the forward pass and in both gradients. The patches take
+    ``kh kw`` times the memory of ``x``.
+    """
+    height, width, channels, outputs = kernel.shape
+    pairs = (
+        lax.padtype_to_pads(x.shape[1:3], (height, width), strides, padding) if isinstance(padding, str) else padding
+    )
+    x = jnp.pad(x, ((0, 0), *((int(before), int(after)) for before, after in pairs), (0, 0)))
+    rows, columns = ((size - of) // by + 1 for size, of, by in zip(x.shape[1:3], (height, width), strides, strict=True))
+
+    def shifted(i: int, j: int) -> Array:
+        down, right = i + (rows - 1) * strides[0] + 1, j + (columns - 1) * strides[1] + 1
+        return x[:, i : down : strides[0], j : right : strides[1], :]
+
+    patches = jnp.concatenate([shifted(i, j) for i in range(height) for j in range(width)], axis=-1)
+    flat = patches.reshape(-1, height * width * channels) @ kernel.reshape(-1, outputs)
+    return flat.reshape(x.shape[0], rows, columns, outputs)
 
 
 def add_bias(x: Float[Array, "b h w c"], bias: Float[Array, " c"]) -> Float[Array, "b h w c"]:
@@ -72,3 +103,18 @@ def group_norm(
     factor = per_channel(scale) * lax.rsqrt(variance + epsilon)
     shift = per_channel(bias) - mean * factor
     return (wide * factor + shift).astype(x.dtype).reshape(x.shape)
+
+
+CONVOLUTIONS: dict[str, Convolve] = {"grouped": convolve, "patches": convolve_patches}
+POOLS: dict[str, Pool] = {"elementwise": square_maximum, "windows": window_maximum}
+
+
+def convolve_by(rules: GpuRules) -> Convolve:
+    """The convolution whose form ``rules`` choose for each number of output channels."""
+
+    def chosen(
+        x: Array, kernel: Array, strides: Sequence[int] = (1, 1), padding: str | planes.Pairs = "VALID"
+    ) -> Array:
+        return CONVOLUTIONS[rules.convolution(kernel.shape[-1])](x, kernel, strides, padding)
+
+    return chosen

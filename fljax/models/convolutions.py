@@ -3,8 +3,8 @@
 Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped convolution, which is slow on CPUs. Its
 weight gradient is slow inside loops. Compiled for a CPU, a convolution here extracts patches and computes one matrix
 product, which ``vmap`` turns into a batched matrix product; the batch becomes the innermost axis (``planes``, and
-``lines`` for large images). Compiled for other platforms it is ``lax.conv_general_dilated``. The built-in models keep
-the layouts of ``planes`` and ``lines`` between layers (``trunk``).
+``lines`` for large images). Compiled for a TPU it is ``lax.conv_general_dilated``, and for a GPU the form that
+``fljax.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers (``trunk``).
 
 Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax.models import lines, planes
+from fljax import gpu_rules
+from fljax.models import channels_last, lines, planes
 
 
 def convolution(
@@ -76,7 +77,13 @@ def convolution(
     def on_cpu(lhs: Array, rhs: Array) -> Array:
         return _batch_innermost(lhs, rhs, window_strides, padding, dilation, precision, preferred_element_type)
 
-    return lax.platform_dependent(lhs, rhs, cpu=on_cpu, default=plain)
+    def on_others(lhs: Array, rhs: Array) -> Array:
+        as_patches = gpu_rules.read().convolution(rhs.shape[-1]) == "patches"
+        if as_patches and dilation == (1, 1) and precision is None and preferred_element_type is None:
+            return channels_last.convolve_patches(lhs, rhs, tuple(window_strides), padding)
+        return plain(lhs, rhs)
+
+    return lax.platform_dependent(lhs, rhs, cpu=on_cpu, tpu=plain, default=on_others)
 
 
 def _batch_innermost(
@@ -116,7 +123,7 @@ def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2
 
     On a CPU it is a reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow
     there under ``vmap``; equal maxima share the gradient. On a TPU it is ``lax.reduce_window``; of equal maxima, the
-    first receives the gradient.
+    first receives the gradient. On a GPU it is one of both, as ``fljax.gpu_rules`` says.
     """
 
     def by_reshape(x: Array) -> Array:
@@ -127,4 +134,5 @@ def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2
     def by_windows(x: Array) -> Array:
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, size, size, 1), "VALID")
 
-    return lax.platform_dependent(x, tpu=by_windows, default=by_reshape)
+    on_others = by_windows if gpu_rules.read().pooling == "windows" else by_reshape
+    return lax.platform_dependent(x, cpu=by_reshape, tpu=by_windows, default=on_others)

@@ -10,6 +10,7 @@ import flax.linen as nn
 from jax import lax
 from jaxtyping import Array, Float
 
+from fljax import gpu_rules
 from fljax.models import channels_last, lines, planes
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.trunk import Layer
@@ -82,7 +83,8 @@ class ResNet18(nn.Module):
             stem,
             blocks,
             cpu=functools.partial(batch_innermost, strides),
-            default=functools.partial(plain, strides),
+            tpu=functools.partial(plain, strides),
+            default=functools.partial(plain, strides, convolve=channels_last.convolve_by(gpu_rules.read())),
         )
 
     def __call__(self, x: Array) -> Array:
@@ -99,11 +101,17 @@ def batch_innermost(strides: Sequence[int], x: Float[Array, "b h w c"], stem: La
     return _residual(normalised, strides, x.transpose(1, 3, 2, 0), stem, blocks).mean((0, 2)).transpose()
 
 
-def plain(strides: Sequence[int], x: Float[Array, "b h w c"], stem: Layer, blocks: list[Block]) -> Array:
+def plain(
+    strides: Sequence[int],
+    x: Float[Array, "b h w c"],
+    stem: Layer,
+    blocks: list[Block],
+    convolve: channels_last.Convolve = channels_last.convolve,
+) -> Array:
     """Features in the form for accelerators (``fljax.models.channels_last``), ``[b, 512]``."""
 
     def normalised(x: Array, layer: Layer, stride: int) -> Array:
-        x = channels_last.convolve(x, layer.kernel, (stride, stride), _padding(layer))
+        x = convolve(x, layer.kernel, (stride, stride), _padding(layer))
         x = channels_last.add_bias(x, layer.bias)
         return channels_last.group_norm(x, *layer.norm, _groups(layer)) if layer.norm else x
 

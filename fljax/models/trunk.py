@@ -13,6 +13,7 @@ from flax.linen import relu
 from jax import lax
 from jaxtyping import Array, Float
 
+from fljax import gpu_rules
 from fljax.models import channels_last, planes
 
 
@@ -52,18 +53,23 @@ def apply(trunk: Trunk, blocks: Sequence[Sequence[Layer]], x: Float[Array, "b h 
         return plain(trunk, blocks, x, channels_last.window_maximum)
 
     def on_others(blocks: Sequence[Sequence[Layer]], x: Array) -> Array:
-        return plain(trunk, blocks, x, channels_last.square_maximum)
+        rules = gpu_rules.read()
+        return plain(trunk, blocks, x, channels_last.POOLS[rules.pooling], channels_last.convolve_by(rules))
 
     return lax.platform_dependent(blocks, x, cpu=on_cpu, tpu=on_tpu, default=on_others)
 
 
 def plain(
-    trunk: Trunk, blocks: Sequence[Sequence[Layer]], x: Float[Array, "b h w c"], pool: channels_last.Pool
+    trunk: Trunk,
+    blocks: Sequence[Sequence[Layer]],
+    x: Float[Array, "b h w c"],
+    pool: channels_last.Pool,
+    convolve: channels_last.Convolve = channels_last.convolve,
 ) -> Float[Array, "b h2 w2 o"]:
-    """The form for accelerators: XLA's own convolutions on images with channels last."""
+    """The form for accelerators: convolutions on images with channels last."""
     for layers, paddings in zip(blocks, trunk.paddings, strict=True):
         for i, (layer, padding) in enumerate(zip(layers, paddings, strict=True)):
-            x, last = channels_last.convolve(x, layer.kernel, padding=padding), i == len(layers) - 1
+            x, last = convolve(x, layer.kernel, (1, 1), padding), i == len(layers) - 1
             if layer.norm is None:
                 # The maximum comes first, as the bias and ReLU do not change which pixel is the largest.
                 x = channels_last.add_bias(pool(x) if last else x, layer.bias)

@@ -19,7 +19,7 @@ from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import program
 from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.execution import ACCELERATOR, CACHE, CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
+from fljax.engine.execution import ACCELERATOR, CACHE, TPU_CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
 from fljax.engine.lanes import _deal, fold_lanes, map_lanes
 from fljax.engine.layout import Layout, replicate
 from fljax.training import Local
@@ -97,8 +97,8 @@ def test_auto_keeps_to_the_budget() -> None:
     large = SIZES._replace(model=CACHE // 9, evaluated=400 * 2**10)
     assert resolve(one, large, "cpu") == Layout(3, 1, 10)  # divisors of 12 and 30; seeds one by one
     assert resolve(one, large, "gpu").clients == 12
-    assert resolve(one, large._replace(lane=CHUNK["tpu"] // 5), "tpu").clients == 4  # a divisor of 12
-    assert resolve(one, large._replace(lane=CHUNK["tpu"] // 5), "gpu").clients == 12
+    assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "tpu").clients == 4  # a divisor of 12
+    assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "gpu").clients == 12
     assert resolve(one, large._replace(lane=ACCELERATOR // 3), "gpu").clients == 3  # as much as the device has
     assert resolve(one, large._replace(lane=2**60), "tpu").clients == 1
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import models
+from fljax import gpu_rules, models
 from fljax.models import channels_last, planes
 from tests.platforms import forms_of
 from tests.precision import enable_x64
@@ -46,6 +46,33 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
         found = _value_and_gradient(platform, *arguments)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["cnn_a", "resnet18", "normalised"])
+def test_networks_are_the_same_by_every_rule_for_gpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
+    arguments = (name if name in NETWORKS else "cnn", shape, options)
+    with enable_x64(True):
+        expected = _value_and_gradient("cpu", *arguments)
+        rules = gpu_rules.GpuRules("a test", 1, "patches", "patches", "windows")
+        monkeypatch.setattr(gpu_rules, "read", lambda: rules)
+        found = _value_and_gradient("cuda", *arguments)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
+def test_patches_convolve(padding: Any, strides: tuple[int, int]) -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 7, 8, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 2, 3, 4))
+
+    def slopes(convolve: Any) -> Any:
+        return jax.value_and_grad(lambda x, k: jnp.sum(jnp.sin(convolve(x, k, strides, padding))), (0, 1))(x, kernel)
+
+    found, expected = slopes(channels_last.convolve_patches), slopes(channels_last.convolve)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 5, 7, 2)])
