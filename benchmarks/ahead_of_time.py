@@ -4,6 +4,8 @@ Each row compiles the real program of rounds (FedAvg) for a TPU v5e or an H100, 
 own, with a time limit; a row that takes longer is listed as such. For a TPU, XLA estimates the cycles of every kernel;
 for a GPU it tells kernels and memory, no times. These are estimates by compilers, not measurements.
 
+``--forms`` compiles the local steps of ``accelerator.py``'s part 3 instead, each form with 100 clients side by side.
+
 ``--source FOLDER`` compiles the fljax of another checkout, whose rows ``--before FILE`` sets beside those of this one.
 """
 
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import environments
+from accelerator_cells import CELLS
 from workloads import WORKLOADS
 
 HERE = Path(__file__).resolve().parent
@@ -78,6 +81,7 @@ def main() -> None:
     parser.add_argument("--platforms", default="tpu,cuda", help="of tpu and cuda, joined by commas")
     parser.add_argument("--workloads", help=f"of {', '.join(NAMES)}, joined by commas; all rows otherwise")
     parser.add_argument("--quick", action="store_true", help="W3 and W2 alone")
+    parser.add_argument("--forms", action="store_true", help="forms of a local step, in place of rounds")
     parser.add_argument("--limit", type=float, default=900, help="seconds for a row")
     parser.add_argument("--source", type=Path, help="the checkout of fljax to compile; this one otherwise")
     parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="where they are kept")
@@ -87,6 +91,9 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="a JSON file, whose table is written again; nothing is compiled")
     options = parser.parse_args()
     before = json.loads(options.before.read_text())["rows"] if options.before else []
+    if options.forms:
+        _forms(options)
+        return
     if options.draw is not None:
         options.draw.with_suffix(".md").write_text(table(json.loads(options.draw.read_text())["rows"], before))
         return
@@ -125,8 +132,15 @@ def compiled(
 ) -> dict[str, Any]:
     """One row: compiles in a process of its own, and adds the roofline."""
     row: dict[str, Any] = {"platform": platform, "workload": workload, "cohort": cohort, "clients": clients}
+    row = _asked(python, row, source, limit)
+    return row if "failed" in row else row | _roofline(row)
+
+
+def _asked(python: str, row: dict[str, Any], source: Path, limit: float) -> dict[str, Any]:
+    """The row with what its process found, or with the reason why it found nothing."""
     command = [python, str(HERE / "contestants" / "compiled_row.py"), json.dumps(row | {"source": str(source)})]
-    place = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (source, HERE, HERE / "contestants")))}
+    folders = (source, HERE, HERE / "contestants", HERE / "device_parts")
+    place = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit, env=place)
     except subprocess.TimeoutExpired:
@@ -134,8 +148,42 @@ def compiled(
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "Error" in line] or ["no reason given"]
         return row | {"failed": environments.plain(lines[-1])}
-    row |= json.loads(done.stdout.splitlines()[-1])
-    return row | _roofline(row)
+    return row | json.loads(done.stdout.splitlines()[-1])
+
+
+def _forms(options: argparse.Namespace) -> None:
+    """Compiles every form of a local step with 100 clients, and writes a table."""
+    names = dict.fromkeys(
+        (c.options["model"], c.options["form"]) for c in CELLS if c.part == 3 and c.options["model"] != "drawing"
+    )
+    options_of = {(c.options["model"], c.options["form"]): c.options for c in CELLS if c.part == 3}
+    found: list[dict[str, Any]] = []
+    for platform in options.platforms.split(","):
+        python = _interpreter(platform, options)
+        for name in names:
+            form = options_of[name]
+            if form.get("chunk", 0) > 100 or (form.get("chunk") == 100 and form["clients"] != 100):
+                continue
+            row = _asked(python, {"platform": platform, "form": form, "clients": 100}, HERE.parent, options.limit)
+            found.append(row)
+            print(" | ".join(_form_cells(row)), flush=True)
+            if options.out is not None:
+                options.out.write_text(json.dumps({"date": str(datetime.date.today()), "rows": found}, indent=1) + "\n")
+                options.out.with_suffix(".md").write_text(forms_table(found))
+
+
+def forms_table(rows: list[dict[str, Any]]) -> str:
+    """The forms as Markdown."""
+    headings = ("device", "model", "form", "kernels per local step", "temporary MiB", "compile")
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join([*lines, *("| " + " | ".join(_form_cells(row)) + " |" for row in rows)]) + "\n"
+
+
+def _form_cells(row: dict[str, Any]) -> list[str]:
+    begin = [DEVICES[row["platform"]].title, row["form"]["model"], row["form"]["form"]]
+    if "failed" in row:
+        return [*begin, row["failed"], "", ""]
+    return [*begin, str(row["kernels"]), f"{row['temporary'] / 2**20:,.0f}", f"{row['seconds']:.0f} s"]
 
 
 def _roofline(row: dict[str, Any]) -> dict[str, Any]:

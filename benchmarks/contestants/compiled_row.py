@@ -1,4 +1,7 @@
-"""Compiles one row of ``ahead_of_time.py`` in this process; prints what the compiler says as a line of JSON."""
+"""Compiles one row of ``ahead_of_time.py`` in this process; prints what the compiler says as a line of JSON.
+
+A row is a workload's program of rounds, or one form of a local step (part 3 of ``accelerator.py``).
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,30 @@ def device() -> Any:
     return topologies.get_topology_desc(platform="cuda", topology_name="x", **named).devices[0]
 
 
-def main() -> None:
+def form() -> dict[str, Any]:
+    """Compiles ten local steps of some clients in one form."""
+    import steps  # pyright: ignore[reportMissingImports]  # in device_parts
+
+    name, turns = ROW["form"]["model"], 10
+    sharding = SingleDeviceSharding(device())
+    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # noqa: E731
+    shapes = jax.tree.map(place, steps.arguments(name, ROW["clients"]))
+    lowered = jax.jit(steps.training(name, ROW["form"], turns), donate_argnums=0).trace(*shapes).lower()
+    began = time.perf_counter()
+    compiled: Any = lowered.compile()
+    found = {"seconds": time.perf_counter() - began, "jax": jax.__version__}
+    step = program_text.heaviest(program_text.read(compiled.as_text()))
+    if step is not None and "chunk" in ROW["form"]:  # the loop over chunks has the loop over steps inside
+        step = program_text.heaviest(step)
+    if step is None:
+        raise ValueError("expected a loop over local steps, got none")
+    return found | {
+        "kernels": program_text.total(step)[0],
+        "temporary": compiled.memory_analysis().temp_size_in_bytes,
+    }
+
+
+def rounds() -> dict[str, Any]:
     """Traces, lowers and compiles the program of rounds."""
     # Code before 2026-11-23 asked for the process's platform while tracing.
     jax.default_backend = lambda: {"tpu": "tpu", "cuda": "gpu"}[ROW["platform"]]
@@ -109,8 +135,7 @@ def main() -> None:
     found = read(compiled.as_text(), work, layout)
     memory = compiled.memory_analysis()
     found |= {"layout": clients, "seconds": seconds, "temporary": memory.temp_size_in_bytes, "jax": jax.__version__}
-    found |= {"parameters": trees.size(jax.eval_shape(task.init, jax.random.key(0)))}
-    print(json.dumps(found))
+    return found | {"parameters": trees.size(jax.eval_shape(task.init, jax.random.key(0)))}
 
 
 def read(text: str, work: Any, layout: Layout) -> dict[str, Any]:
@@ -142,4 +167,4 @@ def read(text: str, work: Any, layout: Layout) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(form() if "form" in ROW else rounds()))

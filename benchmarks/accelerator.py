@@ -1,0 +1,278 @@
+"""Measures fljax on a GPU in minutes, and tunes it: ``python benchmarks/accelerator.py --out FOLDER``.
+
+It needs JAX for the device, flax, optax, xarray, orbax-checkpoint, chex, jaxtyping, NumPy and SciPy; PyTorch if its
+rows are wanted. fljax itself need not be installed, and no network is needed. Rows are saved as they come, in
+``FOLDER/accelerator.json``; a second call goes on with what is missing. ``benchmarks/README.md`` says what each part
+measures. This process never starts JAX, which would hold the device's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+import accelerator_tables as tables  # noqa: E402
+from accelerator_cells import CELLS, GROUPS, PARTS, Cell  # noqa: E402
+
+RESULTS = HERE / "results"
+RULES = ROOT / "fljax" / "gpu_rules.toml"
+Report = dict[str, Any]
+
+
+def main() -> None:
+    """Measures what is missing of the chosen parts, and prints the summary."""
+    options = _arguments()
+    chosen = _parts(options.parts)
+    file = options.out / "accelerator.json"
+    report = _read(file)
+    if options.write_rule or options.publish:
+        if not report["rows"]:
+            raise SystemExit(f"expected results in {file.name}, got none; a call without this option measures them")
+        _use(report, options)
+        return
+    _make_folder(options.out)
+    source = fingerprint()
+    if report["rows"] and report["source"] != source:
+        raise SystemExit("expected results of this code in --out, got those of another commit; take another folder")
+    report |= {"source": source, "commit": _commit(), "date": str(datetime.date.today())}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    for name, group in GROUPS.items():
+        if group.part in chosen:
+            _measure(name, report, file, options.out, options.small, options.seconds)
+    if report["rows"]:
+        file.with_suffix(".md").write_text(tables.markdown(report))
+    print("\n".join(tables.summary(report, chosen)[:40]), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results are kept")
+    parser.add_argument("--parts", default=",".join(map(str, PARTS)), help=f"of {_titles()}; joined by commas")
+    parser.add_argument("--small", action="store_true", help="small sizes, as on a machine without an accelerator")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="FACTOR", help="multiplies every time limit")
+    parser.add_argument("--write-rule", action="store_true", help="write fljax/gpu_rules.toml from the results")
+    parser.add_argument(
+        "--publish", metavar="NAME", help="copy the results to benchmarks/results/DATE-accelerator-NAME"
+    )
+    return parser.parse_args()
+
+
+def _titles() -> str:
+    return ", ".join(f"{number} ({title})" for number, title in PARTS.items())
+
+
+def _parts(text: str) -> list[int]:
+    """The chosen parts in their order."""
+    asked = [each.strip() for each in text.split(",") if each.strip()]
+    for each in asked:
+        if not each.isdigit() or int(each) not in PARTS:
+            raise SystemExit(f"expected a known part, got {each!r}; valid names are {', '.join(map(str, PARTS))}")
+    if not asked:
+        raise SystemExit(f"expected at least one part, got none; valid names are {', '.join(map(str, PARTS))}")
+    return sorted({int(each) for each in asked})
+
+
+def _read(file: Path) -> Report:
+    """The results that are there, or none."""
+    try:
+        report = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return {"rows": {}}
+    except (OSError, ValueError):
+        raise SystemExit(f"expected {file.name} to be results of this script, got a file that cannot be read") from None
+    if not isinstance(report, dict) or not {"rows", "source", "device"} <= report.keys():
+        raise SystemExit(f"expected {file.name} to be results of this script, got something else")
+    return report
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise SystemExit(f"expected --out to be a folder that can be written, got {error.strerror}") from None
+
+
+def fingerprint() -> str:
+    """A checksum of the code that is measured and of the code that measures."""
+    found = hashlib.sha256()
+    files = [*(ROOT / "fljax").rglob("*.py"), RULES, *HERE.glob("accelerator*.py"), *HERE.glob("device_parts/*.py")]
+    for file in sorted(files):
+        found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _commit() -> str:
+    """The commit of the checkout; "unknown" where there is no git."""
+    try:
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _missing(group: str, rows: dict[str, Any]) -> list[Cell]:
+    """Cells of a group without a row, then those to be tried again: cut off by a limit, or torch was missing."""
+    own = [cell for cell in CELLS if cell.group == group]
+    fresh = [cell for cell in own if cell.key not in rows]
+    return fresh + [cell for cell in own if rows.get(cell.key, {}).get("again")]
+
+
+def _measure(name: str, report: Report, file: Path, folder: Path, small: bool, factor: float) -> None:
+    """Runs one process and saves its rows as they come."""
+    group = GROUPS[name]
+    cells = _missing(name, report["rows"])
+    if not cells:
+        return
+    print(f"part {group.part}, {name}: {len(cells)} cells, at most {factor * group.seconds:.0f} s", flush=True)
+    floors = {key[2:]: row for key, row in report["rows"].items() if key.startswith("1/") and "failed" not in row}
+    question = {
+        "cells": [{"key": cell.key, "options": cell.options} for cell in cells],
+        "folder": str(folder.resolve()),
+        "small": small,
+        "floors": floors,
+    }
+    log = folder / f"{name.replace(' ', '-')}.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "device_parts" / group.script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=_environment(folder, group.flags),
+            start_new_session=True,
+        )
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.flush()
+            _collect(process, cells, report, file, factor * group.seconds)
+        finally:
+            _kill(process)
+    _explain_failure(process, cells, report, file, log)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its children."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment(folder: Path, flags: str) -> dict[str, str]:
+    paths = [ROOT, HERE, HERE / "contestants", HERE / "device_parts"]
+    given = os.environ.get("PYTHONPATH")
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), *([given] if given else [])]),
+        "JAX_COMPILATION_CACHE_DIR": str(folder.resolve() / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder.resolve() / "inductor"),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+    }
+
+
+def _collect(process: subprocess.Popen[bytes], cells: list[Cell], report: Report, file: Path, seconds: float) -> None:
+    """Saves rows until the process ends or its time is over; the cell that is cut off gets a row that says so."""
+    end, current = time.monotonic() + seconds, cells[0].key
+    for line in _lines(process, end):
+        if "device" in line:
+            _check_device(line, report)
+            report |= {key: line[key] for key in ("device", "platform", "versions", "small")}
+        elif "versions" in line:
+            report["versions"] = report.get("versions", {}) | line["versions"]
+        elif "began" in line:
+            current = line["began"]
+        else:
+            report["rows"][line["key"]] = line["row"]
+            _save(report, file)
+            print(f"  {line['key']}: {tables.words(line['row'])}", flush=True)
+    if process.poll() is None and time.monotonic() >= end:
+        report["rows"][current] = {"failed": f"not finished in the {seconds:.0f} s of its part", "again": True}
+        _save(report, file)
+        print(f"  {current}: {tables.words(report['rows'][current])}", flush=True)
+
+
+def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[dict[str, Any]]:
+    """What the process says, line by line, until it has closed its output or the time is over."""
+    assert process.stdout is not None
+    handle, read = process.stdout.fileno(), b""
+    while True:
+        ready, _, _ = select.select([handle], [], [], max(0.0, end - time.monotonic()))
+        found = os.read(handle, 65536) if ready else b""
+        if not found:
+            if ready:  # it ended
+                process.wait()
+            return
+        read += found
+        *lines, read = read.split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _check_device(line: dict[str, Any], report: Report) -> None:
+    """Ends this call if the results in the folder are of another device or size; nothing is overwritten."""
+    for what, name in (("device", "device"), ("small", "size")):
+        if report["rows"] and report[what] != line[what]:
+            found = f"{line[what]}, got those of {report[what]}"
+            raise SystemExit(f"expected results of this {name} in --out, {found}; take another folder")
+
+
+def _save(report: Report, file: Path) -> None:
+    """The whole file anew, then renamed, so that an interruption leaves the old or the new one."""
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=1) + "\n")
+    partial.replace(file)
+
+
+def _explain_failure(
+    process: subprocess.Popen[bytes], cells: list[Cell], report: Report, file: Path, log: Path
+) -> None:
+    """If the process died by itself, the cells without a row get its last words."""
+    if process.returncode in (0, -signal.SIGKILL):
+        return
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line for line in lines if "nknown flag" in line or "Error" in line] or lines or ["it said nothing"]
+    reason = f"its process died: {tables.plain(told[-1])}"
+    print(f"  {reason}", flush=True)
+    if "device" not in report:  # not even the device is known, so nothing can be kept
+        return
+    for cell in cells:
+        report["rows"].setdefault(cell.key, {"failed": reason})
+    _save(report, file)
+
+
+def _use(report: Report, options: argparse.Namespace) -> None:
+    """Writes the rule, or the files in ``results``."""
+    name = options.publish and f"{report['date']}-accelerator-{options.publish}"
+    if options.publish:
+        (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+        (RESULTS / f"{name}.md").write_text(tables.markdown(report))
+        print(f"saved: benchmarks/results/{name}.json and .md")
+    if options.write_rule:
+        if report["platform"] == "cpu" or report["small"]:
+            raise SystemExit(f"expected results of a GPU at full size, got those of {report['device']}")
+        source = f"{name}.json" if name else f"{report['device']}, {report['date']}"
+        RULES.write_text(tables.rule_text(report, source))
+        print(RULES.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What ``accelerator.py`` measures: a fixed list of cells, in the order of their value. Numbers only; no JAX."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from workloads import WORKLOADS, Workload
+
+
+class Cell(NamedTuple):
+    """One row of the results.
+
+    Attributes:
+      part: 1 to 6.
+      group: the process that measures it; cells of one group share a process.
+      name: unique within its part.
+      options: what the process needs to know.
+    """
+
+    part: int
+    group: str
+    name: str
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of results."""
+        return f"{self.part}/{self.name}"
+
+
+class Group(NamedTuple):
+    """A process with a time limit.
+
+    Attributes:
+      part: whose cells it measures.
+      script: in ``device_parts``.
+      seconds: the limit.
+      flags: added to ``XLA_FLAGS``.
+    """
+
+    part: int
+    script: str
+    seconds: float
+    flags: str = ""
+
+
+GROUPS = {
+    "device": Group(1, "machine.py", 20),
+    "right": Group(2, "right.py", 60),
+    "forms": Group(3, "forms.py", 90),
+    "loops": Group(4, "loops.py", 15),
+    "loops in command buffers": Group(4, "loops.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
+    "rounds": Group(5, "rounds.py", 65),
+    "rounds of torch": Group(5, "torch_rounds.py", 35),
+    "trace": Group(6, "trace.py", 20),
+}
+PARTS = {
+    1: "the device",
+    2: "right",
+    3: "forms",
+    4: "loops",
+    5: "throughput",
+    6: "a trace",
+}
+ALGORITHMS = ("fedavg", "scaffold", "incfl", "iafl", "ipfl", "fedfomo")
+PRECISIONS = ("highest", "default")
+# Clients on a machine without an accelerator, where the script is only tried.
+SMALL = {1: 1, 10: 2, 100: 4, 1000: 8}
+# Workloads of part 5 by name: the one that it comes from, and its clients if they are others.
+ROUNDS: dict[str, tuple[str, int | None]] = {
+    "W1a": ("W1a", None),
+    "W2 of 100": ("W2", 100),
+    "W5": ("W5", None),
+    "W3": ("W3", None),
+    "W1b": ("W1b", None),
+    "W2 of 10": ("W2", None),
+    "W5 of 10,000": ("W5", 10_000),
+    "W4": ("W4", None),
+}
+# Rounds of a timed call: about half a second at the rate that the floor allows a third of.
+COUNTS = {"W1a": 100, "W2 of 100": 20, "W5": 20, "W3": 400, "W1b": 200, "W2 of 10": 50, "W5 of 10,000": 3, "W4": 4}
+
+
+def workload(name: str, small: bool = False) -> Workload:
+    """A workload of part 5; a small one has few clients, rows and steps."""
+    source, cohort = ROUNDS[name]
+    work = WORKLOADS[source]
+    if cohort is not None:
+        work = work._replace(cohort=cohort, clients=max(cohort, work.clients))
+    if not small:
+        return work
+    cohort = 2 if source == "W4" else min(work.cohort, 8)
+    if source == "W4":
+        work = work._replace(shape=(8, 8, 3), batch=4)
+    samples = 2 * work.batch
+    clients = cohort if work.clients == work.cohort else cohort + 2
+    return work._replace(
+        clients=clients, cohort=cohort, samples=samples, distinct=min(work.distinct, clients * samples)
+    )
+
+
+def _forms() -> list[Cell]:
+    cells: list[Cell] = []
+
+    def add(model: str, clients: int, form: str, **options: Any) -> None:
+        name = f"{model}, {clients:,} clients, {form}"
+        cells.append(Cell(3, "forms", name, {"model": model, "clients": clients, "form": form, **options}))
+
+    def convolutions(model: str, clients: int) -> None:
+        add(model, clients, "grouped", convolution="grouped")
+        add(model, clients, "patches", convolution="patches")
+
+    for clients in (100, 1000):
+        convolutions("lenet", clients)
+        add("lenet", clients, "grouped, windows", convolution="grouped", pooling="windows")
+        add("mlp", clients, "plain")
+    add("lenet", 100, "patches, windows", convolution="patches", pooling="windows")
+    convolutions("resnet18", 10)
+    for clients in (100, 1000):
+        add("lenet", clients, f"grouped, {clients // 10} at a time", convolution="grouped", chunk=clients // 10)
+        add("lenet", clients, f"patches, {clients // 10} at a time", convolution="patches", chunk=clients // 10)
+        add("logistic", clients, "plain")
+    add("mlp", 1000, "100 at a time", chunk=100)
+    for clients in (10, 1):
+        convolutions("lenet", clients)
+        add("mlp", clients, "plain")
+        add("logistic", clients, "plain")
+    add("drawing", 1000, "permutation")
+    add("drawing", 1000, "without replacement")
+    convolutions("resnet18", 1)
+    add("resnet18", 100, "grouped, 10 at a time", convolution="grouped", chunk=10)
+    convolutions("resnet18", 100)
+    return cells
+
+
+def _loops() -> list[Cell]:
+    cells = []
+    for group in ("loops", "loops in command buffers"):
+        ending = ", command buffers" if "buffers" in group else ""
+        for model in ("mlp", "logistic"):
+            for form in ("scan", "unrolled by 2", "unrolled by 5", "unrolled whole", "counted while"):
+                options = {"model": model, "form": form, "clients": 100}
+                cells.append(Cell(4, group, f"{model}, {form}{ending}", options))
+    return cells
+
+
+def _rounds() -> list[Cell]:
+    def cell(name: str, who: str, group: str = "rounds", **options: Any) -> Cell:
+        return Cell(5, group, f"{name}, {who}", {"workload": name, "who": who, **options})
+
+    cells = [cell(name, "fljax", clients="auto") for name in ROUNDS]
+    cells += [cell(name, "JAX by hand") for name in ROUNDS]
+    cells += [cell(name, "fljax, highest", clients="auto", precision="highest") for name in ("W3", "W1a", "W2 of 100")]
+    for name in ("W5", "W2 of 100", "W5 of 10,000", "W1a", "W4", "W3"):
+        for neighbour in ("a quarter", "four times", "all"):
+            cells.append(cell(name, f"fljax, {neighbour}", clients=neighbour))
+    for who in ("torch vmap, compiled", "torch vmap", "torch loop"):
+        for name in ROUNDS:
+            if name != "W4" or who == "torch loop":  # torch.func has no form of GroupNorm's module that vmap maps well
+                cells.append(cell(name, who, "rounds of torch"))
+    return cells
+
+
+CELLS: tuple[Cell, ...] = (
+    *(
+        Cell(1, "device", name, {"kind": name})
+        for name in (
+            "memory",
+            "copy",
+            "product, highest",
+            "product, default",
+            "product, bfloat16",
+            "empty step of a scan",
+            "empty step of a while",
+            "empty program",
+        )
+    ),
+    *(
+        Cell(2, "right", f"{name}, {precision}", {"algorithm": name, "precision": precision})
+        for precision in PRECISIONS
+        for name in ALGORITHMS
+    ),
+    *(
+        Cell(2, "right", name, {"task": name})
+        for name in ("standalone", "sweep of 64", "gradient through a rollout", "examples on the host")
+    ),
+    *_forms(),
+    *_loops(),
+    *_rounds(),
+    Cell(6, "trace", "W2 of 100", {"workload": "W2 of 100"}),
+    Cell(6, "trace", "W5", {"workload": "W5"}),
+)

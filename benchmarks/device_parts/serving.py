@@ -1,0 +1,136 @@
+"""How a process of ``accelerator.py`` answers: lines of JSON on standard output, one before and one after each cell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
+Job = dict[str, Any]  # a cell: its "key" and its "options"
+Row = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+class Server:
+    """The process's end of the line. It ends at once when the parent does, whose pipe is then closed.
+
+    Attributes:
+      small: whether sizes are small: asked for, or no accelerator is there.
+      floors: what part 1 measured, by the names of its cells.
+    """
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # what libraries print goes to standard error
+        question = json.loads(sys.stdin.readline())
+        self.jobs: list[Job] = question["cells"]
+        self.folder: str = question["folder"]
+        self.small: bool = question["small"]
+        self.floors: dict[str, Row] = question["floors"]
+        threading.Thread(target=self._end_with_parent, daemon=True).start()
+
+    def _end_with_parent(self) -> None:
+        while sys.stdin.readline():
+            pass
+        os._exit(1)
+
+    def tell(self, **fields: Any) -> None:
+        """Sends one line."""
+        self._answers.write(json.dumps(fields) + "\n")
+        self._answers.flush()
+
+    def use_jax(self) -> None:
+        """Starts JAX, and tells the device. Without an accelerator sizes are small."""
+        import jax
+
+        device = jax.devices()[0]
+        self.small = self.small or device.platform == "cpu"
+        name = device.device_kind if device.platform != "cpu" else _processor()
+        self.tell(device=name, platform=device.platform, versions=versions(), small=self.small)
+
+    def serve(self, measure: Callable[[Job], Row]) -> None:
+        """Measures one cell after another."""
+        for job in self.jobs:
+            self.tell(began=job["key"])
+            self._answer(job, lambda job=job: measure(job))
+
+    def serve_compiled(self, prepare: Callable[[Job], Any], measure: Callable[[Job, Any], Row]) -> None:
+        """Like ``serve``, for cells whose programs are compiled beforehand, some at a time on several cores.
+
+        Nothing is timed while programs are compiled, since compilers try kernels on the device.
+        """
+        workers = max(1, min(6, (os.cpu_count() or 2) // 2))
+        with ThreadPoolExecutor(workers) as pool:
+            for start in range(0, len(self.jobs), workers):
+                jobs = self.jobs[start : start + workers]
+                self.tell(began=jobs[0]["key"])
+                began: list[Future[Any]] = [pool.submit(prepare, job) for job in jobs]
+                for each in began:
+                    each.exception()  # waits
+                for job, done in zip(jobs, began, strict=True):
+                    self.tell(began=job["key"])
+                    self._answer(job, lambda job=job, done=done: measure(job, done.result()))
+
+    def _answer(self, job: Job, measure: Callable[[], Row]) -> None:
+        begun = time.perf_counter()
+        try:
+            row = measure()
+        except Exception as error:  # whatever it is, it is a row with its reason
+            row = {"failed": reason(error)}
+        self.tell(key=job["key"], row=row | {"seconds_in_all": round(time.perf_counter() - begun, 2)})
+
+
+def reason(error: BaseException) -> str:
+    """An error in one short line, without addresses and paths of this machine."""
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    text = "out of memory" if "RESOURCE_EXHAUSTED" in lines[0] or "OutOfMemory" in lines[0] else lines[0]
+    text = re.sub(r"\w+://\S+", "(address)", text)
+    return re.sub(r"(?:/[\w.+-]+){2,}/([\w.+-]+)", r"\1", text)[:200]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "a CPU"
+
+
+def timed(call: Callable[[], Any], finish: Callable[[Any], Any], seconds: float, least: int = 3) -> Iterator[float]:
+    """Seconds of one call, again and again, each block of calls about as long as a fifth of ``seconds``.
+
+    Calls of a block follow each other without waiting, as rounds do; ``finish`` waits for the last one.
+    """
+    finish(call())  # warm
+    began = time.perf_counter()
+    finish(call())
+    once = max(time.perf_counter() - began, 1e-7)
+    count = max(1, min(10_000, round(seconds / 5 / once)))
+    blocks, end = 0, time.perf_counter() + seconds
+    while blocks < least or time.perf_counter() < end:
+        began = time.perf_counter()
+        found = None
+        for _ in range(count):
+            found = call()
+        finish(found)
+        blocks += 1
+        yield (time.perf_counter() - began) / count
