@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import jax
 import jaxtyping
 import pytest
+from hypothesis import settings
 
+from tests import drawn
 from tests.precision import enable_x64
 
 # Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
@@ -22,6 +24,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update(
     "jax_num_cpu_devices", 2
 )  # so that clients are really spread in every test that does not say otherwise
+
+# CI's thorough tests take --hypothesis-profile=ci.
+settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None)
+settings.register_profile("ci", max_examples=drawn.CI, deadline=None)
+settings.load_profile("quick")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
