@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import zlib
-from collections import defaultdict
 from collections.abc import Iterator
 
 import jax
@@ -12,7 +10,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-from tests import drawn
+from tests import drawn, kinds
 from tests.precision import enable_x64
 
 # Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
@@ -37,33 +35,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of CI, whose time is limited."""
-    words = "of the thorough tests, and of the cases that sampled(share) leaves out, one in N stays thorough"
-    parser.addoption("--thin", type=int, default=1, metavar="N", help=words)
+    words = "of the thorough tests, part K of N stays thorough, counted from 0; the others count as slow"
+    parser.addoption("--part", default="0/1", metavar="K/N", help=words)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a function that is ``sampled(share)``, about one case in ``share`` is quick; the other cases are thorough.
-
-    A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
-    function, the first one is quick.
-    """
-    thin: int = config.getoption("thin") or 1
-    for item in items:
-        if item.get_closest_marker("thorough") is not None and zlib.crc32(item.nodeid.encode()) % thin:
-            item.add_marker(pytest.mark.slow)
-    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is not None and item.get_closest_marker("slow") is None:
-            cases[item.nodeid.split("[")[0], mark.args[0]].append(item)
-    for (_, share), found in cases.items():
-        chosen = [item for item in found if zlib.crc32(item.nodeid.encode()) % share == 0] or found[:1]
-        for item in found:
-            if item not in chosen:
-                item.add_marker(pytest.mark.thorough)
-                if zlib.crc32(item.nodeid.encode()) // share % thin:
-                    item.add_marker(pytest.mark.slow)
+    """Before ``-m`` chooses among them."""
+    kinds.split(items, kinds.parse(config.getoption("part") or ""))
 
 
 @pytest.fixture(scope="module", autouse=True)
