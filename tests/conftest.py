@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import jax
@@ -10,7 +14,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-from tests import drawn, kinds
+from tests import compiled, drawn, kinds
 from tests.precision import enable_x64
 
 # Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
@@ -39,6 +43,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="0/1", metavar="K/N", help=words)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiled programs are kept in pytest's cache, or where JAX_COMPILATION_CACHE_DIR says."""
+    given, cache = os.environ.get("JAX_COMPILATION_CACHE_DIR"), getattr(config, "cache", None)
+    if given:  # workers of pytest-xdist get it from the process that starts them
+        folder = pathlib.Path(given)
+    elif cache is not None:
+        folder = pathlib.Path(cache.mkdir("xla"))
+        compiled.remove_oldest(folder)
+    else:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="fljax-xla-"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    compiled.keep_on_disk(folder)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before ``-m`` chooses among them."""
@@ -47,10 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs() -> Iterator[None]:
-    """Each compiled program holds a few of the 65,530 memory maps that Linux grants a process; thousands of programs
-    would use them up, and the next compilation would crash the worker."""
     yield
-    jax.clear_caches()
+    compiled.forget_if_many()
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from typing import Any
 
 import pytest
 
-from tests import drawn, kinds
+from tests import compiled, drawn, kinds
 
 
 class Item:
@@ -59,6 +61,25 @@ def test_of_each_sampled_function_a_case_is_quick() -> None:
 def test_a_part_that_is_none(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="expected --part K/N"):
         kinds.parse(text)
+
+
+def test_the_oldest_programs_are_removed(tmp_path: pathlib.Path) -> None:
+    for age in range(4):
+        program = tmp_path / f"{age}-cache"
+        program.write_bytes(b"x" * 10)
+        os.utime(program, (1000 - age, 1000 - age))
+    compiled.remove_oldest(tmp_path, kept=25)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["0-cache", "1-cache"]
+
+
+def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
+    monkeypatch.setattr(compiled, "limit_of_memory_maps", lambda: 1000)
+    for maps in (599, 601):
+        monkeypatch.setattr(compiled, "memory_maps", lambda maps=maps: maps)
+        compiled.forget_if_many()
+        assert len(calls) == (maps > 600)
 
 
 def test_a_profile_bounds_examples() -> None:
