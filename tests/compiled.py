@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 
@@ -12,6 +14,15 @@ SHARE = 0.6
 # Bytes of programs on the disk that a later run of the tests may find.
 KEPT = 2 * 2**30
 USUAL = 65_530  # Linux's own limit of memory maps
+
+
+@contextmanager
+def quickly(quick: bool = True) -> Iterator[None]:
+    """Programs are compiled without most optimisations: compiling tiny programs costs far more than running them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", quick)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def forget_if_many() -> None:

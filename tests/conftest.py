@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import jax
 import jaxtyping
@@ -63,6 +63,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kinds.split(items, kinds.parse(config.getoption("part") or ""))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Quick tests compile quickly, with their fixtures; thorough tests compile as users do."""
+    as_users = any(item.get_closest_marker(name) is not None for name in ("thorough", "slow", "optimised"))
+    with compiled.quickly(not as_users):
+        return (yield)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs() -> Iterator[None]:
     yield
@@ -87,8 +95,6 @@ def x64():
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """For files of tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    """For files of tiny programs, whose thorough tests are compiled quickly as well."""
+    with compiled.quickly():
+        yield
