@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import shutil
 import signal
-import zlib
-from collections import defaultdict
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
 
 import jax
 import jaxtyping
 import pytest
+from hypothesis import settings
 
+from tests import compiled, drawn, kinds
 from tests.precision import enable_x64
 
 # Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
@@ -23,6 +27,11 @@ jax.config.update(
     "jax_num_cpu_devices", 2
 )  # so that clients are really spread in every test that does not say otherwise
 
+# CI's thorough tests take --hypothesis-profile=ci.
+settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None)
+settings.register_profile("ci", max_examples=drawn.CI, deadline=None)
+settings.load_profile("quick")
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,41 +39,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of CI, whose time is limited."""
-    words = "of the thorough tests, and of the cases that sampled(share) leaves out, one in N stays thorough"
-    parser.addoption("--thin", type=int, default=1, metavar="N", help=words)
+    words = "of the thorough tests, part K of N stays thorough, counted from 0; the others count as slow"
+    parser.addoption("--part", default="0/1", metavar="K/N", help=words)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiled programs are kept in pytest's cache, or where JAX_COMPILATION_CACHE_DIR says."""
+    given, cache = os.environ.get("JAX_COMPILATION_CACHE_DIR"), getattr(config, "cache", None)
+    if given:  # workers of pytest-xdist get it from the process that starts them
+        folder = pathlib.Path(given)
+    elif cache is not None:
+        folder = pathlib.Path(cache.mkdir("xla"))
+        compiled.remove_oldest(folder)
+    else:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="fljax-xla-"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    compiled.keep_on_disk(folder)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a function that is ``sampled(share)``, about one case in ``share`` is quick; the other cases are thorough.
+    """Before ``-m`` chooses among them."""
+    kinds.split(items, kinds.parse(config.getoption("part") or ""))
 
-    A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
-    function, the first one is quick.
-    """
-    thin: int = config.getoption("thin") or 1
-    for item in items:
-        if item.get_closest_marker("thorough") is not None and zlib.crc32(item.nodeid.encode()) % thin:
-            item.add_marker(pytest.mark.slow)
-    cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is not None and item.get_closest_marker("slow") is None:
-            cases[item.nodeid.split("[")[0], mark.args[0]].append(item)
-    for (_, share), found in cases.items():
-        chosen = [item for item in found if zlib.crc32(item.nodeid.encode()) % share == 0] or found[:1]
-        for item in found:
-            if item not in chosen:
-                item.add_marker(pytest.mark.thorough)
-                if zlib.crc32(item.nodeid.encode()) // share % thin:
-                    item.add_marker(pytest.mark.slow)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Quick tests compile quickly, with their fixtures; thorough tests compile as users do."""
+    as_users = any(item.get_closest_marker(name) is not None for name in ("thorough", "slow", "optimised"))
+    with compiled.quickly(not as_users):
+        return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs() -> Iterator[None]:
-    """Each compiled program holds a few of the 65,530 memory maps that Linux grants a process; thousands of programs
-    would use them up, and the next compilation would crash the worker."""
     yield
-    jax.clear_caches()
+    compiled.forget_if_many()
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +95,6 @@ def x64():
 
 @pytest.fixture(scope="module")
 def quick_compilation():
-    """For files of tiny programs: compiling them costs far more than running them."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    """For files of tiny programs, whose thorough tests are compiled quickly as well."""
+    with compiled.quickly():
+        yield

@@ -50,7 +50,6 @@ def outcome(config, diverged=(), infinite=()):
 def fake(tmp_path, monkeypatch):
     """A current directory with a config, and an experiment that takes no time; returns what it was called with."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     (tmp_path / "tiny.toml").write_text(CONFIG)
     calls = []

@@ -82,7 +82,6 @@ def refused(task, local, steps=0):
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys, request):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     module = f"own_{abs(hash(request.node.name))}"
     (tmp_path / f"{module}.py").write_text(textwrap.dedent(OWN))

@@ -38,7 +38,6 @@ name = "fedavg"
 def here(tmp_path, monkeypatch):
     """A current directory with a config and a module whose import would be noticed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     monkeypatch.delenv(naming.NO_IMPORT, raising=False)
     (tmp_path / "tiny.toml").write_text(TINY)

@@ -54,7 +54,6 @@ name = "incfl"
 def tiny(tmp_path, monkeypatch, quick_compilation):
     """The table's run is a tiny config; returns the folder for results."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     monkeypatch.delenv("FLJAX_TRACEBACK", raising=False)
     (tmp_path / "tiny.toml").write_text(CONFIG)
     monkeypatch.setattr(table_runs, "table_runs", lambda table: (TableRun(str(tmp_path / "tiny.toml")),))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import config
@@ -15,6 +15,7 @@ from fljax.config import ConfigError
 from fljax.config import options as options_module
 from fljax.config.options import Registries
 from fljax.config.writing import toml_text
+from tests.drawn import at_most
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -143,7 +144,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(s
 
 
 @pytest.mark.thorough
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(st.dictionaries(st.text(), values, max_size=3))
 def test_writer_is_valid_toml(table):
     assert tomllib.loads(toml_text(table)) == table

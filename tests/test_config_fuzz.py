@@ -70,7 +70,6 @@ def command(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("FLJAX_COMPILATION_CACHE", "off")
         patch.delenv("FLJAX_TRACEBACK", raising=False)
         patch.delenv("FLJAX_NO_IMPORT", raising=False)
         yield call

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.loops import repeat
+from tests.drawn import at_most
 
 
 def logistic(count: Any, rate: Any, most: int = 7) -> Any:
@@ -26,7 +27,7 @@ def by_hand(count: int, rate: float) -> float:
     return x
 
 
-@settings(deadline=None, max_examples=30)
+@at_most(30)
 @given(st.integers(-2, 9), st.floats(0.5, 3.5))
 def test_values_and_gradients(count: int, rate: float) -> None:
     turns = int(np.clip(count, 0, 7))

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import metrics as m
+from tests.drawn import at_most
 
 NAN = np.nan
 LOSS = np.array([0.5, 1.0, 2.0, NAN])
@@ -93,7 +94,7 @@ def test_gini_coefficient():
 
 
 @given(st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=8), st.floats(0.1, 10))
-@settings(deadline=None)
+@at_most(100)
 def test_gini_coefficient_is_the_mean_difference(values, scale):
     x = np.array(values)
     found = m.gini_coefficient(x)
@@ -165,7 +166,7 @@ def test_over_seeds():
 fractions = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, NAN]), min_size=1, max_size=6)
 
 
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(fractions, fractions)
 def test_laws(a, b):
     n = min(len(a), len(b))

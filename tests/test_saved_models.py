@@ -108,7 +108,6 @@ def test_what_is_wrong_is_one_sentence(finished, tmp_path):
 def test_the_command(finished, tmp_path, monkeypatch, capsys):
     """What is finished already has no models any more: that is said, and nothing is lost."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     config = configuration.parse(BASE | {"seeds": 1, "rounds": 1, "algorithms": [{"name": "fedavg"}]}, name="tiny")
     (tmp_path / "tiny.toml").write_text(configuration.dumps(config))
 
@@ -141,7 +140,6 @@ def test_every_label_has_a_file_of_its_own_that_file_systems_take(tmp_path: path
 def test_best_and_all(tmp_path, monkeypatch, capsys):
     """The files, and that a killed and resumed run has the same ones."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLJAX_COMPILATION_CACHE", "off")
     raw = BASE | {"rounds": 5, "evaluate_every": 2, "save_models": "all", "algorithms": [{"name": "fedavg"}]}
     raw["data"] = BASE["data"] | {"valid_fraction": 0.3}
     (tmp_path / "tiny.toml").write_text(configuration.dumps(configuration.parse(raw, name="tiny")))

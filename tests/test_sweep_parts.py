@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import folders, report, sweep, sweep_parts
 from fljax.config import parse_grid
 from fljax.environment import join_environments
+from tests.drawn import at_most
 from tests.test_sweep import TINY
 from tests.toys.quick import quick_programs
 
@@ -31,7 +32,7 @@ def in_parts(folder: pathlib.Path, count: int, leave: int | None = None) -> list
     return open_ones
 
 
-@settings(max_examples=20, deadline=None)
+@at_most(20)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(1, 30))
 def test_every_cell_is_in_one_part(lengths: list[int], count: int) -> None:
     names = ["local.learning_rate", "algorithms.incfl.eps", "local.batch_size"][: len(lengths)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fljax import theory
+from tests.drawn import at_most
 
 RUNS = 200_000  # the relative standard error of a mean of squares of normal numbers is sqrt(2 / RUNS), 0.3 %
 SETTING = {"within_variance": 0.7, "difference": 1.5, "noise_variance": 12.0}
@@ -111,7 +112,7 @@ def test_more_samples_do_not_help_the_federated_estimate():
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 100), variances, st.floats(-5, 5), variances)
-@settings(max_examples=300)
+@at_most(300)
 def test_when_the_cluster_beats_the_federation(own, other, samples, v, b, s2):
     everybody = own + other
     apart = (other / everybody * b) ** 2
@@ -165,7 +166,7 @@ def test_empty_clusters():
 
 
 @given(st.data())
-@settings(max_examples=150)
+@at_most(150)
 def test_the_error_falls_until_nobody_moves(data):
     clients, clusters = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 6))
     coordinates = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e3, 1e3, allow_subnormal=False))

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import training
 from fljax.training import Local
+from tests.drawn import at_most
 from tests.local_tools import (
     CAPACITY,
     EPOCHS,
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @given(size=st.integers(0, 40), seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 def test_distinct_positions_within_the_size(size, seed):
     position, mask = map(np.asarray, run_distinct(jax.random.key(seed), jnp.int32(size), 6, 4))
     assert position.shape == mask.shape == (4, 6)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import cluster_means, importance_weights, member_weights, shapley_first_order, weighted_mean
+from tests.drawn import at_most
 from tests.precision import enable_x64
 
 rng = np.random.default_rng(5)
@@ -99,7 +100,7 @@ def test_values_that_are_not_normalised_need_the_models():
 
 
 @pytest.mark.sampled(2)
-@settings(max_examples=60, deadline=None)
+@at_most(60)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 1), (3, 7)]))
 def test_contributions_sum_to_zero(seed, shape):
     clusters, rows = shape

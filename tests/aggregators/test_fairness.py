@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import mw_weights, qffl_update, simplex_projection
+from tests.drawn import at_most
 from tests.oracles.numpy_baselines import qffl_step, raised, simplex
 
 UPDATES = {
@@ -202,7 +203,7 @@ def test_known_projections(point, projected):
 
 
 @given(st.lists(numbers, min_size=6, max_size=6), st.floats(0.0625, 100, width=32))
-@settings(max_examples=60, deadline=None)
+@at_most(60)
 def test_projection_against_bisection(point, mass):
     found = np.asarray(project(jnp.array(point, jnp.float32), mass=jnp.float32(mass)))
     scale = max(mass, np.ptp(point))
@@ -212,7 +213,7 @@ def test_projection_against_bisection(point, mass):
 
 
 @given(st.lists(st.floats(-3, 3, width=32), min_size=6, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
-@settings(max_examples=40, deadline=None)
+@at_most(40)
 def test_projection_of_some_entries(point, mask):
     point, mask = np.array(point), np.array(mask)
     spoiled = jnp.asarray(np.where(mask, point, np.nan), jnp.float32)

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import incfl_update, incfl_weights, weighted_mean
+from tests.drawn import at_most
 
 SURROGATES = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -109,7 +110,7 @@ def test_printed_values():
 
 
 @given(st.floats(-200, 200, width=32))
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 def test_even_and_at_most_a_quarter(x):
     both = np.asarray(incfl_weights(jnp.array([x, -x], jnp.float32)))
     assert both[0] == both[1]

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import mix, weighted_mean, weighted_sum
+from tests.drawn import at_most
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def strict():
     shapes=st.lists(st.sampled_from([(), (1,), (3,), (2, 2)]), min_size=1, max_size=2),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=20, deadline=None)
+@at_most(20)
 def test_mix_is_a_loop(rows, count, shapes, seed):
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(rows, count)).astype(np.float32)

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_rewards, iafl_subsets, rank_rewards
+from tests.drawn import at_most
 from tests.oracles.numpy_rewards import subset_sizes
 from tests.precision import enable_x64
 
@@ -135,7 +136,7 @@ def test_rounding_errors_add_nobody(population, dtype):
             np.testing.assert_array_equal(sizes, 1 + whole)
 
 
-@settings(max_examples=60, deadline=None)
+@at_most(60)
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6),
     st.lists(st.booleans(), min_size=6, max_size=6),

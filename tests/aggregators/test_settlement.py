@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import affordable, bid_preferences, settle_tokens
 from fljax.aggregators.settlement import _product_over
 from fljax.aggregators.tokens import lots
+from tests.drawn import at_most
 from tests.precision import enable_x64
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -127,7 +128,7 @@ def supply(draw, kind, fraction):
     st.sampled_from([0.0, 1e-9, 1e-3, 0.1, 1.0]),
     st.sampled_from(["members", "all"]),
 )
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ranked):
     """Supplies up to the most that a dtype holds, prices up to all of it, members who may not be able to pay."""
     draw, whole = np.random.default_rng(seed), kind != "float32"

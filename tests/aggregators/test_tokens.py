@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.aggregators import (
@@ -21,6 +21,7 @@ from fljax.aggregators import (
     schedule,
     settle_tokens,
 )
+from tests.drawn import at_most
 
 
 def bids(accuracy, tokens=None, **options):
@@ -294,7 +295,7 @@ def _one_round(key, tokens, pools, best, participation, accuracy, contribution, 
 
 
 @pytest.mark.thorough
-@settings(max_examples=150, deadline=None)
+@at_most(150)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([(1, 1), (6, 3)]),

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.checkpoints import Series, series
+from tests.drawn import at_most
 
 
 def block(first: int, rows: int) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def assert_rows(found: Any, rows: int) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@settings(deadline=None, max_examples=40)
+@at_most(40)
 @given(
     blocks=st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=8),
     chunk=st.integers(1, 5),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.data import Dataset, dataset, federate, federations, from_arrays, load, place, row_numbers, stack
 from fljax.data.arrays import number_owners
+from tests.drawn import at_most
 
 N = 12
 X = np.arange(N, dtype=np.float32)[:, None]
@@ -245,14 +246,14 @@ def same_or_refused(make, x, y):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-@settings(max_examples=60, deadline=None)
+@at_most(60)
 @given(x=arrays([(2,), (), (2, 2)]), y=arrays([(), (1,), (2,)]), classes=st.sampled_from([None, 2, 9]))
 def test_from_arrays_keeps_or_refuses(x, y, classes):
     same_or_refused(lambda: from_arrays(x, y, list("abcabc"), classes=classes), x, y)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-@settings(max_examples=60, deadline=None)
+@at_most(60)
 @given(
     x=arrays([(2,), (), (2, 2)]),
     y=arrays([(), (1,), (2,)]),

@@ -5,10 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.data import Dataset, Partition, census, federate, federations, from_arrays, load, pad, row_numbers, stack
+from tests.drawn import at_most
 
 BLOBS = load("blobs", samples=240, test_samples=40, classes=4, seed=1)
 ALONE = load("blobs", samples=200, classes=4, seed=2)
@@ -23,7 +24,7 @@ def rows_of(federation, name, unseen=False):
     return row_numbers(federation, name, unseen=unseen)
 
 
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(
     clients=st.integers(1, 12),
     unseen=st.integers(0, 4),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.data.labels import join_labels, number_labels, plain_labels
+from tests.drawn import at_most
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_parts_of_several_kinds_are_not_joined():
 KINDS = st.sampled_from([st.text(max_size=3), st.booleans(), st.integers(-5, 5), st.integers(0, 2**63)])
 
 
-@settings(max_examples=100, deadline=None)
+@at_most(100)
 @given(labels=KINDS.flatmap(lambda kind: st.lists(kind, min_size=1, max_size=8)))
 def test_names_give_the_labels_back(labels):
     labels = [each.rstrip("\0") if isinstance(each, str) else each for each in labels]  # NumPy drops these at the end

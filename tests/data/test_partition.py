@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.data.assignment import cut, largest_remainders, repair
@@ -18,6 +18,7 @@ from fljax.data.partition import (
     noise,
     quantity,
 )
+from tests.drawn import at_most
 
 LABELS = np.random.default_rng(0).integers(0, 8, 1200)
 OWNER = np.random.default_rng(1).integers(-1, 30, 1200)
@@ -50,7 +51,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
-@settings(max_examples=8, deadline=None)
+@at_most(8)
 @given(clients=st.integers(1, 14), unseen=st.integers(0, 6), seed=st.integers(0, 10**6))
 def test_laws_of_every_partitioner(name, options, clients, unseen, seed):
     make = PARTITIONERS[name]
@@ -107,7 +108,7 @@ def test_concentration_must_be_positive(make, bad):
         make(LABELS, clients=4, beta=bad)
 
 
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(seed=st.integers(0, 999), clients=st.integers(2, 30), beta=st.sampled_from([1e-4, 0.05, 1.0, 1e4]))
 def test_tightest_minimum_is_kept_by_construction(seed, clients, beta):
     minimum = len(LABELS) // clients
@@ -192,7 +193,7 @@ def test_largest_remainders(shares, total, expected):
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), st.integers(0, 500))
-@settings(max_examples=50, deadline=None)
+@at_most(50)
 def test_largest_remainders_are_within_one_of_the_quota(weights, total):
     shares = np.array(weights) / sum(weights)
     counts = largest_remainders(shares, total)
@@ -201,7 +202,7 @@ def test_largest_remainders_are_within_one_of_the_quota(weights, total):
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=8, deadline=None)
+@at_most(8)
 def test_cluster_labels_with_shares(seed):
     split = cluster_labels(LABELS, clients=20, unseen=40, groups=4, seed=seed, minimum=2, shares=SHARES)
     assert split.group is not None
@@ -262,7 +263,7 @@ def test_natural_gives_each_client_one_owner():
         natural(LABELS, clients=3, owner=None)
 
 
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(0, 20))
 def test_repair_moves_no_more_than_needed(sizes, minimum):
     minimum = min(minimum, sum(sizes) // len(sizes))
@@ -275,7 +276,7 @@ def test_repair_moves_no_more_than_needed(sizes, minimum):
     assert sum(max(len(b) - len(a), 0) for a, b in zip(before, after, strict=True)) == short
 
 
-@settings(max_examples=25, deadline=None)
+@at_most(25)
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9), st.integers(0, 500))
 def test_cut_sums_to_the_total_and_follows_the_fractions(parts, total):
     fractions = np.array(parts) / np.sum(parts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
+
+import pytest
 
 from fljax import algorithms, scenarios
 from fljax.testing.bench import (
@@ -31,10 +33,12 @@ __all__ = [
     "ALGORITHMS",
     "CASES",
     "COMPOSED",
+    "EIGHT",
     "LOCAL",
     "PAIRS",
     "PAIRS_SLOW",
     "POPULATION",
+    "QUICK_PAIRS",
     "ROUNDS",
     "SIDE_BY_SIDE",
     "SLOW",
@@ -45,6 +49,7 @@ __all__ = [
     "Case",
     "Controls",
     "bench",
+    "chosen",
     "controlled",
     "federation",
     "numbers",
@@ -107,7 +112,7 @@ COMPOSED = {
 }
 PAIRS |= COMPOSED
 # Every third pair is not slow, so that each scenario and each algorithm has its share, and so are four of the nested
-# ones. The quick tests take a sample of these.
+# ones.
 PAIRS_SLOW = {
     name for name, case in COMPOSED.items() if case.algorithm not in ("incfl", "scaffold", "pfedme", "mwfed")
 } | {
@@ -119,6 +124,9 @@ PAIRS_SLOW = {
 # Algorithms that differ in where models live: one at the server, one per client, clusters, private state. All laws hold
 # for each scenario on these; every other pair is under the laws of test_pairs.py.
 UNLIKE = ("fedavg", "models_per_client", "clusters", "standalone")
+# Unlike algorithms of the registry. The quick tests have all laws on these, so that the laws of one algorithm share its
+# programs; those of all other cases are thorough.
+EIGHT = ("fedavg", "incfl", "iafl", "ipfl", "scaffold", "fedfomo", "fedproto", "standalone")
 CASES = ALGORITHMS | {name: case for name, case in PAIRS.items() if case.algorithm in UNLIKE}
 # Those that are left to the full product: of each scenario one or two of the four remain.
 SLOW = {
@@ -126,6 +134,24 @@ SLOW = {
     for name, case in CASES.items()
     if case.scenario and case.algorithm != UNLIKE[2 + list(scenarios.REGISTRY).index(case.scenario) % 2]
 }
+
+# Of each scenario one pair is quick.
+QUICK_PAIRS = {
+    next(
+        f"{scenario}({name})"
+        for name in (*EIGHT[row % len(EIGHT) :], *EIGHT)
+        if f"{scenario}({name})" not in PAIRS_SLOW | (CASES.keys() - SLOW)
+    )
+    for row, scenario in enumerate(scenarios.REGISTRY)
+}
+
+
+def chosen(names: Iterable[str], quick: Container[str] = EIGHT, slow: Container[str] = SLOW) -> list[Any]:
+    """Parameters of a test: those that are neither quick nor slow are thorough."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name in slow else () if name in quick else pytest.mark.thorough)
+        for name in names
+    ]
 
 
 @functools.cache

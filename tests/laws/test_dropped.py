@@ -16,11 +16,13 @@ from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
 from fljax.engine.states import initial_state
 from fljax.types import Federation, unlabelled
-from tests.laws.cases import ALGORITHMS, LOCAL, POPULATION, SIDE_BY_SIDE, TASK, federation
+from tests.laws.cases import ALGORITHMS, LOCAL, POPULATION, SIDE_BY_SIDE, TASK, chosen, federation
 from tests.laws.compare import assert_close, assert_finite, assert_same
 from tests.toys.federation import spoil_client
 from tests.toys.not_finite import leaves_out, sends_nan
 from tests.toys.quick import QUICK
+
+pytestmark = pytest.mark.by_case
 
 # The two rounds are different programs, and in one algorithm XLA rounds a division by the sum of the cohort otherwise.
 ROUNDED = ("cgsv_iafl",)
@@ -74,15 +76,14 @@ def assert_equal(name: str, expected: Any, found: Any) -> None:
         assert_same(expected, found)
 
 
-def chosen(info: Any, place: int) -> jax.Array:
+def member(info: Any, place: int) -> jax.Array:
     """``[N]``: the client in one of the filled rows of a cohort."""
     found = unlabelled(info)
     ids = np.asarray(found["cohort_id"])[np.asarray(found["cohort_present"])]
     return jnp.arange(POPULATION) == int(ids[place % len(ids)])
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", chosen(ALGORITHMS))
 def test_law_19_who_is_dropped_is_absent(name: str) -> None:
     case, data = programs(name), federation()
     # Where all is finite, nothing is changed.
@@ -95,7 +96,7 @@ def test_law_19_who_is_dropped_is_absent(name: str) -> None:
     state, expected = case.start, case.start
     for round in range(ROUNDS):
         _, healthy = case.absent(data, expected, NOBODY)
-        who = chosen(healthy, round)
+        who = member(healthy, round)
         state, info = case.dropped(data, state, who)
         expected, without = case.absent(data, expected, who)
         assert_equal(name, expected, state)
@@ -113,14 +114,13 @@ def test_law_19_who_is_dropped_is_absent(name: str) -> None:
     assert (int(state.diverged), int(state.round)) == (-1, ROUNDS + 1)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", chosen(ALGORITHMS))
 def test_law_19_who_has_nan_in_its_data_is_absent(name: str) -> None:
     """Not where clients are polled: what they answer from such data changes who is selected, and no message is left."""
     case = programs(name)
     if case.algorithm.poll is not None:
         return
-    who = chosen(case.absent(federation(), case.start, NOBODY)[1], 1)
+    who = member(case.absent(federation(), case.start, NOBODY)[1], 1)
     data = spoil_client(federation(), int(np.argmax(who)))
     state, info = case.dropped(data, case.start, NOBODY)
     expected, without = case.absent(data, case.start, who)
@@ -129,11 +129,10 @@ def test_law_19_who_has_nan_in_its_data_is_absent(name: str) -> None:
     assert int(info["dropped_messages"]) == 1
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", chosen(ALGORITHMS))
 def test_law_19_in_chunks(name: str) -> None:
     """Where the client is present, its chunk is another one, so sums differ by rounding."""
     case = programs(name)
-    who = chosen(case.absent(federation(), case.start, NOBODY)[1], 0)
+    who = member(case.absent(federation(), case.start, NOBODY)[1], 0)
     expected, _ = case.absent(federation(), case.start, who)
     assert_close(expected, case.of_lanes(2)(federation(), case.start, who)[0])

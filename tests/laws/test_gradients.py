@@ -16,26 +16,36 @@ from fljax.engine.evaluate import evaluate
 from fljax.engine.federations import by_id
 from fljax.training import Local
 from fljax.types import unlabelled
-from tests.laws.cases import ALGORITHMS, SIDE_BY_SIDE, numbers, with_numbers
+from tests.laws.cases import ALGORITHMS, EIGHT, SIDE_BY_SIDE, numbers, with_numbers
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
 RATE = "the clients' learning rate"
-# With QUICK, whose second option is added to this one, jaxlib 0.10.2 computes wrong numbers in the program of fedala.
+# With the quick options, which have a second one beside this, jaxlib 0.10.2 computes wrong numbers in the program of
+# fedala.
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 MODES = {"steps": Local(0.2, 2, steps=3), "epochs": Local(0.2, 2, epochs=1)}
-# Some unlike algorithms, each in one mode, are not slow; the quick tests take a sample of these.
+# Some unlike algorithms, each in one mode, are not slow; those of the quick tests are quick.
 DEFAULT = {
     "fedavg": "steps",
-    "scaffold": "epochs",
     "incfl": "epochs",
+    "iafl": "steps",
+    "ipfl": "steps",
+    "scaffold": "epochs",
+    "fedfomo": "steps",
+    "fedproto": "epochs",
+    "standalone": "steps",
     "qffl": "steps",
     "pfedme": "steps",
     "fedala": "steps",
 }
 CASES = [
-    pytest.param(name, mode, marks=[pytest.mark.slow] * (DEFAULT.get(name) != mode))
+    pytest.param(
+        name,
+        mode,
+        marks=pytest.mark.slow if DEFAULT.get(name) != mode else () if name in EIGHT else pytest.mark.thorough,
+    )
     for name in REGISTRY
     for mode in MODES
 ]
@@ -55,7 +65,6 @@ def test_every_float_is_declared(name: str) -> None:
     assert set(declared) == set(numbers(ALGORITHMS[name]))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None:
     entry, case = REGISTRY[name], ALGORITHMS[name]

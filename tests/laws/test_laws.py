@@ -19,28 +19,28 @@ from fljax.types import Seat
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,
+    EIGHT,
     LOCAL,
     ROUNDS,
-    SLOW,
     UNLIKE,
     Bench,
     bench,
+    chosen,
     federation,
     with_numbers,
 )
 from tests.laws.compare import assert_close, assert_same, is_same, shapes
 from tests.toys.quick import QUICK
 
+pytestmark = pytest.mark.by_case
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
-)
+
+@pytest.fixture(scope="module", params=chosen(CASES))
 def case(request: pytest.FixtureRequest) -> Bench:
     """The programs of one case; the scope groups tests by case, for workers that share the work."""
     return bench(request.param)
 
 
-@pytest.mark.sampled(6)
 def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) -> None:
     """Seed, rounds and numbers are all traced, so that no value of theirs can lead to another program."""
     state = jax.eval_shape(case.whole, case.numbers, federation(), jnp.uint32(0), jnp.int32(2))
@@ -51,14 +51,12 @@ def test_law_01_everything_runs_under_one_jit_and_never_recompiles(case: Bench) 
     assert case.traces == traces + 3  # labels are checked and shapes are measured anew; nothing is compiled
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 def test_law_02_state_keeps_structure_shapes_and_dtypes(case: Bench, double: bool) -> None:
     """In double precision a task of single precision must keep its dtype as well."""
     laws.keeps_shapes(case, double)
 
 
-@pytest.mark.sampled(6)
 def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
     side_by_side = case.run(case.start())
     one_by_one = jax.tree.map(lambda leaf: leaf[0], case.simulate(rounds=ROUNDS).state)
@@ -66,32 +64,27 @@ def test_law_03_how_clients_are_mapped_does_not_matter(case: Bench) -> None:
     assert_same(side_by_side, case.run(case.start()))
 
 
-@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("name", chosen(dict.fromkeys((*EIGHT, *UNLIKE))))
 def test_law_03_chunks_of_two(name: str) -> None:
     laws.maps_clients(bench(name))
 
 
-@pytest.mark.sampled(4)
 def test_law_04_order_of_clients_and_of_rows_does_not_matter(case: Bench) -> None:
     laws.ignores_order(case)
 
 
-@pytest.mark.sampled(4)
 def test_law_20_empty_rows_count_for_nothing(case: Bench) -> None:
     laws.leaves_out_empty_rows(case)
 
 
-@pytest.mark.sampled(3)
 def test_law_05_who_is_absent_keeps_its_state(case: Bench) -> None:
     laws.keeps_absent_clients(case)
 
 
-@pytest.mark.sampled(3)
 def test_law_06_nan_of_the_absent_and_of_padding_is_never_read(case: Bench) -> None:
     laws.never_reads_nan(case)
 
 
-@pytest.mark.sampled(4)
 def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
     data, algorithm, state = by_id(federation()), case.algorithm(), case.start()
 
@@ -115,7 +108,6 @@ def test_law_07_the_seed_reaches_the_clients(case: Bench) -> None:
             assert not all(map(is_same, some, others))
 
 
-@pytest.mark.sampled(4)
 def test_law_08_hyper_parameters_are_traced_and_seeds_mapped(case: Bench) -> None:
     first = case.simulate(rounds=ROUNDS)
     for position, seed in enumerate((0, 3)):
@@ -137,7 +129,6 @@ def test_law_09_an_empty_round_changes_no_model(case: Bench) -> None:
     laws.survives_empty_rounds(case)
 
 
-@pytest.mark.sampled(4)
 def test_law_10_loss_falls(case: Bench) -> None:
     metrics = case.simulate(rounds=40).metrics
     # Strangers bring few rows of their own: whoever trains on those alone soon learns them by heart.
@@ -154,7 +145,6 @@ def test_law_11_nothing_sent_has_the_shape_of_a_clients_data(case: Bench) -> Non
     laws.sends_no_rows(case)
 
 
-@pytest.mark.sampled(4)
 def test_law_13_a_run_taken_up_again_was_never_interrupted(case: Bench) -> None:
     whole, half = case.simulate(rounds=4), case.simulate(rounds=2)
     rest = case.simulate(rounds=2, initial=half.state)

@@ -17,10 +17,12 @@ from tests.laws.cases import (
     LOCAL,
     PAIRS,
     PAIRS_SLOW,
+    QUICK_PAIRS,
     SIDE_BY_SIDE,
     SLOW,
     TASK,
     Controls,
+    chosen,
     controlled,
     federation,
 )
@@ -28,14 +30,8 @@ from tests.laws.compare import assert_finite, assert_same, shapes
 from tests.toys.quick import QUICK
 
 
-@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in PAIRS_SLOW))
-        for name in PAIRS
-        if name not in CASES or name in SLOW
-    ],
+    "name", chosen((name for name in PAIRS if name not in CASES or name in SLOW), QUICK_PAIRS, PAIRS_SLOW)
 )
 def test_scenario_keeps_shapes_the_absent_and_empty_rounds(name: str) -> None:
     case, data = PAIRS[name], by_id(federation())

@@ -20,26 +20,26 @@ from fljax.engine.states import State, initial_state
 from fljax.testing import laws
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, Rows
-from tests.laws.cases import ALGORITHMS, Bench, bench
+from tests.laws.cases import ALGORITHMS, Bench, bench, chosen
 from tests.laws.compare import assert_close
 from tests.platforms import forms_of
+
+pytestmark = pytest.mark.by_case
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-@pytest.fixture(scope="module", params=list(ALGORITHMS))
+@pytest.fixture(scope="module", params=chosen(ALGORITHMS))
 def case(request: pytest.FixtureRequest) -> Bench:
     """The programs of one algorithm."""
     return bench(request.param)
 
 
-@pytest.mark.sampled(4)
 def test_law_16_it_lowers_for_every_platform(case: Bench) -> None:
     """Lowering raises an error where an operation has no form for one of the platforms."""
     laws.lowers_for_every_platform(case)
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("platform", PLATFORMS[1:])
 def test_law_16_the_forms_of_all_platforms_agree(case: Bench, platform: str) -> None:
     """Models, clients' states and metrics after two rounds."""

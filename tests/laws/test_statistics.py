@@ -16,7 +16,7 @@ from fljax import algorithms, scenarios
 from fljax.models import freeze
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
-from tests.laws.cases import ALGORITHMS, federation
+from tests.laws.cases import ALGORITHMS, chosen, federation
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
@@ -109,8 +109,7 @@ def _check(build: Any, between: bool) -> None:
     assert between or not kept or any(np.any(np.isclose(found.seven, SEVEN)) for found in kept)
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", chosen(CASES))
 def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
     """Models are those of the task without statistics. Statistics stay within the values that clients measured."""
     _check(lambda task: _case(name, task), name in BETWEEN)
@@ -120,10 +119,13 @@ def test_law_18_statistics_that_nothing_reads_change_nothing(name: str) -> None:
 SCENARIOS = [(scenario, "fedavg") for scenario in scenarios.REGISTRY] + [
     (scenario, name) for scenario in ("byzantine", "clipped", "finetuned") for name in ("fedem", "fedproto")
 ]
+QUICK_SCENARIOS = (("byzantine", "fedavg"), ("free_riding", "fedavg"), ("finetuned", "fedproto"))
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(("scenario", "name"), SCENARIOS)
+@pytest.mark.parametrize(
+    ("scenario", "name"),
+    [pytest.param(*pair, marks=[pytest.mark.thorough] * (pair not in QUICK_SCENARIOS)) for pair in SCENARIOS],
+)
 def test_law_18_in_scenarios(scenario: str, name: str) -> None:
     entry = scenarios.REGISTRY[scenario]
     _check(lambda task: entry.build(_case(name, task), **entry.example), scenario == "free_riding")

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax.models import correct, cross_entropy, squared_error, task_from_module
+from tests.drawn import at_most
 
 X = np.zeros((3, 5), np.float32)
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
@@ -108,7 +109,7 @@ def test_outputs_must_be_one_for_each_sample():
 
 
 @pytest.mark.unchecked
-@settings(max_examples=30, deadline=None)
+@at_most(30)
 @given(
     width=st.integers(1, 3),
     feature=st.sampled_from(["float32", "float16", "uint8", "int32"]),

@@ -1,0 +1,88 @@
+"""The kinds of tests, and where their programs are kept."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from tests import compiled, drawn, kinds
+
+
+class Item:
+    """What ``kinds`` asks of a test."""
+
+    def __init__(self, nodeid: str, *marks: Any) -> None:
+        self.nodeid = nodeid
+        self.marks = {mark.name: mark for mark in marks}
+
+    def get_closest_marker(self, name: str) -> Any:
+        return self.marks.get(name)
+
+    def add_marker(self, mark: Any) -> None:
+        self.marks[mark.name] = mark
+
+
+def split(part: kinds.Part, *names: str, marks: tuple[Any, ...]) -> set[str]:
+    """The tests that are thorough and not slow."""
+    items: list[Any] = [Item(name, *(mark.mark for mark in marks)) for name in names]
+    kinds.split(items, part)
+    return {item.nodeid for item in items if "thorough" in item.marks and "slow" not in item.marks}
+
+
+NAMES = tuple(f"a.py::test_{law}[{case}]" for law in range(9) for case in range(20))
+
+
+@pytest.mark.parametrize("marks", [(pytest.mark.thorough,), (pytest.mark.sampled(5),)])
+def test_every_thorough_test_is_in_one_part(marks: tuple[Any, ...]) -> None:
+    whole = split(kinds.parse("0/1"), *NAMES, marks=marks)
+    parts = [split(kinds.Part(place, 5), *NAMES, marks=marks) for place in range(5)]
+    assert sorted(name for part in parts for name in part) == sorted(whole)
+    assert all(len(part) > len(whole) / 10 for part in parts)
+    assert len(whole) == len(NAMES) or len(NAMES) / 2 < len(whole) < len(NAMES)
+
+
+def test_tests_of_one_case_are_in_the_same_part() -> None:
+    for place in range(5):
+        found = split(kinds.Part(place, 5), *NAMES, marks=(pytest.mark.thorough, pytest.mark.by_case))
+        cases = {name.partition("[")[2] for name in found}
+        assert len(found) == 9 * len(cases)
+
+
+def test_of_each_sampled_function_a_case_is_quick() -> None:
+    names = [f"a.py::test_{law}[{case}]" for law in range(20) for case in range(3)]
+    left_out = split(kinds.Part(0, 1), *names, marks=(pytest.mark.sampled(50),))
+    assert len({name.split("[")[0] for name in set(names) - left_out}) == 20
+
+
+@pytest.mark.parametrize("text", ["", "5", "5/5", "-1/5", "1/x"])
+def test_a_part_that_is_none(text: str) -> None:
+    with pytest.raises(pytest.UsageError, match="expected --part K/N"):
+        kinds.parse(text)
+
+
+def test_the_oldest_programs_are_removed(tmp_path: pathlib.Path) -> None:
+    for age in range(4):
+        program = tmp_path / f"{age}-cache"
+        program.write_bytes(b"x" * 10)
+        os.utime(program, (1000 - age, 1000 - age))
+    compiled.remove_oldest(tmp_path, kept=25)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["0-cache", "1-cache"]
+
+
+def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
+    monkeypatch.setattr(compiled, "limit_of_memory_maps", lambda: 1000)
+    for maps in (599, 601):
+        monkeypatch.setattr(compiled, "memory_maps", lambda maps=maps: maps)
+        compiled.forget_if_many()
+        assert len(calls) == (maps > 600)
+
+
+def test_a_profile_bounds_examples() -> None:
+    quick = drawn.settings().max_examples < drawn.CI
+    assert drawn.settings(drawn.at_most(7)).max_examples == 7
+    assert drawn.settings(drawn.at_most(150)).max_examples == (drawn.QUICK if quick else 150)
