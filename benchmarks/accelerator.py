@@ -14,6 +14,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -29,6 +30,8 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 
 import accelerator_tables as tables  # noqa: E402
 from accelerator_cells import CELLS, GROUPS, PARTS, Cell  # noqa: E402
+
+from fljax import gpu_rules  # noqa: E402
 
 RESULTS = HERE / "results"
 RULES = ROOT / "fljax" / "gpu_rules.toml"
@@ -50,7 +53,8 @@ def main() -> None:
     source = fingerprint()
     if report["rows"] and report["source"] != source:
         raise SystemExit("expected results of this code in --out, got those of another commit; take another folder")
-    report |= {"source": source, "commit": _commit(), "date": str(datetime.date.today())}
+    report |= {"source": source, "commit": report.get("commit", _commit())}
+    report.setdefault("date", str(datetime.date.today()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     for name, group in GROUPS.items():
         if group.part in chosen:
@@ -115,6 +119,8 @@ def fingerprint() -> str:
     """A checksum of the code that is measured and of the code that measures."""
     found = hashlib.sha256()
     files = [*(ROOT / "fljax").rglob("*.py"), RULES, *HERE.glob("accelerator*.py"), *HERE.glob("device_parts/*.py")]
+    files += [HERE / f"{name}.py" for name in ("workloads", "measuring")]
+    files += [HERE / "contestants" / f"{name}.py" for name in ("export", "parts", "protocol", "torch_parts")]
     for file in sorted(files):
         found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:16]
@@ -138,37 +144,64 @@ def _missing(group: str, rows: dict[str, Any]) -> list[Cell]:
 
 
 def _measure(name: str, report: Report, file: Path, folder: Path, small: bool, factor: float) -> None:
-    """Runs one process and saves its rows as they come."""
+    """Measures what is missing of one group. A process that dies is followed by another one, for the cells after it."""
     group = GROUPS[name]
-    cells = _missing(name, report["rows"])
-    if not cells:
-        return
-    print(f"part {group.part}, {name}: {len(cells)} cells, at most {factor * group.seconds:.0f} s", flush=True)
-    floors = {key[2:]: row for key, row in report["rows"].items() if key.startswith("1/") and "failed" not in row}
+    tried: set[str] = set()
+    end = time.monotonic() + factor * group.seconds
+    log = folder / f"{name.replace(' ', '-')}.log"
+    log.write_text("")
+    while cells := [cell for cell in _missing(name, report["rows"]) if cell.key not in tried]:
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        print(f"part {group.part}, {name}: {len(cells)} cells, at most {left:.0f} s", flush=True)
+        with log.open("a") as errors:
+            process = _started(name, cells, report, folder, small, errors)
+            try:
+                begun, current = _collect(process, report, file, end)
+            finally:
+                _kill(process)
+        tried |= {cell.key for cell in cells if report["rows"].get(cell.key, {}).get("again")}
+        if time.monotonic() >= end:
+            reason = f"not finished in the {factor * group.seconds:.0f} s of its process"
+            _note(current, {"failed": reason, "again": True}, report, file)
+            return
+        if process.returncode == 0:
+            return
+        reason = f"its process died: {_last_words(log)}"
+        print(f"  {reason}", flush=True)
+        if not begun:  # it died before its first cell, and so would the next process
+            for cell in cells if "device" in report else []:
+                _note(cell.key, {"failed": reason}, report, file)
+            return
+        _note(current, {"failed": reason}, report, file)
+
+
+def _started(
+    name: str, cells: list[Cell], report: Report, folder: Path, small: bool, errors: IO[str]
+) -> subprocess.Popen[bytes]:
+    """A process that was told its cells."""
+    group, rows = GROUPS[name], report["rows"]
     question = {
         "cells": [{"key": cell.key, "options": cell.options} for cell in cells],
         "folder": str(folder.resolve()),
-        "small": small,
-        "floors": floors,
+        "small": small or report.get("small", False),
+        "platform": report.get("platform"),
+        "floors": {key[2:]: row for key, row in rows.items() if key.startswith("1/") and "failed" not in row},
     }
-    log = folder / f"{name.replace(' ', '-')}.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "device_parts" / group.script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=_environment(folder, group.flags),
-            start_new_session=True,
-        )
-        try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(question).encode() + b"\n")
-            process.stdin.flush()
-            _collect(process, cells, report, file, factor * group.seconds)
-        finally:
-            _kill(process)
-    _explain_failure(process, cells, report, file, log)
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "device_parts" / group.script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=_environment(folder, group.flags),
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died at once
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        process.stdin.flush()
+    return process
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -190,9 +223,14 @@ def _environment(folder: Path, flags: str) -> dict[str, str]:
     }
 
 
-def _collect(process: subprocess.Popen[bytes], cells: list[Cell], report: Report, file: Path, seconds: float) -> None:
-    """Saves rows until the process ends or its time is over; the cell that is cut off gets a row that says so."""
-    end, current = time.monotonic() + seconds, cells[0].key
+def _collect(process: subprocess.Popen[bytes], report: Report, file: Path, end: float) -> tuple[bool, str | None]:
+    """Saves rows until the process ends or its time is over.
+
+    Returns:
+      Whether a cell was begun, and the last one that was begun if it has no row.
+    """
+    begun = False
+    current: str | None = None
     for line in _lines(process, end):
         if "device" in line:
             _check_device(line, report)
@@ -200,15 +238,27 @@ def _collect(process: subprocess.Popen[bytes], cells: list[Cell], report: Report
         elif "versions" in line:
             report["versions"] = report.get("versions", {}) | line["versions"]
         elif "began" in line:
-            current = line["began"]
+            begun, current = True, line["began"]
         else:
-            report["rows"][line["key"]] = line["row"]
-            _save(report, file)
-            print(f"  {line['key']}: {tables.words(line['row'])}", flush=True)
-    if process.poll() is None and time.monotonic() >= end:
-        report["rows"][current] = {"failed": f"not finished in the {seconds:.0f} s of its part", "again": True}
-        _save(report, file)
-        print(f"  {current}: {tables.words(report['rows'][current])}", flush=True)
+            _note(line["key"], line["row"], report, file)
+            current = None if line["key"] == current else current
+    return begun, current
+
+
+def _note(key: str | None, row: dict[str, Any], report: Report, file: Path) -> None:
+    """Saves and prints one row."""
+    if key is None:
+        return
+    report["rows"][key] = row
+    _save(report, file)
+    print(f"  {key}: {tables.words(row)}", flush=True)
+
+
+def _last_words(log: Path) -> str:
+    """The line of a log that tells most of why a process died."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line for line in lines if any(word in line for word in ("nknown flag", "Check failed", "Error"))]
+    return tables.plain((told or lines or ["it said nothing"])[-1])
 
 
 def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[dict[str, Any]]:
@@ -220,7 +270,8 @@ def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[dict[str, A
         found = os.read(handle, 65536) if ready else b""
         if not found:
             if ready:  # it ended
-                process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
             return
         read += found
         *lines, read = read.split(b"\n")
@@ -242,35 +293,26 @@ def _save(report: Report, file: Path) -> None:
     partial.replace(file)
 
 
-def _explain_failure(
-    process: subprocess.Popen[bytes], cells: list[Cell], report: Report, file: Path, log: Path
-) -> None:
-    """If the process died by itself, the cells without a row get its last words."""
-    if process.returncode in (0, -signal.SIGKILL):
-        return
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if "nknown flag" in line or "Error" in line] or lines or ["it said nothing"]
-    reason = f"its process died: {tables.plain(told[-1])}"
-    print(f"  {reason}", flush=True)
-    if "device" not in report:  # not even the device is known, so nothing can be kept
-        return
-    for cell in cells:
-        report["rows"].setdefault(cell.key, {"failed": reason})
-    _save(report, file)
-
-
 def _use(report: Report, options: argparse.Namespace) -> None:
     """Writes the rule, or the files in ``results``."""
+    if report["commit"] == "unknown" and report["source"] == fingerprint():  # measured on a copy without git
+        report["commit"] = _commit()
     name = options.publish and f"{report['date']}-accelerator-{options.publish}"
     if options.publish:
+        if not re.fullmatch(r"[\w.-]+", options.publish):
+            raise SystemExit(f"expected a name of letters, digits, - and ., got {options.publish!r}")
         (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / f"{name}.md").write_text(tables.markdown(report))
         print(f"saved: benchmarks/results/{name}.json and .md")
     if options.write_rule:
         if report["platform"] == "cpu" or report["small"]:
             raise SystemExit(f"expected results of a GPU at full size, got those of {report['device']}")
+        if report["source"] != fingerprint():
+            raise SystemExit("expected results of this code, got those of another commit; measure again first")
         source = f"{name}.json" if name else f"{report['device']}, {report['date']}"
-        RULES.write_text(tables.rule_text(report, source))
+        text = tables.rule_text(report, source)
+        gpu_rules.parse(text)
+        RULES.write_text(text)
         print(RULES.read_text())
 
 

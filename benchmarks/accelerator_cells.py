@@ -47,10 +47,12 @@ class Group(NamedTuple):
 GROUPS = {
     "device": Group(1, "machine.py", 20),
     "right": Group(2, "right.py", 60),
-    "forms": Group(3, "forms.py", 90),
+    "forms": Group(3, "forms.py", 65),
+    "forms of ResNet18": Group(3, "forms.py", 40),
     "loops": Group(4, "loops.py", 15),
     "loops in command buffers": Group(4, "loops.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
-    "rounds": Group(5, "rounds.py", 65),
+    "answers": Group(5, "answers.py", 25),
+    "rounds": Group(5, "rounds.py", 75),
     "rounds of torch": Group(5, "torch_rounds.py", 35),
     "trace": Group(6, "trace.py", 20),
 }
@@ -68,16 +70,18 @@ PRECISIONS = ("highest", "default")
 SMALL = {1: 1, 10: 2, 100: 4, 1000: 8}
 # Workloads of part 5 by name: the one that it comes from, and its clients if they are others.
 ROUNDS: dict[str, tuple[str, int | None]] = {
-    "W1a": ("W1a", None),
-    "W2 of 100": ("W2", 100),
     "W5": ("W5", None),
+    "W2 of 100": ("W2", 100),
+    "W1a": ("W1a", None),
     "W3": ("W3", None),
+    "W5 of 10,000": ("W5", 10_000),
     "W1b": ("W1b", None),
     "W2 of 10": ("W2", None),
-    "W5 of 10,000": ("W5", 10_000),
     "W4": ("W4", None),
 }
-# Rounds of a timed call: about half a second at the rate that the floor allows a third of.
+# Workloads of part 5 in which clients are few: only the first four decide about layouts.
+FIRST = tuple(ROUNDS)[:4]
+# Rounds of a timed call: about half a second if a third of the floor is reached.
 COUNTS = {"W1a": 100, "W2 of 100": 20, "W5": 20, "W3": 400, "W1b": 200, "W2 of 10": 50, "W5 of 10,000": 3, "W4": 4}
 
 
@@ -104,7 +108,8 @@ def _forms() -> list[Cell]:
 
     def add(model: str, clients: int, form: str, **options: Any) -> None:
         name = f"{model}, {clients:,} clients, {form}"
-        cells.append(Cell(3, "forms", name, {"model": model, "clients": clients, "form": form, **options}))
+        group = "forms of ResNet18" if model == "resnet18" else "forms"
+        cells.append(Cell(3, group, name, {"model": model, "clients": clients, "form": form, **options}))
 
     def convolutions(model: str, clients: int) -> None:
         add(model, clients, "grouped", convolution="grouped")
@@ -148,16 +153,23 @@ def _rounds() -> list[Cell]:
     def cell(name: str, who: str, group: str = "rounds", **options: Any) -> Cell:
         return Cell(5, group, f"{name}, {who}", {"workload": name, "who": who, **options})
 
-    cells = [cell(name, "fljax", clients="auto") for name in ROUNDS]
-    cells += [cell(name, "JAX by hand") for name in ROUNDS]
-    cells += [cell(name, "fljax, highest", clients="auto", precision="highest") for name in ("W3", "W1a", "W2 of 100")]
-    for name in ("W5", "W2 of 100", "W5 of 10,000", "W1a", "W4", "W3"):
-        for neighbour in ("a quarter", "four times", "all"):
-            cells.append(cell(name, f"fljax, {neighbour}", clients=neighbour))
-    for who in ("torch vmap, compiled", "torch vmap", "torch loop"):
-        for name in ROUNDS:
-            if name != "W4" or who == "torch loop":  # torch.func has no form of GroupNorm's module that vmap maps well
-                cells.append(cell(name, who, "rounds of torch"))
+    cells = [Cell(5, "answers", f"{name}, the answer", {"workload": name}) for name in ROUNDS]
+    for name in ROUNDS:
+        cells += [cell(name, "fljax", clients="auto"), cell(name, "JAX by hand")]
+        if name in FIRST:
+            cells.append(cell(name, "fljax, a quarter", clients="a quarter"))
+    for name in ("W2 of 100", "W3", "W1a"):
+        cells.append(cell(name, "fljax, highest", clients="auto", precision="highest"))
+        cells.append(cell(name, "JAX by hand, highest", precision="highest"))
+    cells += [cell(name, "fljax, a sixteenth", clients="a sixteenth") for name in ("W5", "W2 of 100", "W1a")]
+    cells += [cell("W5 of 10,000", f"fljax, {part}", clients=part) for part in ("a quarter", "a sixteenth")]
+    cells += [cell("W4", f"fljax, {part}", clients=part) for part in ("a quarter", "all")]
+    torch = "rounds of torch"
+    for name in ("W2 of 100", "W5", "W1a", "W3", "W5 of 10,000", "W1b", "W2 of 10"):  # torch.func has no W4 here
+        cells.append(cell(name, "torch vmap, compiled", torch))
+    cells += [cell(name, "torch vmap", torch) for name in ("W2 of 100", "W5", "W1a", "W3")]
+    # A loop of 20,000 steps and more would take all the time.
+    cells += [cell(name, "torch loop", torch) for name in ("W1b", "W2 of 10", "W4", "W3", "W2 of 100", "W1a")]
     return cells
 
 
@@ -167,12 +179,12 @@ CELLS: tuple[Cell, ...] = (
         for name in (
             "memory",
             "copy",
-            "product, highest",
             "product, default",
-            "product, bfloat16",
             "empty step of a scan",
             "empty step of a while",
             "empty program",
+            "product, highest",
+            "product, bfloat16",
         )
     ),
     *(

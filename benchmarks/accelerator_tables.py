@@ -42,7 +42,7 @@ def words(row: Row) -> str:
     if "difference" in row:
         differ = f"{row['decisions_that_differ']} of {row['decisions']} decisions differ"
         found.append(f"largest difference {row['difference']:.1e}, {differ}")
-    if "error" in row:
+    if row.get("error") is not None:
         equal = "" if row["error"] <= row["tolerance"] else f" (over {row['tolerance']:.0e})"
         found.append(f"error {row['error']:.1e}{equal}")
     if "idle_share" in row:
@@ -65,7 +65,7 @@ def _short(row: Row | None) -> str:
         return "not yet" if row.get("again") else "failed"
     if "same_as" in row:
         return "="
-    mark = "" if row.get("error", 0) <= row.get("tolerance", 1) else " (!)"
+    mark = " (!)" if (row.get("error") or 0) > row.get("tolerance", 1) else ""
     return f"{row['rate']:,.0f}{mark}"
 
 
@@ -94,9 +94,7 @@ def summary(report: dict[str, Any], parts: list[int]) -> list[str]:
         pairs = [f"{name}: {text}" for name, text in said.items()]
         lines += ["; ".join(pairs[at : at + 3]) for at in range(0, len(pairs), 3)]
     if 2 in parts:
-        lines += [
-            f"{key[2:]}: {words(row)}" for key, row in rows.items() if key.startswith("2/") and _notable(key, row)
-        ]
+        lines += _right_lines(rows)
     if 3 in parts:
         lines += forms_table(rows)
     if 4 in parts:
@@ -108,9 +106,22 @@ def summary(report: dict[str, Any], parts: list[int]) -> list[str]:
     return lines[:40]
 
 
-def _notable(key: str, row: Row) -> bool:
-    """Whether a row of part 2 belongs to the summary: algorithms at "highest" whose decisions agree do not."""
-    return "failed" in row or bool(row["decisions_that_differ"]) or row["difference"] > 1e-4 or "," not in key
+def _right_lines(rows: dict[str, Row]) -> list[str]:
+    """Part 2 in a few lines: the largest difference and the decisions by precision, and what failed."""
+    lines = []
+    own = {key[2:]: row for key, row in rows.items() if key.startswith("2/")}
+    for precision in ("highest", "default"):
+        found = {name: row for name, row in own.items() if name.endswith(precision) and "failed" not in row}
+        if found:
+            worst = max(found, key=lambda name: found[name]["difference"])
+            differ = sum(row["decisions_that_differ"] for row in found.values())
+            whole = sum(row["decisions"] for row in found.values())
+            largest = f"largest difference {found[worst]['difference']:.1e} ({worst.split(',')[0]})"
+            lines.append(f"2: {len(found)} algorithms at {precision}: {largest}, {differ} of {whole} decisions differ")
+    others = [f"{name}: {words(row)}" for name, row in own.items() if "," not in name and "failed" not in row]
+    failed = [f"{name}: {row['failed'][:60]}" for name, row in own.items() if "failed" in row]
+    lines += ["; ".join(others[at : at + 2]) for at in range(0, len(others), 2)] + failed[:2]
+    return [*lines, f"and {len(failed) - 2} more failed, see accelerator.md"] if len(failed) > 2 else lines
 
 
 def forms_table(rows: dict[str, Row]) -> list[str]:
@@ -139,16 +150,19 @@ def loops_table(rows: dict[str, Row]) -> list[str]:
     return _table("4: us of a step", list(forms), lines)
 
 
-WHO = ("fljax", "fljax, a quarter", "fljax, four times", "fljax, all", "JAX by hand", "torch vmap, compiled",
+WHO = ("fljax", "fljax, a quarter", "fljax, a sixteenth", "fljax, all", "JAX by hand", "torch vmap, compiled",
        "torch vmap", "torch loop")  # fmt: skip
+
+
+KEYS = {cell.key for cell in CELLS}
 
 
 def rounds_table(rows: dict[str, Row]) -> list[str]:
     """Client-steps per second by workload, a column for each contestant."""
-    short = ["auto", "1/4", "x 4", "all", "by hand", "compiled vmap", "vmap", "torch loop", "floor"]
+    short = ["auto", "1/4", "1/16", "all", "by hand", "compiled vmap", "vmap", "torch loop", "floor"]
     lines = []
     for name in ROUNDS:
-        own = [_short(rows.get(f"5/{name}, {who}")) for who in WHO]
+        own = [_short(rows.get(f"5/{name}, {who}")) if f"5/{name}, {who}" in KEYS else "-" for who in WHO]
         share = rows.get(f"5/{name}, fljax", {}).get("share_of_floor")
         lines.append([name, *own, "-" if share is None else f"{100 * share:.1f} %"])
     return _table("5: rounds", short, lines)
@@ -183,16 +197,23 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def rule_of(report: dict[str, Any], source: str) -> gpu_rules.GpuRules:
-    """The rule that the measurements ask for; what was not measured stays as it is."""
+    """The rule that the measurements ask for; what was not measured stays as it is.
+
+    Where the form of convolutions or of pooling changes, a chunk is chosen by models without convolutions, since the
+    others were measured in the old form.
+    """
     rows, old = report["rows"], gpu_rules.read()
-    narrow = _faster(rows, "lenet", "grouped", "patches", old.narrow_convolution)
-    wide = _faster(rows, "resnet18", "grouped", "patches", old.wide_convolution)
-    kept = "windows" if old.pooling == "windows" else "elementwise"
-    pooling = {"grouped": "elementwise", "grouped, windows": "windows"}[
-        _faster(rows, "lenet", "grouped", "grouped, windows", "grouped, windows" if kept == "windows" else "grouped")
-    ]
-    chunk = chunk_of(rows) or old.chunk_bytes
-    return gpu_rules.GpuRules(source, chunk, narrow, wide, pooling)  # type: ignore[arg-type]
+    narrow: Any = _faster(rows, "lenet", "grouped", "patches", old.narrow_convolution)
+    wide: Any = _faster(rows, "resnet18", "grouped", "patches", old.wide_convolution)
+    windows = f"{narrow}, windows"
+    pooled = _faster(rows, "lenet", narrow, windows, windows if old.pooling == "windows" else narrow, ("",))
+    pooling: Any = "windows" if pooled == windows else "elementwise"
+    changed = (narrow, wide, pooling) != (old.narrow_convolution, old.wide_convolution, old.pooling)
+    chunk = chunk_of(rows, old.chunk_bytes, DENSE if changed else tuple(ROUNDS))
+    return gpu_rules.GpuRules(source, chunk, narrow, wide, pooling)
+
+
+DENSE = ("W1a", "W3", "W5", "W5 of 10,000", "W1b")
 
 
 def rule_text(report: dict[str, Any], source: str) -> str:
@@ -200,19 +221,24 @@ def rule_text(report: dict[str, Any], source: str) -> str:
     return gpu_rules.write(rule_of(report, source))
 
 
-def _faster(rows: dict[str, Row], model: str, one: str, other: str, kept: str) -> str:
-    """Which form has the higher rate with 100 clients, else with 10; ``kept`` unless the other is clearly faster."""
+def _faster(
+    rows: dict[str, Row], model: str, one: str, other: str, kept: str, chunks: tuple[str, ...] = ("", ", 10 at a time")
+) -> str:
+    """Which form has the higher rate with 100 clients, else with 10, in its better chunk; ``kept`` unless the other one
+    is clearly faster, or the only one that could be measured."""
     for clients in ("100", "10"):
-        own = {form: rows.get(f"3/{model}, {clients} clients, {form}", {}) for form in (one, other)}
-        rates: dict[str, float] = {form: row["rate"] for form, row in own.items() if "rate" in row}
-        if len(rates) == 2:
-            challenger = other if kept == one else one
+        names = {form: [f"3/{model}, {clients} clients, {form}{chunk}" for chunk in chunks] for form in (one, other)}
+        if not all(any(name in rows for name in own) for own in names.values()):
+            continue
+        rates = {form: max(rows.get(name, {}).get("rate", 0.0) for name in own) for form, own in names.items()}
+        challenger = other if kept == one else one
+        if any(rates.values()):
             return challenger if rates[challenger] > MARGIN * rates[kept] else kept
     return kept
 
 
-def chunk_of(rows: dict[str, Row]) -> int | None:
-    """The number of bytes by which ``auto`` is best over all workloads; None if no neighbour was measured.
+def chunk_of(rows: dict[str, Row], old: int, workloads: tuple[str, ...]) -> int:
+    """The number of bytes by which ``auto`` is best over some workloads; ``old`` unless another is clearly better.
 
     Each workload was measured with some numbers of clients, each of which moves ``clients x lane_bytes``. A chunk of
     so many bytes takes the largest measured number that fits; its rate by the workload's best rate is the score.
@@ -220,20 +246,22 @@ def chunk_of(rows: dict[str, Row]) -> int | None:
     points: dict[str, list[tuple[int, float]]] = {}
     for cell in CELLS:
         row = rows.get(cell.key, {})
-        if cell.part == 5 and row.get("lane_bytes") and "rate" in row and "precision" not in cell.options:
+        known = cell.part == 5 and row.get("lane_bytes") and "rate" in row and "precision" not in cell.options
+        if known and cell.options["workload"] in workloads:
             points.setdefault(cell.options["workload"], []).append((row["clients"] * row["lane_bytes"], row["rate"]))
     points = {name: sorted(found) for name, found in points.items() if len(found) > 1}
     if not points:
-        return None
+        return old
 
     def score(chunk: int) -> float:
         total = 0.0
         for found in points.values():
             fitting = [rate for size, rate in found if size <= chunk] or [found[0][1]]
             total += math.log(fitting[-1] / max(rate for _, rate in found))
-        return total
+        return total / len(points)
 
-    return max(sorted({size for found in points.values() for size, _ in found}, reverse=True), key=score)
+    best = max(sorted({size for found in points.values() for size, _ in found}, reverse=True), key=score)
+    return best if score(best) - score(old) > math.log(MARGIN) else old
 
 
 def readme_sentence(results: Path) -> str:

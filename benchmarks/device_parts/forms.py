@@ -69,10 +69,7 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
     if name == "drawing":
         seconds = statistics.median(timed(lambda: program(*shapes), jax.block_until_ready, SECONDS))
         return {"clients": clients, "seconds": seconds}
-    keys = jax.random.split(jax.random.key(0), clients)
-    params = jax.vmap(steps.model(name).task.init)(keys)
-    x = jax.random.uniform(jax.random.key(1), shapes[1].shape, jnp.float32)
-    y = jax.random.randint(jax.random.key(2), shapes[2].shape, 0, steps.CLASSES, jnp.int32)
+    params, x, y = steps.values(shapes)
     held = [jax.block_until_ready(params)]
     del params
 
@@ -82,7 +79,8 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
 
     turns = turns_of(name)
     seconds = statistics.median(timed(call, jax.block_until_ready, SECONDS)) / turns
-    if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(held[0])):
+    finite = jax.jit(lambda tree: jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)])))
+    if not finite(held[0]):
         raise FloatingPointError("the parameters are not finite")
     row: Row = {"clients": clients, "seconds": seconds, "rate": clients / seconds}
     row["temporary"] = program.memory_analysis().temp_size_in_bytes

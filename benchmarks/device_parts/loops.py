@@ -10,7 +10,6 @@ from serving import Job, Row, Server, timed
 server = Server()
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
 import steps  # noqa: E402
 from accelerator_cells import SMALL  # noqa: E402
 
@@ -36,9 +35,7 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
     """Seconds of one step."""
     program, shapes = prepared
     clients = clients_of(job)
-    params = jax.vmap(steps.model(job["options"]["model"]).task.init)(jax.random.split(jax.random.key(0), clients))
-    x = jax.random.uniform(jax.random.key(1), shapes[1].shape, jnp.float32)
-    y = jnp.zeros(shapes[2].shape, jnp.int32)
+    params, x, y = steps.values(shapes)
     call = lambda: program(params, x, y)  # noqa: E731
     seconds = statistics.median(timed(call, jax.block_until_ready, SECONDS)) / TURNS
     return {"clients": clients, "seconds": seconds, "rate": clients / seconds}

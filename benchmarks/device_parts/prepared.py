@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import parts
+import steps
 from workloads import CLASSES, LEARNING_RATE, SEED, Workload
 
 from fljax import engine
@@ -31,41 +32,58 @@ def run_of(work: Workload) -> tuple[dict[str, Any], Any, Any]:
     return meta, parts.algorithm(meta, parts.task(meta)), parts.federation(meta, x, y, rows, sizes)
 
 
-def save(work: Workload, folder: str, name: str) -> Path:
-    """Writes the file that all contestants read, with the answer in float64; one that is there stays.
+def place_of(folder: str, name: str) -> Path:
+    """The file of a workload that all contestants read."""
+    return Path(folder) / "data" / f"{name.replace(' ', '-').replace(',', '')}.npz"
 
-    The answer is computed by patches of the device's own float64, some clients at a time.
+
+def is_there(work: Workload, file: Path) -> bool:
+    """Whether the file has this workload; a file of another size does not count."""
+    if not file.exists():
+        return False
+    with np.load(file) as kept:
+        return json.loads(str(kept["meta"])) == json.loads(json.dumps(meta_of(work)))
+
+
+def save(work: Workload, file: Path) -> None:
+    """Writes the file, with the answer in float64.
+
+    If the answer cannot be computed, the file is written without it, and the error is raised.
     """
-    file = Path(folder) / "data" / f"{name.replace(' ', '-').replace(',', '')}.npz"
-    if file.exists():
-        return file
     meta = meta_of(work)
     x, y, rows, sizes = export.data(meta)
     cohort, position = export.round_zero(meta, sizes)
     algorithm = parts.algorithm(meta, parts.task(meta))
     federation = parts.federation(meta, x, y, rows, sizes)
-    state, _ = engine.rollout(algorithm, federation, rounds=0, seed=meta["seed"])
-    model = jax.tree.map(np.asarray, state.server.model)
+    start = jax.jit(lambda: engine.rollout(algorithm, federation, rounds=0, seed=meta["seed"])[0].server.model)
+    model = jax.tree.map(np.asarray, start())
     batches = np.take_along_axis(rows[cohort][:, None, :], position, axis=2)
-    with jax.enable_x64(True):
-        after = parts.named(answer(meta, x, y, batches, model))
     arrays = {"x": x, "y": y, "rows": rows, "sizes": sizes, "cohort": cohort, "position": position}
     arrays |= {f"parameter:{each}": leaf for each, leaf in parts.named(model).items()}
-    arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial.npz")
-    np.savez(partial, meta=json.dumps(meta), **arrays)
-    partial.replace(file)
-    return file
+    try:
+        with jax.enable_x64(True):
+            after = parts.named(answer(meta, x, y, batches, model))
+        arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
+    finally:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial.npz")
+        everything: dict[str, Any] = arrays
+        np.savez(partial, meta=json.dumps(meta), **everything)
+        partial.replace(file)
 
 
 def answer(meta: dict[str, Any], x: Any, y: Any, batches: Any, model: Any) -> Any:
-    """The mean of the clients' parameters after round 0, in float64. Clients are of equal size."""
+    """The mean of the clients' parameters after round 0, in float64. Clients are of equal size.
+
+    Convolutions are products of patches, so that the device needs float64 for matrix products alone.
+    """
     task = parts.task(meta, jnp.float64)
+    name = {"cnn_b": "lenet", "resnet18": "resnet18"}.get(meta["model"])
+    logits = task.logits if name is None else steps.logits_of(name, {"convolution": "patches"})
 
     def step(x: Any, y: Any, params: Any, batch: Any) -> tuple[Any, None]:
         pixels = task.prepare(x[batch]) if task.prepare is not None else x[batch]
-        slope = jax.grad(lambda p: jnp.mean(task.loss(task.logits(p, pixels), y[batch])))(params)
+        slope = jax.grad(lambda p: jnp.mean(task.loss(logits(p, pixels), y[batch])))(params)
         return jax.tree.map(lambda p, g: p - meta["learning_rate"] * g, params, slope), None
 
     @jax.jit
@@ -82,8 +100,8 @@ def answer(meta: dict[str, Any], x: Any, y: Any, batches: Any, model: Any) -> An
     return jax.tree.map(lambda *leaves: np.asarray(sum(leaves) / count), *sums)
 
 
-def error_of(file: Path, found: dict[str, np.ndarray]) -> float:
-    """Relative error of the update after one round against the float64 answer."""
+def error_of(file: Path, found: dict[str, np.ndarray]) -> float | None:
+    """Relative error of the update after one round against the float64 answer; None if there is no answer."""
     difference = size = 0.0
     with np.load(file) as expected:
         for name in (name for name in expected.files if name.startswith("after:")):
@@ -91,4 +109,4 @@ def error_of(file: Path, found: dict[str, np.ndarray]) -> float:
             update = expected[name] - expected[f"parameter:{own}"].astype(np.float64)
             difference += float(np.sum((found[own].astype(np.float64) - expected[name]) ** 2))
             size += float(np.sum(update**2))
-    return (difference / size) ** 0.5
+    return (difference / size) ** 0.5 if size else None

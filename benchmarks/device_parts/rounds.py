@@ -50,7 +50,7 @@ def by_fljax(job: Job, work: Workload, file: Path, packed: Work) -> Row:
     platform = jax.default_backend()
     measured = sizes_of(*partition_plan(algorithm, federation), 1, platform).sizes
     automatic = resolve(Execution(devices=1), measured, platform).clients
-    asked = {"auto": automatic, "a quarter": automatic // 4, "four times": 4 * automatic, "all": work.cohort}
+    asked = {"auto": automatic, "a quarter": automatic // 4, "a sixteenth": automatic // 16, "all": work.cohort}
     clients = max(1, min(asked[options["clients"]], work.cohort))
     if options["clients"] != "auto" and clients == automatic:
         return {"same_as": f"{options['workload']}, fljax", "clients": clients}
@@ -70,9 +70,12 @@ def by_fljax(job: Job, work: Workload, file: Path, packed: Work) -> Row:
     found = run(evaluate_at=(1,), on_evaluated=keep)
     if float(found.metrics["seconds_train"]) < 2:
         found = run(initial=found.state)
+    used = int(found.metrics["execution_clients"])
+    if used < clients and options["clients"] != "auto":
+        raise MemoryError(f"out of memory with {clients} clients side by side; {used} fit")
     parameters = trees.size(jax.eval_shape(parts.task(meta).init, jax.random.key(0)))
     row = rates_of(float(found.metrics["seconds_train"]), rounds, work, precision, parameters)
-    row |= {"clients": clients, "error": prepared.error_of(file, first), "lane_bytes": measured.lane}
+    row |= {"clients": used, "asked": clients, "error": prepared.error_of(file, first), "lane_bytes": measured.lane}
     row["estimate"] = float(found.metrics["execution_memory"])
     after = peak_bytes()
     if after is not None and after != peak:  # else a run before it took more
@@ -125,7 +128,7 @@ def by_hand(job: Job, work: Workload, file: Path, packed: Work) -> Row:
     began = time.perf_counter()
     jax.block_until_ready(program(model, rounds, batches, x, y))
     seconds = time.perf_counter() - began
-    row = rates_of(seconds, int(rounds), work, "default", trees.size(model))
+    row = rates_of(seconds, int(rounds), work, job["options"].get("precision", "default"), trees.size(model))
     return row | {"clients": work.cohort, "error": prepared.error_of(file, parts.named(first))}
 
 
@@ -133,9 +136,15 @@ def measure(job: Job) -> Row:
     """One contestant on one workload."""
     name = job["options"]["workload"]
     work = workload(name, server.small)
-    file = prepared.save(work, server.folder, name)
-    contestant = by_fljax if job["options"]["who"].startswith("fljax") else by_hand
-    row = contestant(job, work, file, read(str(file)))
+    file = prepared.place_of(server.folder, name)
+    if not prepared.is_there(work, file):
+        return {"failed": "its data are not there yet", "again": True}
+    if job["options"]["who"].startswith("fljax"):
+        row = by_fljax(job, work, file, read(str(file)))
+    else:
+        highest = "highest" if job["options"].get("precision") else None
+        with jax.default_matmul_precision(highest):
+            row = by_hand(job, work, file, read(str(file)))
     return row | {"tolerance": work.tolerance}
 
 

@@ -11,11 +11,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from importlib import metadata
 from typing import Any
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "flax",
+    "optax",
+    "xarray",
+    "orbax-checkpoint",
+    "numpy",
+    "torch",
+)
+# Errors after which a process can compute nothing more on its device.
+LOST = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "illegal memory access", "unspecified launch failure")
 Job = dict[str, Any]  # a cell: its "key" and its "options"
 Row = dict[str, Any]
 
@@ -35,6 +50,7 @@ class Server:
     Attributes:
       small: whether sizes are small: asked for, or no accelerator is there.
       floors: what part 1 measured, by the names of its cells.
+      platform: the device's, as an earlier process found it; None if none did.
     """
 
     def __init__(self) -> None:
@@ -46,6 +62,7 @@ class Server:
         self.folder: str = question["folder"]
         self.small: bool = question["small"]
         self.floors: dict[str, Row] = question["floors"]
+        self.platform: str | None = question["platform"]
         threading.Thread(target=self._end_with_parent, daemon=True).start()
 
     def _end_with_parent(self) -> None:
@@ -73,6 +90,14 @@ class Server:
             self.tell(began=job["key"])
             self._answer(job, lambda job=job: measure(job))
 
+    def serve_together(self, measure: Callable[[Job], Row]) -> None:
+        """Measures several cells at a time, where nothing is timed."""
+        self.tell(began=self.jobs[0]["key"])
+        with ThreadPoolExecutor(max(1, min(6, os.cpu_count() or 1))) as pool:
+            jobs = {pool.submit(measure, job): job for job in self.jobs}
+            for done in as_completed(jobs):
+                self._answer(jobs[done], done.result)
+
     def serve_compiled(self, prepare: Callable[[Job], Any], measure: Callable[[Job, Any], Row]) -> None:
         """Like ``serve``, for cells whose programs are compiled beforehand, some at a time on several cores.
 
@@ -82,9 +107,9 @@ class Server:
         with ThreadPoolExecutor(workers) as pool:
             for start in range(0, len(self.jobs), workers):
                 jobs = self.jobs[start : start + workers]
-                self.tell(began=jobs[0]["key"])
                 began: list[Future[Any]] = [pool.submit(prepare, job) for job in jobs]
-                for each in began:
+                for job, each in zip(jobs, began, strict=True):
+                    self.tell(began=job["key"])
                     each.exception()  # waits
                 for job, done in zip(jobs, began, strict=True):
                     self.tell(began=job["key"])
@@ -96,13 +121,17 @@ class Server:
             row = measure()
         except Exception as error:  # whatever it is, it is a row with its reason
             row = {"failed": reason(error)}
+            if any(word in str(error) for word in LOST):
+                self.tell(key=job["key"], row=row)
+                os._exit(3)  # another process goes on
         self.tell(key=job["key"], row=row | {"seconds_in_all": round(time.perf_counter() - begun, 2)})
 
 
 def reason(error: BaseException) -> str:
     """An error in one short line, without addresses and paths of this machine."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
-    text = "out of memory" if "RESOURCE_EXHAUSTED" in lines[0] or "OutOfMemory" in lines[0] else lines[0]
+    full = "RESOURCE_EXHAUSTED" in lines[0] or "OutOfMemory" in lines[0]
+    text = "out of memory" if full else lines[0].removeprefix("MemoryError: ")
     text = re.sub(r"\w+://\S+", "(address)", text)
     return re.sub(r"(?:/[\w.+-]+){2,}/([\w.+-]+)", r"\1", text)[:200]
 
@@ -118,12 +147,16 @@ def _processor() -> str:
 def timed(call: Callable[[], Any], finish: Callable[[Any], Any], seconds: float, least: int = 3) -> Iterator[float]:
     """Seconds of one call, again and again, each block of calls about as long as a fifth of ``seconds``.
 
-    Calls of a block follow each other without waiting, as rounds do; ``finish`` waits for the last one.
+    Calls of a block follow each other without waiting, as rounds do; ``finish`` waits for the last one. Where one call
+    takes long, it alone is timed.
     """
     finish(call())  # warm
     began = time.perf_counter()
     finish(call())
     once = max(time.perf_counter() - began, 1e-7)
+    if once > seconds / 2:
+        yield once
+        return
     count = max(1, min(10_000, round(seconds / 5 / once)))
     blocks, end = 0, time.perf_counter() + seconds
     while blocks < least or time.perf_counter() < end:

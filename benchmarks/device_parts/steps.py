@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from workloads import WORKLOADS
 
 from fljax import models
@@ -143,6 +144,20 @@ def arguments(name: str, clients: int, small: bool = False) -> tuple[Any, Any, A
     stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((clients, *leaf.shape), leaf.dtype), params)
     x = jax.ShapeDtypeStruct((clients, found.batch, *found.shape), jnp.float32)
     return stacked, x, jax.ShapeDtypeStruct((clients, found.batch), jnp.int32)
+
+
+def values(shapes: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Arrays of these shapes: the same random parameters for all clients, random examples and labels.
+
+    They are drawn by NumPy, since a network's own ``init`` would compile many small programs.
+    """
+    params, x, y = shapes
+    generator = np.random.default_rng(0)
+    draw = lambda leaf: 0.05 * generator.standard_normal(leaf.shape[1:], np.float32)  # noqa: E731
+    clients = x.shape[0]
+    spread = jax.jit(lambda tree: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), tree))
+    given = jnp.asarray(generator.random(x.shape, np.float32))
+    return spread(jax.tree.map(draw, params)), given, jnp.asarray(generator.integers(0, CLASSES, y.shape, np.int32))
 
 
 def floor(name: str, parameters: int, flops: float, bandwidth: float) -> float:

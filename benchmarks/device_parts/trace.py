@@ -12,8 +12,9 @@ from serving import Job, Row, Server
 server = Server()
 
 import jax  # noqa: E402
+import numpy as np  # noqa: E402
 import prepared  # noqa: E402
-from accelerator_cells import workload  # noqa: E402
+from accelerator_cells import COUNTS, workload  # noqa: E402
 
 import fljax  # noqa: E402
 
@@ -53,16 +54,36 @@ def summary(spans: list[tuple[float, float, str]]) -> Row:
 
 
 def measure(job: Job) -> Row:
-    """Traces two rounds that were compiled before."""
-    work = workload(job["options"]["workload"], server.small)
+    """Traces the two rounds between two evaluations, of a run that was compiled before.
+
+    XLA switches its command buffers off while a trace is taken, so the kernels are those of the timed program and the
+    gaps between them are not.
+    """
+    name = job["options"]["workload"]
+    work = workload(name, server.small)
     meta, algorithm, federation = prepared.run_of(work)
-    run = lambda initial: fljax.simulate(  # noqa: E731
-        algorithm, federation, rounds=2, seeds=[meta["seed"]], initial=initial, execution=fljax.Execution(devices=1)
+    rounds = 6 if server.small else max(6, COUNTS[name])
+    run = lambda **more: fljax.simulate(  # noqa: E731
+        algorithm,
+        federation,
+        rounds=rounds,
+        seeds=[meta["seed"]],
+        execution=fljax.Execution(devices=1),
+        **more,
     )
-    state = run(None).state
+    state = run(evaluate_at=(2, 4)).state
+    begun = int(np.max(state.round))
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            jax.block_until_ready(run(state).state)
+
+        def watch(done: int, state: Any) -> None:
+            if done == begun + 2:
+                jax.block_until_ready(state)
+                jax.profiler.start_trace(folder)
+            if done == begun + 4:
+                jax.block_until_ready(state)
+                jax.profiler.stop_trace()
+
+        run(initial=state, evaluate_at=(begun + 2, begun + 4), on_evaluated=watch)
         files = sorted(Path(folder).rglob("*.xplane.pb"))
         if not files:
             raise LookupError("the profiler wrote no trace")

@@ -164,10 +164,23 @@ def test_the_rule_follows_the_faster_form(tables: Any) -> None:
     assert gpu_rules.parse(tables.rule_text(_report(rows), "file.json")) == rule
 
 
+def test_a_new_form_is_judged_in_its_better_chunk(tables: Any) -> None:
+    rows = {
+        "3/lenet, 100 clients, grouped": {"rate": 100.0},
+        "3/lenet, 100 clients, grouped, 10 at a time": {"rate": 300.0},
+        "3/lenet, 100 clients, patches": {"rate": 200.0},
+        "3/resnet18, 10 clients, grouped": {"failed": "out of memory"},
+        "3/resnet18, 10 clients, patches": {"rate": 1.0},
+    }
+    rule = tables.rule_of(_report(rows), "file.json")
+    assert (rule.narrow_convolution, rule.wide_convolution) == ("grouped", "patches")
+
+
 def test_the_chunk_is_that_of_the_best_neighbours(tables: Any) -> None:
     def row(clients: int, lane: int, rate: float) -> dict[str, Any]:
         return {"clients": clients, "lane_bytes": lane, "rate": rate}
 
+    names = ("W5", "W2 of 100")
     rows = {
         "5/W5, fljax": row(1000, 10, 90.0),
         "5/W5, fljax, a quarter": row(250, 10, 100.0),
@@ -175,8 +188,11 @@ def test_the_chunk_is_that_of_the_best_neighbours(tables: Any) -> None:
         "5/W2 of 100, fljax, a quarter": row(25, 25, 60.0),
     }
     # 2,500 bytes: both at their best. More would put 1,000 clients of W5 side by side, less only 25 of W2.
-    assert tables.chunk_of(rows) == 2500
-    assert tables.chunk_of({"5/W5, fljax": row(1000, 10, 90.0)}) is None
+    assert tables.chunk_of(rows, 20_000, names) == 2500
+    assert tables.chunk_of(rows, 2500, names) == 2500
+    assert tables.chunk_of({"5/W5, fljax": row(1000, 10, 90.0)}, 7, names) == 7
+    rows["5/W5, fljax, a quarter"]["rate"] = 91.0  # no clear gain
+    assert tables.chunk_of(rows, 20_000, names) == 20_000
 
 
 def test_the_summary_has_few_lines(tables: Any) -> None:
@@ -184,8 +200,16 @@ def test_the_summary_has_few_lines(tables: Any) -> None:
 
     keys = [cell.key for cell in CELLS]
     assert len(set(keys)) == len(keys)
-    rows = {key: {"failed": "out of memory"} for key in keys}
-    assert len(tables.summary(_report(rows), [1, 2, 3, 4, 5, 6])) <= 40
+    rows: dict[str, Any] = {key: {"failed": "out of memory"} for key in keys}
+    for key in keys:
+        if key.startswith("2/"):
+            rows[key] = {"difference": 1e-3, "decisions": 9, "decisions_that_differ": 1}
+        if key.startswith("6/"):
+            rows[key] = {"idle_share": 0.5, "kernels": 9}
+    for versions in (rows, {key: {"failed": "out of memory"} for key in keys}):
+        lines = tables.summary(_report(versions), [1, 2, 3, 4, 5, 6])
+        assert len(lines) <= 40
+        assert lines[-1].startswith("W5: ")  # the trace, which comes last
     text = tables.markdown(_report({}))
     assert all(f"| {cell.name} | missing |" in text for cell in CELLS)
 
