@@ -169,7 +169,7 @@ class Comparison(NamedTuple):
         return html_table(("algorithm", *found.columns), lines, f"{found.title}. {found.caption}.")
 
     def _overview(self) -> Any:
-        from fljax import report  # it imports matplotlib
+        from fljax import report
 
         seeds = self.metrics.sizes["seed"]
         return report.overview(report.summary(self.metrics), seeds, diverged_seeds(self.metrics))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment
 
 from fljax.naming import renamed
 
@@ -28,6 +27,8 @@ def align_clusters(
       The permuted accuracies. Unmatched clusters follow in their old order. With fewer clusters than distributions,
       clusters are in the order of their matched distributions.
     """
+    from scipy.optimize import linear_sum_assignment  # late: it takes a quarter of a second
+
     accuracy = np.asarray(accuracy)
     known = np.asarray(np.isfinite(accuracy).any(axis=(-2, -1)))
     place = known.shape[-1] - 1 - np.argmax(known[..., ::-1], axis=-1)  # after the end of a run there is NaN

@@ -63,7 +63,7 @@ def fake(tmp_path, monkeypatch):
             return outcome(config)
 
     monkeypatch.setattr(experiment, "run", run)
-    monkeypatch.setattr(report, "write", lambda folder: (folder / "report.png", folder / "report.html"))
+    monkeypatch.setattr(report, "write", lambda folder, results=None: (folder / "report.png", folder / "report.html"))
     return calls
 
 

@@ -118,6 +118,34 @@ def test_doctor_and_list_import_nothing_of_the_current_directory(here):
     assert (done.returncode, "imported" in done.stdout + done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.thorough
+def test_a_run_imports_what_it_uses(here):
+    """No matplotlib where nothing is drawn, neither in a table; and no scikit-learn for its digits."""
+    script = (
+        "import sys\n"
+        "import jax\n"
+        "jax.config.update('jax_disable_most_optimizations', True)\n"
+        "from fljax import cli, report\n"
+        "def unused(*names):\n"
+        "    assert not set(names) & set(sys.modules), sorted(set(names) & set(sys.modules))\n"
+        "try:\n"
+        "    cli.main(['run', 'tiny.toml', '--out', 'x', '--no-report'])\n"
+        "except SystemExit as stopped:\n"
+        "    assert stopped.code == 0, stopped.code\n"
+        "unused('matplotlib', 'PIL', 'sklearn', 'tensorflow')\n"
+        "print(*report.write('x'))\n"
+        "assert 'matplotlib' in sys.modules\n"
+        "unused('matplotlib.pyplot', 'sklearn', 'tensorflow')\n"
+    )
+    run = [sys.executable, "-c", script]
+    path = os.pathsep.join(each for each in sys.path if each)
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(run, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Test results after round 1" in done.stdout
+    assert (here / "x" / "report.png").is_file()
+
+
 @pytest.mark.parametrize("text", ["a\x1b[31mred", "a\x9bb", "\u202eabc", "a\x07"])
 def test_nothing_of_a_config_steers_the_terminal(here, capsys, text):
     written = "".join(f"\\U{ord(each):08x}" for each in text)

@@ -13,8 +13,8 @@ from fljax import config as configuration
 from fljax import experiment, folders, report, sweep
 from fljax.cli.run import _table
 from fljax.config import ConfigError, parse_grid
+from fljax.report.best_cells import best_rows
 from fljax.report.drawing import panels
-from fljax.report.sweeps import best_rows
 from fljax.setup import resolve_setup
 from tests.engine.test_scores import accuracies
 from tests.toys.quick import quick_programs

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import math
 import re
 
@@ -155,6 +156,41 @@ def test_write(tmp_path):
     assert "<td>1 of 2 seeds, round 7</td>" in text
     assert "&lt;b&gt;" in text
     assert not re.search(r'(src|href)="(?!data:)', text)
+
+
+def test_the_picture_is_drawn_once_for_file_and_page(tmp_path, monkeypatch):
+    metrics, records = results(seeds=2, clients=5, unseen=4, rounds=10)
+    metrics, records = metrics[["average_accuracy", "seconds_train", "diverged"]], records[["weight"]]
+    drawings, draw = [], Figure.draw
+
+    def counted(figure, renderer):
+        drawings.append(figure)
+        return draw(figure, renderer)
+
+    monkeypatch.setattr(Figure, "draw", counted)
+    path, page = report.write(tmp_path, (metrics, records))
+    assert len(drawings) == 1
+    (shown,) = re.findall(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">', page.read_text(encoding="utf-8"))
+    assert base64.b64decode(shown[1]) == path.read_bytes()
+    assert shown[0] == "Average accuracy, seen clients; Weight of the clients that train; Time for all seeds"
+    written = page.read_bytes(), path.read_bytes()
+    save(tmp_path, metrics, records)
+    path, page = report.write(tmp_path)  # reads the results
+    assert (page.read_bytes(), path.read_bytes()) == written
+
+
+def test_a_page_without_numbers_has_no_picture(tmp_path):
+    metrics, records = results(seeds=2, clients=5, unseen=4, rounds=10)
+    report.write_page(tmp_path / "x.html", metrics[["diverged"]], records[[]], "none", {})
+    assert "<img" not in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_every_name_is_found_and_listed():
+    assert dir(report) == sorted(report._HOME)
+    for name in dir(report):
+        assert getattr(report, name).__module__ == f"fljax.report.{report._HOME[name]}"
+    with pytest.raises(AttributeError, match="no attribute 'pictures'"):
+        report.pictures  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_write_where_there_is_no_run(tmp_path):

@@ -92,7 +92,7 @@ def run(
         from fljax.anomalies import diverged_seeds, in_which, senders_of
 
         rows = report.summary(outcome.metrics)
-        pictures = () if no_report or not first else report.write(folder)
+        pictures = () if no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
     names = ("algorithm", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:

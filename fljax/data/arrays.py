@@ -118,7 +118,8 @@ def check_classes(y: Any, classes: int | None) -> int | None:
         return None
     if classes is None and y.ndim != 1:
         return None
-    low, high = int(y.min()), int(y.max())
+    numbers = np.asarray(y)  # on the host: a device would first compile two programs for it
+    low, high = int(numbers.min()), int(numbers.max())
     if classes is None and low > 0:
         raise ValueError(
             f"expected labels from 0, got labels in {low}..{high}; subtract {low} from them, or give "

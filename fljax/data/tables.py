@@ -66,7 +66,7 @@ def client_lists(
 ) -> ClientData:
     """Clients 0..len(train)-1 with these index lists, which go to the store."""
     spread = None if noise is None else jnp.asarray(noise, jnp.float32)
-    ids = jnp.arange(len(train), dtype=jnp.int32)
+    ids = jnp.asarray(np.arange(len(train), dtype=np.int32))
     return ClientData(ids, store.add(train), store.add(valid), store.add(test), spread)
 
 

@@ -108,10 +108,14 @@ def rounds(
     )
 
 
+def shapes_of(function: Callable[[], PyTree]) -> PyTree:
+    """A function's results, or only their shapes and dtypes: the function runs where ``jax.jit`` is off alone."""
+    return function() if is_on() else jax.eval_shape(function)
+
+
 def zeros_of(function: Callable[[], PyTree]) -> PyTree:
     """Zeros with the shapes of a function's results."""
-    shapes = function() if is_on() else jax.eval_shape(function)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes_of(function))
 
 
 def stacked(results: list[Any]) -> PyTree:

@@ -181,7 +181,7 @@ def _prepared(
     spec, inputs = stack_plans(parts, len(seeds))
     federation = inputs.federation
     runs = list(seeds) * len(parts)
-    model = trees.bytes_of(eager.zeros_of(lambda: task.init(jax.random.key(0))))
+    model = trees.bytes_of(eager.shapes_of(lambda: task.init(jax.random.key(0))))
     rows = federation.clients.train.index.shape[-1]
     unseen = 0 if federation.unseen is None else federation.unseen.id.shape[-1]
     count = federation.clients.id.shape[-1] + unseen

@@ -1,24 +1,50 @@
-"""Figures and an HTML page from the results of a run."""
+"""Figures and an HTML page from the results of a run.
 
-from fljax.report.clients import data_picture
-from fljax.report.drawing import figures, picture
-from fljax.report.live import follow
-from fljax.report.page import write, write_page
-from fljax.report.sweeps import best_rows, sweep_picture
-from fljax.report.tables import Overview, Row, overview, pivot, summary
+Names are imported at first use: who asks for a table alone does not wait for matplotlib.
+"""
 
-__all__ = [
-    "Overview",
-    "Row",
-    "best_rows",
-    "data_picture",
-    "figures",
-    "follow",
-    "overview",
-    "picture",
-    "pivot",
-    "summary",
-    "sweep_picture",
-    "write",
-    "write_page",
-]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fljax.report.best_cells import best_rows as best_rows
+    from fljax.report.clients import data_picture as data_picture
+    from fljax.report.drawing import figures as figures
+    from fljax.report.drawing import picture as picture
+    from fljax.report.live import follow as follow
+    from fljax.report.page import write as write
+    from fljax.report.page import write_page as write_page
+    from fljax.report.sweeps import sweep_picture as sweep_picture
+    from fljax.report.tables import Overview as Overview
+    from fljax.report.tables import Row as Row
+    from fljax.report.tables import overview as overview
+    from fljax.report.tables import pivot as pivot
+    from fljax.report.tables import summary as summary
+
+_HOME = {
+    "Overview": "tables",
+    "Row": "tables",
+    "best_rows": "best_cells",
+    "data_picture": "clients",
+    "figures": "drawing",
+    "follow": "live",
+    "overview": "tables",
+    "picture": "drawing",
+    "pivot": "tables",
+    "summary": "tables",
+    "sweep_picture": "sweeps",
+    "write": "page",
+    "write_page": "page",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fljax.report.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fljax.report' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

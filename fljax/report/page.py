@@ -9,15 +9,19 @@ import pathlib
 from collections.abc import Mapping
 
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
 from fljax.anomalies import diverged_seeds, in_which, senders_of
 from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, load
-from fljax.report.drawing import figures, picture
-from fljax.report.sweeps import best_rows, sweep_picture
+from fljax.report.best_cells import best_rows
+from fljax.report.drawing import picture
+from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title, when
 from fljax.sweep import axes_of, best
 
+DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1180px;
   margin: 2rem auto; padding: 0 1rem; }
@@ -27,37 +31,46 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .45rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th { white-space: normal; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
-img { width: 100%; height: auto; } pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
+img { width: 100%; height: auto; } .wide img { min-width: 900px; }
+pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; }
 .note { color: #555; } .warning { color: #a33; font-weight: 600; }
 """
 
 
-def write(run_folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+def write(
+    run_folder: pathlib.Path, results: tuple[xr.Dataset, xr.Dataset] | None = None
+) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes ``report.png`` (for a sweep ``sweep.png``) and ``report.html`` into a run's folder; returns their paths.
+
+    The page shows the same picture, which is drawn once.
+
+    Args:
+      run_folder: the folder.
+      results: its metrics and records, if the caller has them; None: they are read.
 
     Raises:
       ValueError: if the folder has no results.
     """
     folder = pathlib.Path(run_folder)
-    metrics, records = load(folder)
-    image, page = folder / "report.png", folder / "report.html"
+    metrics, records = load(folder) if results is None else results
     heading = str(metrics.attrs.get("name", folder.resolve().name))
-    attached = attached_to(folder)
-    if axes_of(metrics):
-        image = folder / "sweep.png"
-        drawn = sweep_picture(metrics, heading)
-        image.write_bytes(_png(drawn, dpi=120))
-        page.write_text(_sweep_page(heading, metrics, drawn, attached), encoding="utf-8")
-        return image, page
-    image.write_bytes(_png(picture(metrics, records, heading), dpi=120))
-    page.write_text(_page(heading, metrics, records, attached), encoding="utf-8")
-    return image, page
+    swept = bool(axes_of(metrics))
+    path, page = folder / ("sweep.png" if swept else "report.png"), folder / "report.html"
+    drawn = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
+    content = png(drawn)
+    path.write_bytes(content)
+    if swept:
+        text = _sweep_page(heading, metrics, shown(content, title(str(metrics.attrs["metric"]))), attached_to(folder))
+    else:
+        text = _page(heading, metrics, _panels(drawn, content), attached_to(folder))
+    page.write_text(text, encoding="utf-8")
+    return path, page
 
 
 def write_page(
     path: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, heading: str, attached: Mapping[str, str]
 ) -> None:
-    """Writes a page of its own with the tables and pictures of a run.
+    """Writes a page of its own with the tables and the picture of a run.
 
     Args:
       path: the file.
@@ -66,7 +79,8 @@ def write_page(
       heading: of the page.
       attached: texts at the end of the page, by title.
     """
-    path.write_text(_page(heading, metrics, records, attached), encoding="utf-8")
+    drawn = picture(metrics, records)
+    path.write_text(_page(heading, metrics, _panels(drawn, png(drawn)), attached), encoding="utf-8")
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -75,18 +89,21 @@ def attached_to(folder: pathlib.Path) -> dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
 
 
-def _page(heading: str, metrics: xr.Dataset, records: xr.Dataset, attached: Mapping[str, str]) -> str:
+def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:
     rows = summary(metrics)
-    drawn = [image(name, figure) for name, figure in figures(metrics, records).items()]
     marks = diverged_seeds(metrics)
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
-    pictures = f'<h2>Pictures</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""
-    return whole_page(
-        heading, [f'<p class="note">{html.escape(note(rows))}</p>', *_diverged(metrics), *tables, pictures], attached
-    )
+    parts = [f'<p class="note">{html.escape(note(rows))}</p>', *_diverged(metrics), *tables]
+    return whole_page(heading, [*parts, drawn], attached)
 
 
-def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: Mapping[str, str]) -> str:
+def _panels(figure: Figure, content: bytes) -> str:
+    """The section of a page with the picture of all panels; nothing if there are none."""
+    titles = [axes.get_title().replace("\n", ", ").replace(r"\$", "$") for axes in figure.axes]
+    return f'<h2>Picture</h2><div class="wide">{shown(content, "; ".join(titles))}</div>' if titles else ""
+
+
+def _sweep_page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, str]) -> str:
     metric = str(metrics.attrs["metric"])
     head, *rows = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
     lines = ["".join(f"<td>{html.escape(each)}</td>" for each in row) for row in rows]
@@ -95,7 +112,7 @@ def _sweep_page(heading: str, metrics: xr.Dataset, drawn: Figure, attached: Mapp
     table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     note = '<p class="note">At the last evaluation. *: at the edge of the grid; any: makes no difference.</p>'
     tables = f'<h2>Best cells</h2>{note}<div class="wide">{table}</div>'
-    return whole_page(heading, [tables, f"<h2>Grid</h2>{image(metric, drawn)}"], attached)
+    return whole_page(heading, [tables, f"<h2>Grid</h2>{drawn}"], attached)
 
 
 def whole_page(heading: str, parts: list[str], attached: Mapping[str, str], head: str = "") -> str:
@@ -163,13 +180,18 @@ def metric_table(heading: str, rows: list[Row], diverged: Mapping[str, str] | No
     return f'<h2>{heading}</h2><div class="wide">{table}</div>'
 
 
-def image(name: str, figure: Figure, dpi: int = 110) -> str:
-    """A figure of a metric or panel as an element of a page."""
-    encoded = base64.b64encode(_png(figure, dpi)).decode("ascii")
-    return f'<img alt="{html.escape(title(name))}" src="data:image/png;base64,{encoded}">'
+def shown(content: bytes, words: str) -> str:
+    """A PNG picture as an element of a page; ``words`` say what it shows, for readers who cannot see it."""
+    encoded = base64.b64encode(content).decode("ascii")
+    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{encoded}">'
 
 
-def _png(figure: Figure, dpi: int) -> bytes:
+def png(figure: Figure, dpi: int = DPI) -> bytes:
+    """A figure as a PNG file. ``Figure.savefig`` would draw it twice, the first time for its layout alone."""
+    figure.set_dpi(dpi)
+    figure.set_facecolor("white")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
+    imsave(buffer, canvas.buffer_rgba(), format="png", dpi=dpi)
     return buffer.getvalue()

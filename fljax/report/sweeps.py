@@ -1,8 +1,7 @@
-"""The figure and the table of a sweep."""
+"""The figure of a sweep."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,36 +13,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
 from fljax.endings import at_end
+from fljax.report.best_cells import number
 from fljax.report.style import INK, Style, dress, fitted, printable, styles
 from fljax.report.tables import NOT_SHARES, title
-from fljax.sweep import VALIDATION, Best, axes_of, best, mean_over_seeds
-
-
-def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:
-    """The best cells as text: a row of headings, then one row for each algorithm and criterion.
-
-    ``diverged`` has words about diverged runs by the label of their algorithm; a column shows them if there are any.
-    """
-    diverged = diverged or {}
-    axes = list(found[0].cell) if found else []
-    several = len({each.criterion for each in found}) > 1
-    chosen = ["value chosen by"] if several else []
-    rows = [["algorithm", "chosen by", *axes, *chosen, title(metric), *["diverged"] * bool(diverged)]]
-    for each in found:
-        cell = [number(each.cell[name]) + ("*" if name in each.edges else "") for name in axes]
-        spread = "" if math.isnan(each.std) else f" ± {each.std:.3f}"
-        by = "validation rows" if each.criterion in VALIDATION else "test rows"
-        own = [f"{each.chosen_by:.3f}"] if several else []
-        marks = [diverged.get(each.algorithm, "")] * bool(diverged)
-        rows.append([each.algorithm, by, *cell, *own, f"{each.mean:.3f}{spread}", *marks])
-    return rows
-
-
-def number(value: Any) -> str:
-    """A value of an axis as text; ``any`` for None."""
-    if value is None:
-        return "any"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:

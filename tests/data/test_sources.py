@@ -1,6 +1,7 @@
 """Sources: generated sets against their formulas, IDX files good and bad, the cache, being offline."""
 
 import gzip
+import importlib.util
 import struct
 import sys
 import types
@@ -124,6 +125,29 @@ def test_digits_are_uint8_images():
     np.testing.assert_allclose(
         np.array([made.mean, made.std]), [(made.x / 255).mean(), (made.x / 255).std()], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_digits_are_those_of_scikit_learn(found, monkeypatch, tmp_path):
+    """Bit for bit, from its file and, where the file is not in its place, from its function."""
+    expected = pytest.importorskip("sklearn.datasets").load_digits()
+    if not found:
+        elsewhere = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: elsewhere)
+    levels, labels = images._grey_levels()
+    for ours, theirs in ((levels, expected.images), (labels, expected.target)):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert ours.tobytes() == theirs.tobytes()
+    made = load("digits")
+    np.testing.assert_array_equal(made.x[..., 0], np.rint(expected.images * (255 / 16)))
+    np.testing.assert_array_equal(made.y, expected.target)
+
+
+def test_digits_without_scikit_learn(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ValueError, match="expected scikit-learn, which holds the digits, got no such package"):
+        load("digits")
 
 
 def test_a_part_of_mnist_from_another_package(monkeypatch):
