@@ -127,10 +127,26 @@ def _at(all: Leaf, index: Any, present: Array) -> Any:
 def ratio(value: Any, by: Any, otherwise: Any = 0) -> Array:
     """``value / by``, and ``otherwise`` where ``by`` is 0, also in gradients.
 
-    The test is ``by == 0``, so a NaN in ``by`` stays visible in the result.
+    The test is ``by == 0``, so a NaN in ``by`` stays visible in the result. Derivatives are right also where ``by**2``
+    or ``by**-2`` is out of the range of the dtype.
     """
-    zero = jnp.asarray(by) == 0
-    return jnp.where(zero, otherwise, value / jnp.where(zero, 1, by))
+    zero, dtype = jnp.asarray(by) == 0, jnp.result_type(value, by)
+    dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+    return jnp.where(zero, otherwise, _quotient(jnp.asarray(value, dtype), jnp.where(zero, 1, by).astype(dtype)))
+
+
+@jax.custom_jvp
+def _quotient(value: Array, by: Array) -> Array:
+    """``value / by``. JAX's own derivative multiplies by ``by**-2``, which is 0 in float32 from about 1e19 on."""
+    return value / by
+
+
+@_quotient.defjvp
+def _quotient_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """``d(value / by) = d value / by - value / by * (d by / by)``."""
+    value, by = primals
+    found = _quotient(value, by)
+    return found, _quotient(tangents[0], by) - found * _quotient(tangents[1], by)
 
 
 def or_nan(known: Any, values: Any) -> Array:

@@ -11,6 +11,8 @@ import jax
 
 # Of the memory maps that Linux grants a process, the share that may be in use before programs are forgotten.
 SHARE = 0.6
+# Bytes of memory of a process above which programs are forgotten.
+RESIDENT = 3 * 2**30
 # Bytes of programs on the disk that a later run of the tests may find.
 KEPT = 2 * 2**30
 USUAL = 65_530  # Linux's own limit of memory maps
@@ -26,10 +28,19 @@ def quickly(quick: bool = True) -> Iterator[None]:
 
 
 def forget_if_many() -> None:
-    """Each compiled program holds a few of the memory maps that Linux grants a process. Thousands of programs would use
-    them up, and the next compilation would crash the process."""
-    if memory_maps() > SHARE * limit_of_memory_maps():
+    """Each compiled program holds memory, and a few of the memory maps that Linux grants a process. Thousands of
+    programs would use them up, and the next compilation would crash the process."""
+    if memory_maps() > SHARE * limit_of_memory_maps() or resident() > RESIDENT:
         jax.clear_caches()
+
+
+def resident() -> int:
+    """Bytes of memory of this process; 0 where the system does not say."""
+    try:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_maps() -> int:

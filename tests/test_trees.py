@@ -132,6 +132,48 @@ def test_ratio_guards_values_and_gradients():
     np.testing.assert_array_equal(slopes[1], [0.0, -0.25])
 
 
+@pytest.mark.parametrize("by", [1e-25, 1e-19, 3.0, 1e19, 1e25])
+@pytest.mark.parametrize("mode", [jax.jacrev, jax.jacfwd])
+def test_derivatives_of_a_ratio_do_not_need_the_square_of_what_divides(mode, by):
+    """``by**-2`` is 0 or infinite in single precision at the ends."""
+    value = jnp.float32(0.3 * by)
+    first, second = jax.jit(mode(trees.ratio, argnums=(0, 1)))(value, jnp.float32(by))
+    np.testing.assert_allclose(first, 1 / by, rtol=1e-6)
+    np.testing.assert_allclose(second, -0.3 / by, rtol=1e-6)
+
+
+def test_a_ratio_is_a_quotient_for_every_transformation():
+    value, by = jnp.linspace(-1, 2, 6).reshape(3, 2), jnp.asarray([[0.5], [0.0], [4.0]])
+
+    def transformed(ratio):
+        both, mapped, repeated = (0, 1), jax.vmap(ratio), jax.checkpoint(ratio)
+        total = lambda value, by: jnp.sum(jnp.square(repeated(value, by)))  # noqa: E731
+        return (
+            mapped(value, by),
+            jax.jacrev(mapped, both)(value, by),
+            jax.vmap(jax.jacfwd(ratio, both))(value, by),
+            jax.hessian(total, both)(value, by),  # forward over reverse
+            jax.jacrev(jax.jacrev(total, both), both)(value, by),
+        )
+
+    plain = lambda value, by: jnp.where(by == 0, 0, value / jnp.where(by == 0, 1, by))  # noqa: E731
+    found, expected = (jax.jit(transformed, static_argnums=0)(each) for each in (trees.ratio, plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.float64(3), jnp.int32(3), jnp.float32(3), jnp.bfloat16(3)])
+def test_a_ratio_has_the_dtype_of_a_division(value):
+    found, expected = trees.ratio(value, 2), jnp.asarray(value) / 2
+    assert found.dtype == expected.dtype
+    assert found == expected == 1.5
+
+
+def test_a_subnormal_divisor_is_zero_on_a_cpu():
+    """XLA flushes it, so value and derivatives agree that it is 0."""
+    found = jax.jit(jax.value_and_grad(trees.ratio, argnums=(0, 1)))(jnp.float32(1e-30), jnp.float32(1e-40))
+    np.testing.assert_array_equal(jax.tree.leaves(found), 0)
+
+
 def test_rows_go_where_somebody_is_present():
     tree = {"a": jnp.arange(8.0).reshape(4, 2), "b": jnp.zeros(4, jnp.int32)}
     index, present = jnp.asarray([3, 0, 9]), jnp.asarray([True, True, False])

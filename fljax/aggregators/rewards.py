@@ -268,7 +268,7 @@ def _drawn(
     low = jnp.uint32((1 << max(population - 1, 1).bit_length()) - 1)
 
     def number(row: Array, id: Array) -> Array:
-        bits = jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, row), id))
+        bits = jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, row), id), dtype=jnp.uint32)
         return (bits & ~low) | (id.astype(jnp.uint32) & low)
 
     score = jax.vmap(lambda r: jax.vmap(lambda id: number(r, id))(ids))(row)

@@ -49,7 +49,7 @@ class Schedule(NamedTuple):
 
 def lots(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """``[N, C]`` random numbers that break ties, the smallest first; row k depends only on the key and k."""
-    draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:])  # noqa: E731
+    draw = lambda id: jax.random.bits(jax.random.fold_in(key, id), shape[1:], jnp.uint32)  # noqa: E731
     return jax.vmap(draw)(jnp.arange(shape[0]))
 
 
@@ -243,7 +243,7 @@ def schedule(
     by_merit = jnp.lexsort((lot, -merit.T, new.T, ~bids.T), axis=-1)  # [C, N], best first
     place = jnp.argsort(by_merit, axis=-1)
     chosen = bids.T & (place < (slots - random_slots)[:, None])
-    drawn = jax.random.uniform(key, bids.shape).T
+    drawn = jax.random.uniform(key, bids.shape, jnp.float32).T
     score = jnp.where(chosen, 2.0, jnp.where(bids.T, drawn, -jnp.inf))
     value, id = jax.lax.top_k(score, rows)
     return Schedule(id.astype(jnp.int32), jnp.isfinite(value))

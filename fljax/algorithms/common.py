@@ -127,7 +127,7 @@ def sample_uniform(
     if available.among is None and available.population >= LARGE and rows <= min(SMALL, available.population // 64):
         id = _draw_ids(key, available.population, rows)
         return id, jnp.ones(id.shape, bool)
-    score = -jax.random.uniform(key, (available.population,))
+    score = -jax.random.uniform(key, (available.population,), jnp.float32)
     if available.among is not None:
         score = jnp.where(available.among, score, -jnp.inf)
     # top_k, not a sort: sorting a million clients takes half a second. Ties go to the lower id.

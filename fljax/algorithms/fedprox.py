@@ -88,8 +88,8 @@ def work(key: Key[Array, ""], local: Local, rows: Rows, stragglers: float | Floa
     """The number of steps of a client that straggles with this probability (``fedprox``)."""
     straggles, amount = jax.random.split(key)
     most = local.steps if local.steps is not None else local.epochs or 1
-    less = jax.random.randint(amount, (), 1, most + 1)
-    units = jnp.where(jax.random.uniform(straggles) < stragglers, less, most)
+    less = jax.random.randint(amount, (), 1, most + 1, jnp.int32)
+    units = jnp.where(jax.random.uniform(straggles, dtype=jnp.float32) < stragglers, less, most)
     if local.steps is not None:
         return units
     return units * -(-rows.size // min(local.batch_size, rows.index.shape[-1]))

@@ -207,7 +207,7 @@ def _draw(key: Key[Array, ""], mass: Float[Array, "N C"], able: Bool[Array, "N C
 
     def one(cluster: Array, mass: Array, able: Array) -> Array:
         own = jax.random.fold_in(key, cluster)
-        noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(own, id), dtype=mass.dtype))
+        noise = jax.vmap(lambda id: jax.random.gumbel(jax.random.fold_in(own, id), dtype=jnp.float32))
         score = jnp.log(jnp.where(able, mass, 1)) + noise(jnp.arange(population))
         _, best = jax.lax.top_k(jnp.where(able, score, -jnp.inf), count)
         return jnp.zeros(population, bool).at[best].set(True) & able

@@ -35,7 +35,7 @@ REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
 
 # Scales the sums: tiny weights times small updates would underflow before the division by the sum of weights. A power
-# of two adds no rounding error.
+# of two adds no rounding error. Derivatives of the division (``trees.ratio``) do not square it.
 LIFT = 2.0**60
 
 

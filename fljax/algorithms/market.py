@@ -186,7 +186,7 @@ def place_bids(
     without bidders are filled at random during the first ``fill_empty`` rounds ("always": in all), with clients that
     can pay.
     """
-    drawn = jax.random.uniform(key, bid.shape)
+    drawn = jax.random.uniform(key, bid.shape, jnp.float32)
     tie_key = jax.random.fold_in(key, 0)
     if bidding.rule == "random":
         choice = jnp.arange(bid.shape[1])[None, :] == jnp.argmax(drawn, axis=1)[:, None]

@@ -215,7 +215,7 @@ def _pooled(
         own_key = jax.random.fold_in(training.stream(key, Stream.STEPS), index)
         place = index * batch + jnp.arange(batch)
         if training.shuffles(local):
-            position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size)
+            position = jax.random.randint(training.stream(own_key, Stream.BATCHES), (batch,), 0, size, jnp.int32)
         else:
             position = place % size
         mask = place < count

@@ -105,8 +105,8 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: PyTree, ballots: PyTree, available: Available
     ) -> tuple[PyTree, Cohort, Info]:
-        joins = jax.random.uniform(jax.random.fold_in(key, _JOINING), (available.population,)) < probability
-        return uniform(key, round, server, ballots, available.only(joins))
+        drawn = jax.random.uniform(jax.random.fold_in(key, _JOINING), (available.population,), jnp.float32)
+        return uniform(key, round, server, ballots, available.only(drawn < probability))
 
     return select
 
@@ -121,8 +121,8 @@ def with_recovery(inner: Select, probability: float | Array) -> Select:
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
     ) -> tuple[Models, Cohort, Info]:
         server, cohort, info = inner(key, round, server, ballots, available)
-        chosen = jax.random.uniform(jax.random.fold_in(key, _RECOVERY), (available.population,)) < probability
-        chosen = chosen & jnp.any(cohort.present)
+        drawn = jax.random.uniform(jax.random.fold_in(key, _RECOVERY), (available.population,), jnp.float32)
+        chosen = (drawn < probability) & jnp.any(cohort.present)
         models = trees.where_rows(chosen, replicate_model(server.reference, available.population), server.models.values)
         return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}
 

@@ -106,7 +106,7 @@ def monte_carlo_shapley(
 
     def sample(j: Array) -> Array:
         # The sorting order of random numbers is a uniform permutation; one short sort compiles quickly.
-        place = jnp.argsort(jax.random.bits(jax.random.fold_in(key, j), (clients,)))
+        place = jnp.argsort(jax.random.bits(jax.random.fold_in(key, j), (clients,), jnp.uint32))
         return (marginals(place) + marginals(clients - 1 - place)) / 2 if antithetic else marginals(place)
 
     count = permutations // 2 if antithetic else permutations

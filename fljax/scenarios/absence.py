@@ -55,7 +55,7 @@ def dropout(
             )
         now = probability[round % probability.shape[0]] if probability.ndim == 2 else probability
         server, cohort, info = inner.select(key, round, server, ballots, available)
-        drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,))
+        drawn = jax.random.uniform(jax.random.fold_in(key, number), (population,), jnp.float32)
         return server, _only(cohort, drawn >= now), info
 
     return inner._replace(select=select, scenarios=applied_scenarios(inner, "dropout"))

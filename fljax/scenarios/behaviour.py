@@ -208,7 +208,7 @@ def _drawing(inner: Algorithm, behaviour: Drawn) -> Known:
 
     def init_server(key: Key[Array, ""], census: Census) -> DrawnServer:
         population = census.train.shape[0]
-        score = jax.random.uniform(jax.random.fold_in(key, behaviour.number), (population,))
+        score = jax.random.uniform(jax.random.fold_in(key, behaviour.number), (population,), jnp.float32)
         place = jnp.argsort(jnp.argsort(score))
         drawn = place < jnp.round(jnp.asarray(behaviour.fraction, score.dtype) * population)
         return DrawnServer(inner.init_server(key, census), PerClient(drawn))

@@ -62,7 +62,7 @@ def draw_distinct(
     """
     size = jnp.asarray(size, jnp.int32)
     taken = jnp.minimum(size, count)
-    uniform = jax.random.uniform(key, (count * draws,)).reshape(count, draws)
+    uniform = jax.random.uniform(key, (count * draws,), jnp.float32).reshape(count, draws)
     last = size - taken + jnp.arange(count, dtype=jnp.int32)
     guess = jnp.minimum((uniform * (last + 1).astype(uniform.dtype)[:, None]).astype(jnp.int32), last[:, None])
     chosen = pick_distinct(guess, last, COMPARED)

@@ -67,6 +67,23 @@ def test_tiny_weights_do_not_underflow(gap: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1.0, 2.0**-24])
+def test_gradients_are_the_aggregators(size: float) -> None:
+    """Also if cotangents are small: by the square of the scaled weights they would be 0 in single precision."""
+    loss = jnp.asarray([0.3, -1.0, 0.0, 2.0])
+
+    def slopes(which: int) -> Any:
+        def total(loss: Any, scale: Any, eps: Any) -> Any:
+            return size * jnp.vdot(_step(loss, gap_scale=scale, eps=eps)[which], 1 + jnp.arange(3.0))
+
+        return jax.jit(jax.grad(total, argnums=(0, 1, 2)))(loss, 2.0, 0.1)
+
+    found, expected = slopes(0), slopes(1)
+    for each, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, other, rtol=1e-5, atol=1e-6 * size)
+        assert np.abs(other).max() > 0.01 * size
+
+
 def test_an_infinite_loss_is_never_read() -> None:
     found, expected = _step([0.3, np.inf, np.nan, 2.0])
     assert np.all(np.isfinite(found))
