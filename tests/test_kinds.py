@@ -76,6 +76,7 @@ def test_programs_are_forgotten_where_memory_maps_run_short(monkeypatch: pytest.
     calls: list[bool] = []
     monkeypatch.setattr("jax.clear_caches", lambda: calls.append(True))
     monkeypatch.setattr(compiled, "limit_of_memory_maps", lambda: 1000)
+    monkeypatch.setattr(compiled, "resident", lambda: 0)
     for maps in (599, 601):
         monkeypatch.setattr(compiled, "memory_maps", lambda maps=maps: maps)
         compiled.forget_if_many()
