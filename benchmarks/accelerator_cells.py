@@ -47,13 +47,13 @@ class Group(NamedTuple):
 GROUPS = {
     "device": Group(1, "machine.py", 20),
     "right": Group(2, "right.py", 60),
-    "forms": Group(3, "forms.py", 65),
-    "forms of ResNet18": Group(3, "forms.py", 40),
+    "forms": Group(3, "forms.py", 55),
+    "forms of ResNet18": Group(3, "forms.py", 35),
     "loops": Group(4, "loops.py", 15),
     "loops in command buffers": Group(4, "loops.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
     "answers": Group(5, "answers.py", 25),
-    "rounds": Group(5, "rounds.py", 75),
-    "rounds of torch": Group(5, "torch_rounds.py", 35),
+    "rounds": Group(5, "rounds.py", 55),
+    "rounds of torch": Group(5, "torch_rounds.py", 20),
     "trace": Group(6, "trace.py", 20),
 }
 PARTS = {
@@ -79,7 +79,7 @@ ROUNDS: dict[str, tuple[str, int | None]] = {
     "W2 of 10": ("W2", None),
     "W4": ("W4", None),
 }
-# Workloads of part 5 in which clients are few: only the first four decide about layouts.
+# Workloads of part 5 that decide about layouts, so that a quarter of the clients is measured early.
 FIRST = tuple(ROUNDS)[:4]
 # Rounds of a timed call: about half a second if a third of the floor is reached.
 COUNTS = {"W1a": 100, "W2 of 100": 20, "W5": 20, "W3": 400, "W1b": 200, "W2 of 10": 50, "W5 of 10,000": 3, "W4": 4}
