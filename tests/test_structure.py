@@ -255,9 +255,12 @@ def test_files_stay_readable():
 
 
 def test_faces_have_no_logic():
+    """They re-export names; ``__getattr__`` imports a name when it is first used, and ``__dir__`` lists such names."""
     for path in FILES:
         if path.name == "__init__.py" and path.parent != PACKAGE:
-            for node in ast.walk(tree(path)):
+            late = ("__getattr__", "__dir__")
+            body = [node for node in tree(path).body if getattr(node, "name", None) not in late]
+            for node in ast.walk(ast.Module(body, [])):
                 logic = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.For | ast.While
                 assert not isinstance(node, logic), f"{path}:{getattr(node, 'lineno', 0)}"
 

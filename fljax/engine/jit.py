@@ -23,9 +23,6 @@ UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 # the heap grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the
 # kernels small networks are 11 to 20 % slower (benchmarks/pairs.py), so short programs keep the kernels.
 UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
-# XLA's default for CPUs is level 3, whose code is not faster here and takes half as long again to compile
-# (benchmarks/results/2026-11-26-quickstart-time.md). The levels round some sums differently in the last bit.
-MODERATE = {"xla_backend_optimization_level": 2}
 # The number of programs that a process keeps; a run has three. Each uses about 100 of the 65,530 memory maps that Linux
 # allows per process; large networks use several times as many.
 PROGRAMS = 64
@@ -121,14 +118,11 @@ class Program:
     def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
         """The compiler options for these static arguments; ``layout`` gives the devices' number and platform."""
         layout: Layout | None = static.get("layout")
-        if layout is None or layout.platform != "cpu":
+        apart = layout is not None and layout.devices > 1 and layout.platform == "cpu"
+        if not apart:
             return self._options
-        # Who asks JAX for less gets less.
-        chosen = self._options if jax.config.read("jax_disable_most_optimizations") else MODERATE | self._options
-        if layout.devices == 1:
-            return chosen
         long = self._is_long is not None and self._is_long(static)
-        return chosen | UNSPLIT | (UNFUSED if long and is_accepted(tuple(UNFUSED.items())) else {})
+        return self._options | UNSPLIT | (UNFUSED if long and is_accepted(tuple(UNFUSED.items())) else {})
 
     def _fresh(self, options: dict[str, Any]) -> Any:
         @functools.wraps(self._function)

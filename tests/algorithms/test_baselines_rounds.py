@@ -368,7 +368,7 @@ def pooled_rows(clients, id, round, batch, count):
 
     def one(index):
         key = jax.random.fold_in(jax.random.fold_in(engine_key(id, round), 1), index)
-        return jax.random.randint(jax.random.fold_in(key, 0), (batch,), 0, clients.train.size[id])
+        return jax.random.randint(jax.random.fold_in(key, 0), (batch,), 0, clients.train.size[id], jnp.int32)
 
     return jax.vmap(one)(jnp.arange(count))
 

@@ -84,7 +84,7 @@ def draws(clients, id, round, slot):
 
 def numbers(t, purpose):
     key = jax.random.fold_in(round_key(jnp.uint32(SEED), Purpose.SELECT, t), purpose)
-    return np.asarray(jax.random.uniform(key, (POPULATION, CLUSTERS)))
+    return np.asarray(jax.random.uniform(key, (POPULATION, CLUSTERS), jnp.float32))
 
 
 def lottery(t, purpose, *ties) -> Any:

@@ -54,21 +54,6 @@ def test_options_are_kept() -> None:
     assert options == {"xla_backend_optimization_level": 0}
 
 
-@pytest.mark.parametrize("disabled", [False, True])
-def test_the_level_is_moderate_unless_less_is_asked_for(disabled: bool) -> None:
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    names = ("spec", "layout")
-    quick = jit.Program(lambda spec, layout, x: x, static_argnames=names, compiler_options=options)
-    before = jax.config.read("jax_disable_most_optimizations")
-    try:
-        jax.config.update("jax_disable_most_optimizations", disabled)
-        assert quick.options({"layout": ONE}) == options
-        assert pointwise.options({"layout": ONE}) == ({} if disabled else jit.MODERATE)
-        assert pointwise.options({"layout": TWO}) == ({} if disabled else jit.MODERATE) | jit.UNSPLIT
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-
-
 def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jit.is_accepted((("xla_backend_optimization_level", 1),))
     assert not jit.is_accepted((("xla_no_such_option", 1),))
@@ -76,22 +61,20 @@ def test_an_option_is_used_only_where_it_is_accepted(monkeypatch: pytest.MonkeyP
     one, two, none = {"layout": ONE}, {"layout": TWO}, {"layout": None}
     names = ("spec", "layout")
     long = jit.Program(lambda spec, layout, x: x, static_argnames=names, is_long=lambda static: static["layout"] is TWO)
-    usual = jit.MODERATE | jit.UNSPLIT
-    assert long.options(two) == usual | (jit.UNFUSED if known else {})
-    assert pointwise.options(two) == usual  # a short one
-    assert long.options(one) == pointwise.options(one) == jit.MODERATE
-    assert long.options(none) == long.options({"layout": ONE._replace(platform="gpu")}) == {}
+    assert long.options(two) == jit.UNSPLIT | (jit.UNFUSED if known else {})
+    assert pointwise.options(two) == jit.UNSPLIT  # a short one
+    assert long.options(one) == long.options(none) == pointwise.options(one) == {}
     for name in ("yes", "no"):
         monkeypatch.setattr(jit, "is_accepted", lambda _, name=name: name == "yes")
-        assert (long.options(two) != usual) == (name == "yes")
+        assert (long.options(two) != jit.UNSPLIT) == (name == "yes")
 
 
 def test_which_programs_are_long() -> None:
     """A run of many rounds in one block, and standalone training; an evaluation is short."""
     rounds = lambda capacity: run_rounds.options({"layout": TWO, "capacity": capacity})  # noqa: E731
-    long = jit.MODERATE | jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
+    long = jit.UNSPLIT | (jit.UNFUSED if jit.is_accepted(tuple(jit.UNFUSED.items())) else {})
     assert rounds(jit.LONG) == _run.options({"layout": TWO}) == long
-    assert rounds(jit.LONG - 1) == evaluate.options({"layout": TWO}) == jit.MODERATE | jit.UNSPLIT
+    assert rounds(jit.LONG - 1) == evaluate.options({"layout": TWO}) == jit.UNSPLIT
 
 
 def _counted(store: jit.Store) -> tuple[jit.Program, list[Any]]:
