@@ -219,7 +219,6 @@ ENTRY = Entry(
     fedsoft,
     "personal models, pulled towards the models of several clusters (FedSoft)",
     REFERENCE,
-    {"clients_per_cluster": 2},
-    differentiable=("regularisation",),
-    flat=("smoother",),
+    {"clients_per_cluster": 2, "smoother": 0.55},
+    differentiable=("regularisation", "smoother"),
 )
