@@ -19,6 +19,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +30,14 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import accelerator_tables as tables  # noqa: E402
-from accelerator_cells import CELLS, GROUPS, PARTS, Cell  # noqa: E402
+from accelerator_cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
 
 from fljax import gpu_rules  # noqa: E402
 
 RESULTS = HERE / "results"
 RULES = ROOT / "fljax" / "gpu_rules.toml"
 Report = dict[str, Any]
+SAVING = threading.Lock()
 
 
 def main() -> None:
@@ -56,9 +58,18 @@ def main() -> None:
     report |= {"source": source, "commit": report.get("commit", _commit())}
     report.setdefault("date", str(datetime.date.today()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    for name, group in GROUPS.items():
-        if group.part in chosen:
-            _measure(name, report, file, options.out, options.small, options.seconds)
+    measure = lambda name: _measure(name, report, file, options.out, options.small, options.seconds)  # noqa: E731
+    beside: dict[str, threading.Thread] = {}
+    for name in _in_order([name for name, group in GROUPS.items() if group.part in chosen]):
+        if GROUPS[name].beside:
+            beside[name] = threading.Thread(target=measure, args=(name,), daemon=True)
+            beside[name].start()
+            continue
+        for thread in [beside.pop(each) for each in GROUPS[name].after if each in beside]:
+            thread.join()
+        measure(name)
+    for thread in beside.values():
+        thread.join()
     if report["rows"]:
         file.with_suffix(".md").write_text(tables.markdown(report))
     print("\n".join(tables.summary(report, chosen)[:40]), flush=True)
@@ -75,6 +86,13 @@ def _arguments() -> argparse.Namespace:
         "--publish", metavar="NAME", help="copy the results to benchmarks/results/DATE-accelerator-NAME"
     )
     return parser.parse_args()
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """The groups in the order in which they begin: those beside others are early, but not before the device is."""
+    first = [name for name in names if name == "device"]
+    early = [name for name in names if GROUPS[name].beside]
+    return first + early + [name for name in names if name not in (*first, *early)]
 
 
 def _titles() -> str:
@@ -194,7 +212,7 @@ def _started(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
-        env=_environment(folder, group.flags),
+        env=_environment(folder, group),
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -211,15 +229,16 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _environment(folder: Path, flags: str) -> dict[str, str]:
+def _environment(folder: Path, group: Group) -> dict[str, str]:
     paths = [ROOT, HERE, HERE / "contestants", HERE / "device_parts"]
     given = os.environ.get("PYTHONPATH")
-    return os.environ | {
+    beside = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if group.beside else {}  # the memory is for the others
+    return os.environ | beside | {
         "PYTHONPATH": os.pathsep.join([*map(str, paths), *([given] if given else [])]),
         "JAX_COMPILATION_CACHE_DIR": str(folder.resolve() / "xla"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "TORCHINDUCTOR_CACHE_DIR": str(folder.resolve() / "inductor"),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {group.flags}".strip(),
     }
 
 
@@ -249,9 +268,10 @@ def _note(key: str | None, row: dict[str, Any], report: Report, file: Path) -> N
     """Saves and prints one row."""
     if key is None:
         return
-    report["rows"][key] = row
-    _save(report, file)
-    print(f"  {key}: {tables.words(row)}", flush=True)
+    with SAVING:
+        report["rows"][key] = row
+        _save(report, file)
+        print(f"  {key}: {tables.words(row)}", flush=True)
 
 
 def _last_words(log: Path) -> str:

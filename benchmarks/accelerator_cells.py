@@ -36,24 +36,28 @@ class Group(NamedTuple):
       script: in ``device_parts``.
       seconds: the limit.
       flags: added to ``XLA_FLAGS``.
+      beside: whether it computes on the CPU while other groups measure the device.
+      after: groups that end before it begins.
     """
 
     part: int
     script: str
     seconds: float
     flags: str = ""
+    beside: bool = False
+    after: tuple[str, ...] = ()
 
 
 GROUPS = {
     "device": Group(1, "machine.py", 20),
     "right": Group(2, "right.py", 60),
-    "forms": Group(3, "forms.py", 55),
-    "forms of ResNet18": Group(3, "forms.py", 35),
+    "forms": Group(3, "forms.py", 70),
+    "forms of ResNet18": Group(3, "forms.py", 50),
     "loops": Group(4, "loops.py", 15),
     "loops in command buffers": Group(4, "loops.py", 15, "--xla_gpu_enable_command_buffer=+WHILE"),
-    "answers": Group(5, "answers.py", 25),
-    "rounds": Group(5, "rounds.py", 55),
-    "rounds of torch": Group(5, "torch_rounds.py", 20),
+    "answers": Group(5, "answers.py", 60, beside=True),
+    "rounds": Group(5, "rounds.py", 70, after=("answers",)),
+    "rounds of torch": Group(5, "torch_rounds.py", 40, after=("answers",)),
     "trace": Group(6, "trace.py", 20),
 }
 PARTS = {
@@ -64,6 +68,8 @@ PARTS = {
     5: "throughput",
     6: "a trace",
 }
+# Of convolutions, the likely fastest first: compiling a grouped convolution of ResNet18 can take minutes.
+FORMS = ("tiles", "patches", "grouped")
 ALGORITHMS = ("fedavg", "scaffold", "incfl", "iafl", "ipfl", "fedfomo")
 PRECISIONS = ("highest", "default")
 # Clients on a machine without an accelerator, where the script is only tried.
@@ -111,30 +117,50 @@ def _forms() -> list[Cell]:
         group = "forms of ResNet18" if model == "resnet18" else "forms"
         cells.append(Cell(3, group, name, {"model": model, "clients": clients, "form": form, **options}))
 
-    def convolutions(model: str, clients: int) -> None:
-        add(model, clients, "grouped", convolution="grouped")
-        add(model, clients, "patches", convolution="patches")
+    def lenet(clients: int, convolution: str, pooling: str = "", chunk: int = 0) -> None:
+        words = [convolution, *([pooling] if pooling else []), *([f"{chunk} at a time"] if chunk else [])]
+        options = {"pooling": pooling} if pooling else {}
+        options |= {"chunk": chunk} if chunk else {}
+        add("lenet", clients, ", ".join(words), convolution=convolution, **options)
 
+    def resnet18(clients: int, convolution: str, chunk: int = 0) -> None:
+        ending = f", {chunk} at a time" if chunk else ""
+        options = {"chunk": chunk} if chunk else {}
+        add("resnet18", clients, f"{convolution}{ending}", convolution=convolution, **options)
+
+    for form in FORMS:
+        lenet(100, form)
+    add("mlp", 100, "plain")
+    lenet(1000, "tiles")
+    add("mlp", 1000, "plain")
+    lenet(100, "tiles", pooling="windows")
+    lenet(100, "tiles", chunk=10)
     for clients in (100, 1000):
-        convolutions("lenet", clients)
-        add("lenet", clients, "grouped, windows", convolution="grouped", pooling="windows")
-        add("mlp", clients, "plain")
-    add("lenet", 100, "patches, windows", convolution="patches", pooling="windows")
-    convolutions("resnet18", 10)
-    for clients in (100, 1000):
-        add("lenet", clients, f"grouped, {clients // 10} at a time", convolution="grouped", chunk=clients // 10)
-        add("lenet", clients, f"patches, {clients // 10} at a time", convolution="patches", chunk=clients // 10)
         add("logistic", clients, "plain")
+    lenet(10, "tiles")
+    for form in FORMS:
+        resnet18(10, form)
+    lenet(1000, "patches")
+    lenet(1000, "grouped")
+    lenet(1000, "tiles", chunk=100)
     add("mlp", 1000, "100 at a time", chunk=100)
     for clients in (10, 1):
-        convolutions("lenet", clients)
+        for form in FORMS:
+            if (clients, form) != (10, "tiles"):
+                lenet(clients, form)
         add("mlp", clients, "plain")
         add("logistic", clients, "plain")
     add("drawing", 1000, "permutation")
     add("drawing", 1000, "without replacement")
-    convolutions("resnet18", 1)
-    add("resnet18", 100, "grouped, 10 at a time", convolution="grouped", chunk=10)
-    convolutions("resnet18", 100)
+    for form in ("patches", "grouped"):
+        lenet(100, form, pooling="windows")
+        lenet(100, form, chunk=10)
+    for form in FORMS:
+        resnet18(1, form)
+    resnet18(100, "grouped", chunk=10)
+    resnet18(100, "tiles", chunk=10)
+    for form in FORMS:
+        resnet18(100, form)
     return cells
 
 
@@ -154,20 +180,23 @@ def _rounds() -> list[Cell]:
         return Cell(5, group, f"{name}, {who}", {"workload": name, "who": who, **options})
 
     cells = [Cell(5, "answers", f"{name}, the answer", {"workload": name}) for name in ROUNDS]
-    for name in ROUNDS:
-        cells += [cell(name, "fljax", clients="auto"), cell(name, "JAX by hand")]
-        if name in FIRST:
-            cells.append(cell(name, "fljax, a quarter", clients="a quarter"))
-    for name in ("W2 of 100", "W3", "W1a"):
+    both = lambda name: [cell(name, "fljax", clients="auto"), cell(name, "JAX by hand")]  # noqa: E731
+    for name in FIRST:
+        cells += both(name)
+    for name in ("W3", "W1a", "W2 of 100"):
         cells.append(cell(name, "fljax, highest", clients="auto", precision="highest"))
-        cells.append(cell(name, "JAX by hand, highest", precision="highest"))
+    cells += [cell(name, "fljax, a quarter", clients="a quarter") for name in FIRST]
+    for name in tuple(ROUNDS)[len(FIRST) :]:
+        cells += both(name)
+    cells += [cell(name, "JAX by hand, highest", precision="highest") for name in ("W3", "W1a", "W2 of 100")]
     cells += [cell(name, "fljax, a sixteenth", clients="a sixteenth") for name in ("W5", "W2 of 100", "W1a")]
     cells += [cell("W5 of 10,000", f"fljax, {part}", clients=part) for part in ("a quarter", "a sixteenth")]
     cells += [cell("W4", f"fljax, {part}", clients=part) for part in ("a quarter", "all")]
     torch = "rounds of torch"
-    for name in ("W2 of 100", "W5", "W1a", "W3", "W5 of 10,000", "W1b", "W2 of 10"):  # torch.func has no W4 here
+    cells += [cell(name, "torch vmap", torch) for name in ("W2 of 100", "W5")]
+    for name in ("W5", "W2 of 100", "W1a", "W3", "W5 of 10,000", "W1b", "W2 of 10"):  # torch.func has no W4 here
         cells.append(cell(name, "torch vmap, compiled", torch))
-    cells += [cell(name, "torch vmap", torch) for name in ("W2 of 100", "W5", "W1a", "W3")]
+    cells += [cell(name, "torch vmap", torch) for name in ("W1a", "W3")]
     # A loop of 20,000 steps and more would take all the time.
     cells += [cell(name, "torch loop", torch) for name in ("W1b", "W2 of 10", "W4", "W3", "W2 of 100", "W1a")]
     return cells

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from accelerator_cells import CELLS, PARTS, ROUNDS
+from accelerator_cells import CELLS, FORMS, PARTS, ROUNDS
 
 from fljax import gpu_rules
 
@@ -43,7 +43,7 @@ def words(row: Row) -> str:
         differ = f"{row['decisions_that_differ']} of {row['decisions']} decisions differ"
         found.append(f"largest difference {row['difference']:.1e}, {differ}")
     if row.get("error") is not None:
-        equal = "" if row["error"] <= row["tolerance"] else f" (over {row['tolerance']:.0e})"
+        equal = "" if row["error"] <= row["tolerance"] else f" (over {row['tolerance']:.1g})"
         found.append(f"error {row['error']:.1e}{equal}")
     if "idle_share" in row:
         found.append(f"{100 * row['idle_share']:.0f} % of the time without a kernel, {row['kernels']:,} kernels")
@@ -203,10 +203,10 @@ def rule_of(report: dict[str, Any], source: str) -> gpu_rules.GpuRules:
     others were measured in the old form.
     """
     rows, old = report["rows"], gpu_rules.read()
-    narrow: Any = _faster(rows, "lenet", "grouped", "patches", old.narrow_convolution)
-    wide: Any = _faster(rows, "resnet18", "grouped", "patches", old.wide_convolution)
+    narrow: Any = _fastest(rows, "lenet", old.narrow_convolution)
+    wide: Any = _fastest(rows, "resnet18", old.wide_convolution)
     windows = f"{narrow}, windows"
-    pooled = _faster(rows, "lenet", narrow, windows, windows if old.pooling == "windows" else narrow, ("",))
+    pooled = _fastest(rows, "lenet", windows if old.pooling == "windows" else narrow, (narrow, windows), ("",))
     pooling: Any = "windows" if pooled == windows else "elementwise"
     changed = (narrow, wide, pooling) != (old.narrow_convolution, old.wide_convolution, old.pooling)
     chunk = chunk_of(rows, old.chunk_bytes, DENSE if changed else tuple(ROUNDS))
@@ -221,19 +221,27 @@ def rule_text(report: dict[str, Any], source: str) -> str:
     return gpu_rules.write(rule_of(report, source))
 
 
-def _faster(
-    rows: dict[str, Row], model: str, one: str, other: str, kept: str, chunks: tuple[str, ...] = ("", ", 10 at a time")
+def _fastest(
+    rows: dict[str, Row],
+    model: str,
+    kept: str,
+    forms: tuple[str, ...] = FORMS,
+    chunks: tuple[str, ...] = ("", ", 10 at a time"),
 ) -> str:
-    """Which form has the higher rate with 100 clients, else with 10, in its better chunk; ``kept`` unless the other one
-    is clearly faster, or the only one that could be measured."""
+    """Which form has the highest rate with 100 clients, else with 10, in its better chunk; ``kept`` unless another one
+    is clearly faster, or could be measured where ``kept`` could not.
+
+    A number of clients counts if ``kept`` and another form were tried with it.
+    """
     for clients in ("100", "10"):
-        names = {form: [f"3/{model}, {clients} clients, {form}{chunk}" for chunk in chunks] for form in (one, other)}
-        if not all(any(name in rows for name in own) for own in names.values()):
+        names = {form: [f"3/{model}, {clients} clients, {form}{chunk}" for chunk in chunks] for form in forms}
+        tried = {form: [name for name in own if name in rows] for form, own in names.items()}
+        if not tried[kept] or sum(map(bool, tried.values())) < 2:
             continue
-        rates = {form: max(rows.get(name, {}).get("rate", 0.0) for name in own) for form, own in names.items()}
-        challenger = other if kept == one else one
-        if any(rates.values()):
-            return challenger if rates[challenger] > MARGIN * rates[kept] else kept
+        rates = {form: max((rows[name].get("rate", 0.0) for name in own), default=0.0) for form, own in tried.items()}
+        best = max(rates, key=lambda form: rates[form])
+        if rates[best]:
+            return best if rates[best] > MARGIN * rates[kept] else kept
     return kept
 
 

@@ -10,7 +10,7 @@ import tomllib
 from importlib import resources
 from typing import Literal, NamedTuple, get_args
 
-Convolution = Literal["grouped", "patches"]
+Convolution = Literal["grouped", "patches", "tiles"]
 Pooling = Literal["elementwise", "windows"]
 
 # A convolution with so many output channels, or more, is wide. A LeNet has 6 and 16, a ResNet18 64 to 512; what lies
@@ -27,7 +27,7 @@ class GpuRules(NamedTuple):
         operations (``fljax.engine.execution``).
       narrow_convolution: of layers with fewer than ``WIDE`` output channels. "grouped" is XLA's own convolution, which
         is a grouped one under ``vmap`` over clients; "patches" is a product of patches and kernels, which is a batched
-        product then.
+        product then; "tiles" is one with fewer and larger patches (``fljax.models.tiles``).
       wide_convolution: of all other convolutional layers.
       pooling: of 2 x 2 max-pools. "elementwise" is a maximum of four arrays, "windows" is ``lax.reduce_window``.
     """

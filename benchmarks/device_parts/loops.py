@@ -41,4 +41,4 @@ def measure(job: Job, prepared: tuple[Any, Any]) -> Row:
     return {"clients": clients, "seconds": seconds, "rate": clients / seconds}
 
 
-server.serve_compiled(prepare, measure)
+server.serve_compiled(prepare, measure, 8)

@@ -98,12 +98,12 @@ class Server:
             for done in as_completed(jobs):
                 self._answer(jobs[done], done.result)
 
-    def serve_compiled(self, prepare: Callable[[Job], Any], measure: Callable[[Job, Any], Row]) -> None:
-        """Like ``serve``, for cells whose programs are compiled beforehand, some at a time on several cores.
+    def serve_compiled(self, prepare: Callable[[Job], Any], measure: Callable[[Job, Any], Row], together: int) -> None:
+        """Like ``serve``, for cells whose programs are compiled beforehand, ``together`` at a time if there are cores.
 
         Nothing is timed while programs are compiled, since compilers try kernels on the device.
         """
-        workers = max(1, min(6, (os.cpu_count() or 2) // 2))
+        workers = max(1, min(together, (os.cpu_count() or 2) // 2))
         with ThreadPoolExecutor(workers) as pool:
             for start in range(0, len(self.jobs), workers):
                 jobs = self.jobs[start : start + workers]

@@ -135,7 +135,8 @@ def measure(job: Job) -> Row:
         wait()
         done += 1
     seconds = (time.perf_counter() - began) / done
-    row = {"rate": work.client_steps / seconds, "seconds": seconds, "error": error, "tolerance": work.tolerance}
+    tolerance = max(work.tolerance, 0.05) if CUDA else work.tolerance
+    row = {"rate": work.client_steps / seconds, "seconds": seconds, "error": error, "tolerance": tolerance}
     if CUDA:
         row["peak"] = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()

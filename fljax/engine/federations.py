@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -43,6 +44,15 @@ def as_vectors(federation: Federation) -> Federation:
     """
     x: Any = Vectors.of(federation.examples.x)  # stands for an array wherever it is read by index
     return federation._replace(examples=federation.examples._replace(x=x))
+
+
+def marked_full(federation: Federation) -> Federation:
+    """The federation with its clients' training lists marked as ``full`` if all are as long as the longest one."""
+    train = federation.clients.train
+    if not isinstance(train.index, Spans) or np.any(np.asarray(train.size) != train.index.capacity):
+        return federation
+    full = dataclasses.replace(train.index, full=True)
+    return federation._replace(clients=federation.clients._replace(train=train._replace(index=full)))
 
 
 def without_shared(federation: Federation) -> Federation:

@@ -2,7 +2,7 @@
 
 The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
 ``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``convolve_patches`` is a second form, which ``fljax.gpu_rules`` may choose for GPUs.
+for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.gpu_rules`` may choose for GPUs.
 ``benchmarks/results`` holds what the compilers say about each form.
 """
 
@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fljax.gpu_rules import GpuRules
-from fljax.models import planes
+from fljax.models import planes, tiles
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
 Pool = Callable[[Array], Array]
@@ -58,6 +58,22 @@ def convolve_patches(
     patches = jnp.concatenate([shifted(i, j) for i in range(height) for j in range(width)], axis=-1)
     flat = patches.reshape(-1, height * width * channels) @ kernel.reshape(-1, outputs)
     return flat.reshape(x.shape[0], rows, columns, outputs)
+
+
+def convolve_tiles(
+    x: Float[Array, "b h w c"],
+    kernel: Float[Array, "kh kw c o"],
+    strides: Sequence[int] = (1, 1),
+    padding: str | planes.Pairs = "VALID",
+) -> Float[Array, "b h2 w2 o"]:
+    """The same values by ``tiles.convolve``, with the side that it estimates to be the fastest.
+
+    With strides it is ``convolve_patches``.
+    """
+    if tuple(strides) != (1, 1):
+        return convolve_patches(x, kernel, strides, padding)
+    rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
+    return tiles.convolve(x, kernel, padding, tiles.tile_side(kernel.shape, rows, columns))
 
 
 def add_bias(x: Float[Array, "b h w c"], bias: Float[Array, " c"]) -> Float[Array, "b h w c"]:
@@ -105,7 +121,7 @@ def group_norm(
     return (wide * factor + shift).astype(x.dtype).reshape(x.shape)
 
 
-CONVOLUTIONS: dict[str, Convolve] = {"grouped": convolve, "patches": convolve_patches}
+CONVOLUTIONS: dict[str, Convolve] = {"grouped": convolve, "patches": convolve_patches, "tiles": convolve_tiles}
 POOLS: dict[str, Pool] = {"elementwise": square_maximum, "windows": window_maximum}
 
 

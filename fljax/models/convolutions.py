@@ -78,9 +78,9 @@ def convolution(
         return _batch_innermost(lhs, rhs, window_strides, padding, dilation, precision, preferred_element_type)
 
     def on_others(lhs: Array, rhs: Array) -> Array:
-        as_patches = gpu_rules.read().convolution(rhs.shape[-1]) == "patches"
-        if as_patches and dilation == (1, 1) and precision is None and preferred_element_type is None:
-            return channels_last.convolve_patches(lhs, rhs, tuple(window_strides), padding)
+        form = gpu_rules.read().convolution(rhs.shape[-1])
+        if form != "grouped" and dilation == (1, 1) and precision is None and preferred_element_type is None:
+            return channels_last.CONVOLUTIONS[form](lhs, rhs, tuple(window_strides), padding)
         return plain(lhs, rhs)
 
     return lax.platform_dependent(lhs, rhs, cpu=on_cpu, tpu=plain, default=on_others)

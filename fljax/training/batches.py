@@ -185,7 +185,7 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         limit = f"at most {LARGEST_ARRAY} rows drawn by a client in a round (steps x batch size)"
         raise ValueError(f"expected {limit}, got {count}")
     if not drawn:
-        return _in_order(subset.rows.size, capacity, batch, local, steps)
+        return _in_order(subset, capacity, batch, local, steps)
     if local.steps is not None:
         position, mask = draw_distinct(key, subset.rows.size, batch, local.steps)
         return Batches(position, mask, steps)
@@ -207,7 +207,7 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         place = step % divisor
         position = table[jnp.minimum(step // divisor, local.epochs - 1), place]
     total = local.epochs * per_epoch
-    real = total if steps is None else jnp.minimum(steps, total)
+    real = _real_steps(subset, total, steps)
     mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
 
@@ -219,8 +219,9 @@ def shuffles(local: Local) -> bool:
     return local.shuffle
 
 
-def _in_order(size: Int[Array, ""], capacity: int, batch: int, local: Local, steps: Int[Array, ""] | None) -> Batches:
+def _in_order(subset: Subset, capacity: int, batch: int, local: Local, steps: Int[Array, ""] | None) -> Batches:
     """Batches of consecutive positions: by epochs the last one of each epoch is partial, by steps all are full."""
+    size = subset.rows.size
     column = jnp.arange(batch, dtype=jnp.int32)[None, :]
     if local.steps is not None:
         taken = jnp.minimum(size, batch)
@@ -234,4 +235,15 @@ def _in_order(size: Int[Array, ""], capacity: int, batch: int, local: Local, ste
     position = (step % jnp.maximum(per_epoch, 1))[:, None] * batch + column
     total = local.epochs * per_epoch
     mask = position < size
-    return Batches(jnp.where(mask, position, 0), mask, total if steps is None else jnp.minimum(steps, total))
+    return Batches(jnp.where(mask, position, 0), mask, _real_steps(subset, total, steps))
+
+
+def _real_steps(subset: Subset, total: Int[Array, ""], steps: Int[Array, ""] | None) -> Int[Array, ""] | None:
+    """The number of real steps of some epochs, ``total`` unless fewer are asked for; None if all clients take all.
+
+    A loop of a fixed length needs no answer from an accelerator before its next turn, and keeps no old parameters for
+    clients that have ended.
+    """
+    if steps is not None:
+        return jnp.minimum(steps, total)
+    return None if getattr(subset.rows.index, "full", False) else total

@@ -18,7 +18,7 @@ _ADVICE = (
 )
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity",))
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "full"))
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Where the index lists of clients are in ``Federation.lists``: in place of a table ``[*batch, capacity]``.
@@ -29,10 +29,13 @@ class Spans:
     Attributes:
       start: ``[*batch]``, whole numbers; of NumPy, too, before a run.
       capacity: the length of the longest list, static.
+      full: whether every list is known to be as long as the longest one, static. Clients then take equally many local
+        steps, so the program needs no loop that ends at a client's own number of steps.
     """
 
     start: Any
     capacity: int
+    full: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +44,7 @@ class Spans:
 
     def of(self, lists: Int[Array, " total"]) -> IndexList:
         """The index list of one client, whose ``start`` is ``[]``."""
-        return IndexList(lists, self.start, self.capacity)
+        return IndexList(lists, self.start, self.capacity, self.full)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError(_ADVICE)
@@ -53,7 +56,7 @@ class Spans:
         raise TypeError(_ADVICE)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("lists", "start"), meta_fields=("capacity",))
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("lists", "start"), meta_fields=("capacity", "full"))
 @dataclass(frozen=True, eq=False)
 class IndexList:
     """One client's index list, an array ``[capacity]`` that is read by index: entry i is ``lists[start + i]``.
@@ -65,11 +68,13 @@ class IndexList:
       lists: ``[total]``, the lists of all clients.
       start: ``[]``.
       capacity: the length of the longest list, static.
+      full: whether all clients' lists are known to have this length, static.
     """
 
     lists: Int[Array, " total"]
     start: Int[Array, ""]
     capacity: int
+    full: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
