@@ -233,13 +233,17 @@ def _environment(folder: Path, group: Group) -> dict[str, str]:
     paths = [ROOT, HERE, HERE / "contestants", HERE / "device_parts"]
     given = os.environ.get("PYTHONPATH")
     beside = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if group.beside else {}  # the memory is for the others
-    return os.environ | beside | {
-        "PYTHONPATH": os.pathsep.join([*map(str, paths), *([given] if given else [])]),
-        "JAX_COMPILATION_CACHE_DIR": str(folder.resolve() / "xla"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder.resolve() / "inductor"),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {group.flags}".strip(),
-    }
+    return (
+        os.environ
+        | beside
+        | {
+            "PYTHONPATH": os.pathsep.join([*map(str, paths), *([given] if given else [])]),
+            "JAX_COMPILATION_CACHE_DIR": str(folder.resolve() / "xla"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+            "TORCHINDUCTOR_CACHE_DIR": str(folder.resolve() / "inductor"),
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {group.flags}".strip(),
+        }
+    )
 
 
 def _collect(process: subprocess.Popen[bytes], report: Report, file: Path, end: float) -> tuple[bool, str | None]:
@@ -315,7 +319,8 @@ def _save(report: Report, file: Path) -> None:
 
 def _use(report: Report, options: argparse.Namespace) -> None:
     """Writes the rule, or the files in ``results``."""
-    if report["commit"] == "unknown" and report["source"] == fingerprint():  # measured on a copy without git
+    loose = report["commit"] == "unknown" or report["commit"].endswith("-dirty")
+    if loose and report["source"] == fingerprint():  # measured on a copy without git, or before the commit
         report["commit"] = _commit()
     name = options.publish and f"{report['date']}-accelerator-{options.publish}"
     if options.publish:

@@ -146,15 +146,12 @@ def _forms() -> list[Cell]:
     add("mlp", 1000, "100 at a time", chunk=100)
     for clients in (10, 1):
         for form in FORMS:
-            if (clients, form) != (10, "tiles"):
+            if clients == 1 or form != "tiles":
                 lenet(clients, form)
         add("mlp", clients, "plain")
         add("logistic", clients, "plain")
     add("drawing", 1000, "permutation")
     add("drawing", 1000, "without replacement")
-    for form in ("patches", "grouped"):
-        lenet(100, form, pooling="windows")
-        lenet(100, form, chunk=10)
     for form in FORMS:
         resnet18(1, form)
     resnet18(100, "grouped", chunk=10)

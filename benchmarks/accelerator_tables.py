@@ -231,11 +231,13 @@ def _fastest(
     """Which form has the highest rate with 100 clients, else with 10, in its better chunk; ``kept`` unless another one
     is clearly faster, or could be measured where ``kept`` could not.
 
-    A number of clients counts if ``kept`` and another form were tried with it.
+    A number of clients counts if ``kept`` and another form were tried with it. A cell that a time limit cut off was not
+    tried.
     """
     for clients in ("100", "10"):
         names = {form: [f"3/{model}, {clients} clients, {form}{chunk}" for chunk in chunks] for form in forms}
-        tried = {form: [name for name in own if name in rows] for form, own in names.items()}
+        known = {name for name, row in rows.items() if not row.get("again")}
+        tried = {form: [name for name in own if name in known] for form, own in names.items()}
         if not tried[kept] or sum(map(bool, tried.values())) < 2:
             continue
         rates = {form: max((rows[name].get("rate", 0.0) for name in own), default=0.0) for form, own in tried.items()}

@@ -1,7 +1,7 @@
 """Part 5: the data of each workload, and the answer in float64 that every first round is compared with.
 
-A process of its own, so that the peak memory of the contestants is theirs. It computes on some of the CPU's cores, while
-other parts measure the device.
+A process of its own, so that the peak memory of the contestants is theirs. It computes on some of the CPU's cores,
+while other parts measure the device.
 """
 
 # pyright: reportMissingImports=false

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import Execution, algorithms, data, engine
+from fljax.engine import program
 from fljax.testing.federation import tiny_federation, with_lists
 from fljax.testing.task import logistic_regression
 from fljax.training import Local
@@ -55,3 +56,35 @@ def test_stacked_lists_are_stacked_tables() -> None:
     np.testing.assert_array_equal(one.metrics.test_loss, other.metrics.test_loss)
     alone = engine.standalone(TASK, tables, EPOCHS, seeds=(0, 4)), engine.standalone(TASK, lists, EPOCHS, seeds=(0, 4))
     assert_equal(*alone)
+
+
+def _equal_federation() -> Any:
+    """Four clients with ten rows each, in lists."""
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    made = data.Dataset(x, y, 2, 40)
+    return data.federate(made, "iid", clients=4, valid_fraction=0.0)
+
+
+def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = _equal_federation()
+    assert len(set(np.asarray(federation.clients.train.size).tolist())) == 1
+    algorithm = algorithms.fedavg(logistic_regression(), EPOCHS, clients_per_round=3)
+    run = lambda: engine.simulate(algorithm, federation, rounds=3, seeds=(0, 4))  # noqa: E731
+    _, inputs = program.partition_plan(algorithm, federation)
+    assert inputs.federation.clients.train.index.full
+    fixed = run()
+    monkeypatch.setattr(program, "marked_full", lambda federation: federation)
+    jax.clear_caches()
+    counted = run()
+    for a, b in zip(jax.tree.leaves(fixed.state), jax.tree.leaves(counted.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_federation_whose_sizes_were_changed_is_not_full() -> None:
+    federation = _equal_federation()
+    train = federation.clients.train
+    fewer = train._replace(size=train.size.at[1].add(-3))
+    changed = federation._replace(clients=federation.clients._replace(train=fewer))
+    _, inputs = program.partition_plan(algorithms.fedavg(logistic_regression(), EPOCHS), changed)
+    assert not inputs.federation.clients.train.index.full

@@ -64,9 +64,11 @@ def test_drawn_shapes_cover_the_cases():
     assert any(dilation != (1, 1) for *_, dilation in cases)
 
 
-@pytest.mark.parametrize(("platform", "native"), [("cpu", 0), ("cuda", 1), ("tpu", 1)])
-def test_a_convolution_is_native_where_it_is_not_compiled_for_a_cpu(platform, native):
-    x, w = normal(0, (9, 8, 7, 3), (3, 3, 3, 4))
+@pytest.mark.parametrize(
+    ("platform", "outputs", "native"), [("cpu", 64, 0), ("cuda", 4, 0), ("cuda", 64, 1), ("tpu", 4, 1)]
+)
+def test_a_convolution_is_native_on_accelerators_but_for_narrow_ones_on_gpus(platform, outputs, native):
+    x, w = normal(0, (9, 8, 7, 3), (3, 3, 3, outputs))
     traced = jax.jit(lambda x, w: convolution(x, w, (1, 1), "SAME", dimension_numbers=NHWC)).trace(x, w)
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("stablehlo.convolution") == native

@@ -20,6 +20,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn": ((9, 11, 2), {"blocks": ((4, 6), (8,)), "padding": "VALID", "kernel": 2}),
     "resnet18": ((8, 8, 3), {}),
 }
+LONG = dict.fromkeys(("cnn_c", "resnet18"), pytest.mark.thorough)
 NORMALISED = {"blocks": ((4,), (8, 8)), "groups": 4}
 
 
@@ -37,7 +38,7 @@ def _value_and_gradient(platform: str, name: str, shape: tuple[int, ...], option
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", [*NETWORKS, "normalised"])
+@pytest.mark.parametrize("name", [*(pytest.param(each, marks=LONG.get(each, [])) for each in NETWORKS), "normalised"])
 def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
     shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
     with enable_x64(True):
@@ -48,13 +49,21 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["cnn_a", "resnet18", "normalised"])
-def test_networks_are_the_same_by_every_rule_for_gpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("cnn_a", "patches"),
+        pytest.param("resnet18", "patches", marks=pytest.mark.thorough),
+        ("normalised", "patches"),
+        ("normalised", "tiles"),
+    ],
+)
+def test_networks_are_the_same_by_every_rule_for_gpus(name: str, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
     arguments = (name if name in NETWORKS else "cnn", shape, options)
     with enable_x64(True):
         expected = _value_and_gradient("cpu", *arguments)
-        rules = gpu_rules.GpuRules("a test", 1, "patches", "patches", "windows")
+        rules = gpu_rules.GpuRules("a test", 1, form, form, "windows")
         monkeypatch.setattr(gpu_rules, "read", lambda: rules)
         found = _value_and_gradient("cuda", *arguments)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
