@@ -58,7 +58,15 @@ def main() -> None:
     report |= {"source": source, "commit": report.get("commit", _commit())}
     report.setdefault("date", str(datetime.date.today()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    measure = lambda name: _measure(name, report, file, options.out, options.small, options.seconds)  # noqa: E731
+
+    def measure(name: str) -> None:
+        try:
+            _measure(name, report, file, options.out, options.small, options.seconds)
+        except SystemExit as error:
+            if threading.current_thread() is threading.main_thread():
+                raise
+            print(f"  {name}: {error}", flush=True)
+
     beside: dict[str, threading.Thread] = {}
     for name in _in_order([name for name, group in GROUPS.items() if group.part in chosen]):
         if GROUPS[name].beside:
@@ -199,7 +207,9 @@ def _started(
     name: str, cells: list[Cell], report: Report, folder: Path, small: bool, errors: IO[str]
 ) -> subprocess.Popen[bytes]:
     """A process that was told its cells."""
-    group, rows = GROUPS[name], report["rows"]
+    group = GROUPS[name]
+    with SAVING:
+        rows = dict(report["rows"])
     question = {
         "cells": [{"key": cell.key, "options": cell.options} for cell in cells],
         "folder": str(folder.resolve()),
@@ -257,9 +267,11 @@ def _collect(process: subprocess.Popen[bytes], report: Report, file: Path, end: 
     for line in _lines(process, end):
         if "device" in line:
             _check_device(line, report)
-            report |= {key: line[key] for key in ("device", "platform", "versions", "small")}
+            with SAVING:
+                report |= {key: line[key] for key in ("device", "platform", "versions", "small")}
         elif "versions" in line:
-            report["versions"] = report.get("versions", {}) | line["versions"]
+            with SAVING:
+                report["versions"] = report.get("versions", {}) | line["versions"]
         elif "began" in line:
             begun, current = True, line["began"]
         else:

@@ -22,7 +22,8 @@ class GpuRules(NamedTuple):
     """The forms and constants of programs for GPUs.
 
     Attributes:
-      source: the measurements that they follow, a file in ``benchmarks/results``; "estimates" if there are none.
+      source: the measurements that they follow, a file in ``benchmarks/results``; "estimates" if there are none. What
+        was not measured there is an estimate.
       chunk_bytes: how many bytes the clients side by side may read and write in one local step, before XLA fuses
         operations (``fljax.engine.execution``).
       narrow_convolution: of layers with fewer than ``WIDE`` output channels. "grouped" is XLA's own convolution, which

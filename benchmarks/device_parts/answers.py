@@ -1,4 +1,4 @@
-"""Part 5: the data of each workload, and the answer in float64 that every first round is compared with.
+"""Part 5: the data of each workload, and the answer in float64 that the first rounds are compared with.
 
 A process of its own, so that the peak memory of the contestants is theirs. It computes on some of the CPU's cores,
 while other parts measure the device.
@@ -28,7 +28,9 @@ def measure(job: Job) -> Row:
     """Writes one file."""
     name = job["options"]["workload"]
     began = time.perf_counter()
-    prepared.save(workload(name, server.small), prepared.place_of(server.folder, name))
+    prepared.save(
+        workload(name, server.small), prepared.place_of(server.folder, name), with_answer=job["options"]["answer"]
+    )
     return {"seconds": time.perf_counter() - began}
 
 

@@ -45,8 +45,8 @@ def is_there(work: Workload, file: Path) -> bool:
         return json.loads(str(kept["meta"])) == json.loads(json.dumps(meta_of(work)))
 
 
-def save(work: Workload, file: Path) -> None:
-    """Writes the file, with the answer in float64.
+def save(work: Workload, file: Path, *, with_answer: bool) -> None:
+    """Writes the file, with the answer in float64 if it is wanted.
 
     If the answer cannot be computed, the file is written without it, and the error is raised.
     """
@@ -61,9 +61,10 @@ def save(work: Workload, file: Path) -> None:
     arrays = {"x": x, "y": y, "rows": rows, "sizes": sizes, "cohort": cohort, "position": position}
     arrays |= {f"parameter:{each}": leaf for each, leaf in parts.named(model).items()}
     try:
-        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-            after = parts.named(answer(meta, x, y, batches, model))
-        arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
+        if with_answer:
+            with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+                after = parts.named(answer(meta, x, y, batches, model))
+            arrays |= {f"after:{each}": leaf for each, leaf in after.items()}
     finally:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial.npz")

@@ -46,13 +46,18 @@ def as_vectors(federation: Federation) -> Federation:
     return federation._replace(examples=federation.examples._replace(x=x))
 
 
-def marked_full(federation: Federation) -> Federation:
-    """The federation with its clients' training lists marked as ``full`` if all are as long as the longest one."""
+def with_least(federation: Federation) -> Federation:
+    """The federation with the least number of training rows (``Spans.least``), if it is near the largest one.
+
+    Elsewhere it would be of no use, and federations with other numbers would need programs of their own.
+    """
     train = federation.clients.train
-    if not isinstance(train.index, Spans) or np.any(np.asarray(train.size) != train.index.capacity):
+    if not isinstance(train.index, Spans):
         return federation
-    full = dataclasses.replace(train.index, full=True)
-    return federation._replace(clients=federation.clients._replace(train=train._replace(index=full)))
+    least = int(np.min(np.asarray(train.size), initial=train.index.capacity))
+    least = least if 2 * least > train.index.capacity else 0
+    marked = train._replace(index=dataclasses.replace(train.index, least=least))
+    return federation._replace(clients=federation.clients._replace(train=marked))
 
 
 def without_shared(federation: Federation) -> Federation:
@@ -77,7 +82,7 @@ def local_data(federation: Federation, client: ClientData) -> LocalData:
         index = rows.index
         if isinstance(index, Spans):
             assert federation.lists is not None
-            index = index.of(federation.lists)
+            index = index.of(federation.lists, rows.size)
         return Subset(federation.examples, Rows(index, rows.size), noise)
 
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))

@@ -16,7 +16,7 @@ from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
 from fljax.engine.declared import as_declared, share_partials
-from fljax.engine.federations import as_vectors, by_id, marked_full, with_shared, without_shared
+from fljax.engine.federations import as_vectors, by_id, with_least, with_shared, without_shared
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout, replicate
 from fljax.engine.placement import keep_everywhere, place_state, state_shardings
@@ -145,7 +145,7 @@ def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec
     valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
     common = same_tests(federation)
     everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
-    stored = marked_full(by_id(federation))
+    stored = with_least(by_id(federation))
     return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, stored)
 
 

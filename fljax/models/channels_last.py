@@ -48,7 +48,7 @@ def convolve_patches(
     pairs = (
         lax.padtype_to_pads(x.shape[1:3], (height, width), strides, padding) if isinstance(padding, str) else padding
     )
-    x = jnp.pad(x, ((0, 0), *((int(before), int(after)) for before, after in pairs), (0, 0)))
+    x = tiles.padded(x, pairs)
     rows, columns = ((size - of) // by + 1 for size, of, by in zip(x.shape[1:3], (height, width), strides, strict=True))
 
     def shifted(i: int, j: int) -> Array:
@@ -70,6 +70,8 @@ def convolve_tiles(
 
     With strides it is ``convolve_patches``.
     """
+    if 0 in (*x.shape, *kernel.shape):  # nothing to multiply
+        return convolve(x, kernel, strides, padding)
     if tuple(strides) != (1, 1):
         return convolve_patches(x, kernel, strides, padding)
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))

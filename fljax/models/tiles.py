@@ -3,8 +3,8 @@
 The output is cut into squares of ``side x side`` pixels. One row of the left matrix holds the input pixels that a
 square reads, one column of the right matrix holds the kernel of one channel, shifted to one pixel of the square. Fewer
 pixels are written than for patches, since neighbours share them, for more arithmetic: LeNet's first layer writes 12
-numbers for an output pixel in place of 75, with 2.6 times the multiplications. On a GPU the patches of few channels
-cost far more than their product. ``benchmarks/results`` holds the measurements.
+numbers for an output pixel in place of 75, with 2.6 times the multiplications. On a GPU, moving the patches of few
+channels takes longer than multiplying them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from fljax.models import planes
@@ -51,12 +52,15 @@ def convolve(
     Args:
       x: images.
       kernel: a kernel in flax's layout.
-      padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width.
+      padding: ``"SAME"``, ``"VALID"``, or ``(low, high)`` for height and for width; may be negative.
       side: of the squares of the output; 1 gives patches.
+
+    Raises:
+      ValueError: if the padded image is smaller than the kernel.
     """
     b, outputs = x.shape[0], kernel.shape[-1]
     rows, columns = planes.output_size(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1))
-    x = jnp.pad(x, ((0, 0), *planes.pads(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1)), (0, 0)))
+    x = padded(x, planes.pads(x.shape[1:3], kernel.shape, (1, 1), padding, (1, 1)))
     down, right = taps(kernel.shape, side)
     high, wide = -(-rows // side), -(-columns // side)
     squares = _squares(x, side, high + down - 1, wide + right - 1)
@@ -66,10 +70,16 @@ def convolve(
     return y.reshape(b, high * side, wide * side, outputs)[:, :rows, :columns]
 
 
+def padded(x: Float[Array, "b h w c"], pairs: planes.Pairs) -> Float[Array, "b h2 w2 c"]:
+    """Images with zeros around them, ``(low, high)`` for height and for width; a negative number removes pixels."""
+    config = [(0, 0, 0), *((int(low), int(high), 0) for low, high in pairs), (0, 0, 0)]
+    return x if not any(map(any, config)) else lax.pad(x, jnp.zeros((), x.dtype), config)
+
+
 def _squares(x: Array, side: int, high: int, wide: int) -> Float[Array, "b high wide entries"]:
     """The first ``high x wide`` squares of the images, each as a vector; pixels beyond the edge are 0."""
     b, h, w, c = x.shape
-    x = jnp.pad(x, ((0, 0), (0, max(0, high * side - h)), (0, max(0, wide * side - w)), (0, 0)))
+    x = padded(x, ((0, max(0, high * side - h)), (0, max(0, wide * side - w))))
     x = x[:, : high * side, : wide * side].reshape(b, high, side, wide, side, c)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, high, wide, side * side * c)
 
@@ -77,6 +87,8 @@ def _squares(x: Array, side: int, high: int, wide: int) -> Float[Array, "b high 
 def _widened(kernel: Array, side: int, down: int, right: int) -> Float[Array, "entries outputs"]:
     """The kernel shifted to each pixel of a square: ``[down right side side c, side side o]``."""
     kh, kw, c, o = kernel.shape
+    dtype = kernel.dtype
+    kernel = kernel.astype(jnp.float32 if dtype.itemsize < 4 else dtype)  # the gradients of its copies are added
     spare = down * side - kh, right * side - kw
     shifted = [
         jnp.pad(kernel, ((p, spare[0] - p), (q, spare[1] - q), (0, 0), (0, 0)))
@@ -84,4 +96,4 @@ def _widened(kernel: Array, side: int, down: int, right: int) -> Float[Array, "e
         for q in range(side)
     ]
     every = jnp.stack(shifted, axis=3).reshape(down, side, right, side, c, side * side * o)
-    return every.transpose(0, 2, 1, 3, 4, 5).reshape(-1, side * side * o)
+    return every.transpose(0, 2, 1, 3, 4, 5).reshape(-1, side * side * o).astype(dtype)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from fljax.training.settings import Local
-from fljax.types import Subset, Task
+from fljax.types import Rows, Subset, Task
+from fljax.types.lists import least_rows
 
 # Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
 SHORTEST = 192
@@ -207,7 +208,7 @@ def draw(key: Key[Array, ""], subset: Subset, local: Local, *, steps: Int[Array,
         place = step % divisor
         position = table[jnp.minimum(step // divisor, local.epochs - 1), place]
     total = local.epochs * per_epoch
-    real = _real_steps(subset, total, steps)
+    real = _real_steps(subset.rows, batch, total, steps)
     mask = place[:, None] * batch + jnp.arange(batch)[None, :] < size
     return Batches(jnp.where(mask, position, 0), mask, real)
 
@@ -235,10 +236,10 @@ def _in_order(subset: Subset, capacity: int, batch: int, local: Local, steps: In
     position = (step % jnp.maximum(per_epoch, 1))[:, None] * batch + column
     total = local.epochs * per_epoch
     mask = position < size
-    return Batches(jnp.where(mask, position, 0), mask, _real_steps(subset, total, steps))
+    return Batches(jnp.where(mask, position, 0), mask, _real_steps(subset.rows, batch, total, steps))
 
 
-def _real_steps(subset: Subset, total: Int[Array, ""], steps: Int[Array, ""] | None) -> Int[Array, ""] | None:
+def _real_steps(rows: Rows, batch: int, total: Int[Array, ""], steps: Int[Array, ""] | None) -> Int[Array, ""] | None:
     """The number of real steps of some epochs, ``total`` unless fewer are asked for; None if all clients take all.
 
     A loop of a fixed length needs no answer from an accelerator before its next turn, and keeps no old parameters for
@@ -246,4 +247,5 @@ def _real_steps(subset: Subset, total: Int[Array, ""], steps: Int[Array, ""] | N
     """
     if steps is not None:
         return jnp.minimum(steps, total)
-    return None if getattr(subset.rows.index, "full", False) else total
+    alike = -(-least_rows(rows) // batch) == -(-rows.index.shape[-1] // batch)
+    return None if alike else total

@@ -18,7 +18,7 @@ _ADVICE = (
 )
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "full"))
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("start",), meta_fields=("capacity", "least"))
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Where the index lists of clients are in ``Federation.lists``: in place of a table ``[*batch, capacity]``.
@@ -29,22 +29,21 @@ class Spans:
     Attributes:
       start: ``[*batch]``, whole numbers; of NumPy, too, before a run.
       capacity: the length of the longest list, static.
-      full: whether every list is known to be as long as the longest one, static. Clients then take equally many local
-        steps, so the program needs no loop that ends at a client's own number of steps.
+      least: so many rows every client is known to have, static; 0: nothing is known.
     """
 
     start: Any
     capacity: int
-    full: bool = False
+    least: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the table that it stands for."""
         return (*self.start.shape, self.capacity)
 
-    def of(self, lists: Int[Array, " total"]) -> IndexList:
-        """The index list of one client, whose ``start`` is ``[]``."""
-        return IndexList(lists, self.start, self.capacity, self.full)
+    def of(self, lists: Int[Array, " total"], size: Int[Array, ""] | None = None) -> IndexList:
+        """The index list of one client, whose ``start`` is ``[]`` and which has ``size`` rows."""
+        return IndexList(lists, self.start, self.capacity, size, self.least)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError(_ADVICE)
@@ -56,7 +55,12 @@ class Spans:
         raise TypeError(_ADVICE)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("lists", "start"), meta_fields=("capacity", "full"))
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("lists", "start"),
+    meta_fields=("capacity",),
+    drop_fields=("size", "least"),
+)
 @dataclass(frozen=True, eq=False)
 class IndexList:
     """One client's index list, an array ``[capacity]`` that is read by index: entry i is ``lists[start + i]``.
@@ -68,13 +72,17 @@ class IndexList:
       lists: ``[total]``, the lists of all clients.
       start: ``[]``.
       capacity: the length of the longest list, static.
-      full: whether all clients' lists are known to have this length, static.
+      size: the client's number of rows, for which ``least`` holds; None: not known.
+      least: so many rows every client is known to have, static.
+
+    ``size`` and ``least`` are lost where JAX takes the list apart, as in an inner ``jit``.
     """
 
     lists: Int[Array, " total"]
     start: Int[Array, ""]
     capacity: int
-    full: bool = False
+    size: Int[Array, ""] | None = None
+    least: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,6 +120,15 @@ class IndexList:
         # As in every JAX gather, a negative index counts from the end and a too large one reads the last entry.
         index = jnp.clip(jnp.where(index < 0, index + self.capacity, index), 0, self.capacity - 1)
         return self.lists.at[self.start + index].get(mode="clip")
+
+
+def least_rows(rows: Any) -> int:
+    """So many rows every client is known to have, if ``rows`` of a client are as the engine made them; else 0.
+
+    An algorithm may train on fewer rows of the same list (``rows._replace(size=...)``), of which nothing is known.
+    """
+    index = rows.index
+    return index.least if isinstance(index, IndexList) and index.size is rows.size else 0
 
 
 def choose_list(first: Any, some: Any, other: Any) -> Any:

@@ -59,7 +59,7 @@ def test_stacked_lists_are_stacked_tables() -> None:
 
 
 def _equal_federation() -> Any:
-    """Four clients with ten rows each, in lists."""
+    """Four clients with six rows each, in lists."""
     x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     made = data.Dataset(x, y, 2, 40)
@@ -72,19 +72,36 @@ def test_clients_with_equally_many_rows_take_a_fixed_number_of_steps(monkeypatch
     algorithm = algorithms.fedavg(logistic_regression(), EPOCHS, clients_per_round=3)
     run = lambda: engine.simulate(algorithm, federation, rounds=3, seeds=(0, 4))  # noqa: E731
     _, inputs = program.partition_plan(algorithm, federation)
-    assert inputs.federation.clients.train.index.full
+    assert inputs.federation.clients.train.index.least == 6
     fixed = run()
-    monkeypatch.setattr(program, "marked_full", lambda federation: federation)
+    monkeypatch.setattr(program, "with_least", lambda federation: federation)
     jax.clear_caches()
     counted = run()
     for a, b in zip(jax.tree.leaves(fixed.state), jax.tree.leaves(counted.state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_a_federation_whose_sizes_were_changed_is_not_full() -> None:
+def test_an_algorithm_may_train_on_fewer_rows_than_its_clients_have() -> None:
+    federation, local = _equal_federation(), Local(0.1, 2, epochs=3)
+    fedavg = algorithms.fedavg(logistic_regression(), local, clients_per_round=None)
+
+    def train(key: Any, seat: Any, down: Any, client: Any, own: Any) -> Any:
+        rows = own.train.rows
+        fewer = own._replace(train=own.train._replace(rows=rows._replace(size=rows.size // 2)))
+        return fedavg.train(key, seat, down, client, fewer)
+
+    lazy = fedavg._replace(train=train)
+    found = engine.simulate(lazy, federation, rounds=3, seeds=(0,)).state.server.model
+    expected, _ = engine.rollout(lazy, federation, rounds=3, seed=0)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected.server.model), strict=True):
+        np.testing.assert_allclose(a[0], b, rtol=1e-5, atol=1e-6)
+
+
+def test_the_least_number_of_rows_is_that_of_a_federation_whose_sizes_were_changed() -> None:
     federation = _equal_federation()
     train = federation.clients.train
-    fewer = train._replace(size=train.size.at[1].add(-3))
-    changed = federation._replace(clients=federation.clients._replace(train=fewer))
-    _, inputs = program.partition_plan(algorithms.fedavg(logistic_regression(), EPOCHS), changed)
-    assert not inputs.federation.clients.train.index.full
+    for removed, least in ((1, 5), (3, 0)):  # 3 of 6 are of no use
+        fewer = train._replace(size=train.size.at[1].add(-removed))
+        changed = federation._replace(clients=federation.clients._replace(train=fewer))
+        _, inputs = program.partition_plan(algorithms.fedavg(logistic_regression(), EPOCHS), changed)
+        assert inputs.federation.clients.train.index.least == least

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import algorithms, engine, models
+from fljax import algorithms, engine, gpu_rules, models
 from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
 from fljax.engine.states import State, initial_state
@@ -84,7 +84,9 @@ def test_law_16_a_lenet_has_the_form_of_its_platform(lenet: Any, platform: str) 
         assert barriers > 0
         assert loops > 1  # over steps, over picks of rows, and in random numbers
     else:
-        assert convolutions == 5  # two forward, two by kernel, one by image
+        # Two forward, two by kernel, one by image; on a GPU the table says that narrow ones are products.
+        narrow = gpu_rules.read().narrow_convolution
+        assert convolutions == (0 if platform == "cuda" and narrow != "grouped" else 5)
         assert barriers == 0
         assert loops == 1
     assert text.count("stablehlo.reduce_window") == (2 if platform == "tpu" else 0)

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fljax import models
 from fljax.models import channels_last, tiles
+from tests.platforms import forms_of
 from tests.precision import enable_x64
+
+NUMBERS = ("NHWC", "HWIO", "NHWC")
 
 
 def _slopes(convolve: Any, x: Any, kernel: Any) -> Any:
@@ -55,7 +59,7 @@ def test_an_image_smaller_than_the_kernel_is_refused() -> None:
 
 
 def test_the_side_is_the_measured_one_for_lenet() -> None:
-    # On an H100, sides 4 and 2, or 4 and 4, were the fastest ones (benchmarks/results, 2026-11-26).
+    # LeNet's sides are those that were measured on an H100 (benchmarks/results, 2026-11-26).
     assert tiles.tile_side((5, 5, 3, 6), 28, 28) == 4
     assert tiles.tile_side((5, 5, 6, 16), 10, 10) == 2
     assert tiles.tile_side((3, 3, 512, 512), 4, 4) == 1  # the product takes longer than the memory
@@ -66,3 +70,33 @@ def test_strides_are_those_of_patches() -> None:
     x, kernel = jnp.arange(2.0 * 7 * 8 * 3).reshape(2, 7, 8, 3) / 100, jnp.ones((3, 2, 3, 4))
     found = channels_last.convolve_tiles(x, kernel, (2, 1), "SAME")
     np.testing.assert_allclose(found, channels_last.convolve(x, kernel, (2, 1), "SAME"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_padding_may_be_negative(platform: str, strides: tuple[int, int]) -> None:
+    x, kernel = jnp.arange(2.0 * 7 * 8 * 3).reshape(2, 7, 8, 3) / 100, jnp.ones((3, 2, 3, 4))
+    padding = [(-1, -1), (0, 2)]
+    with forms_of(platform):
+        found = jax.jit(lambda x, k: models.convolution(x, k, strides, padding, dimension_numbers=NUMBERS))(x, kernel)
+    np.testing.assert_allclose(found, channels_last.convolve(x, kernel, strides, padding), rtol=1e-5)
+
+
+def test_images_without_channels_have_no_product() -> None:
+    found = channels_last.convolve_tiles(jnp.zeros((2, 5, 5, 0)), jnp.zeros((3, 3, 0, 4)))
+    np.testing.assert_array_equal(found, jnp.zeros((2, 3, 3, 4)))
+
+
+def test_gradients_of_half_precision_are_added_in_single_precision() -> None:
+    generator = np.random.default_rng(0)
+    x = jnp.asarray(generator.normal(size=(8, 16, 16, 3)), jnp.bfloat16)
+    kernel, weight = (jnp.asarray(generator.normal(size=size)) for size in ((5, 5, 3, 6), (8, 12, 12, 6)))
+
+    def error(convolve: Any) -> float:
+        slope = lambda k: jnp.sum(convolve(x, k.astype(jnp.bfloat16)).astype(jnp.float32) * weight)  # noqa: E731
+        wide = lambda k: jnp.sum(channels_last.convolve(x.astype(jnp.float32), k) * weight)  # noqa: E731
+        expected = jax.grad(wide)(kernel)
+        return float(jnp.linalg.norm(jax.grad(slope)(kernel) - expected) / jnp.linalg.norm(expected))
+
+    patches = error(channels_last.convolve_patches)
+    assert error(lambda x, k: tiles.convolve(x, k, "VALID", 4)) < 1.3 * patches
