@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import jax
 import jaxtyping
@@ -17,15 +18,16 @@ from hypothesis import settings
 from tests import compiled, drawn, kinds
 from tests.precision import enable_x64
 
-# Every call of a function of fljax checks its annotations. As for type checkers, a whole number is a float. Nothing may
-# import fljax before this line. The option --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after
-# the conftests of folders.
-jaxtyping.install_import_hook("fljax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+# Every call of a function of the protocol and of the aggregators checks its annotations; of all of fljax where
+# FLJAX_CHECK_TYPES is set, as in CI's thorough tests. As for type checkers, a whole number is a float. Nothing may
+# import fljax before this line. The option --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after the
+# conftests of folders.
+OFTEN = ("aggregators", "types", "trees", "streaming", "metrics")
+CHECKED = ["fljax"] if os.environ.get("FLJAX_CHECK_TYPES") else [f"fljax.{name}" for name in OFTEN]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update(
-    "jax_num_cpu_devices", 2
-)  # so that clients are really spread in every test that does not say otherwise
+jax.config.update("jax_num_cpu_devices", 2)
 
 # CI's thorough tests take --hypothesis-profile=ci.
 settings.register_profile("quick", max_examples=drawn.QUICK, deadline=None)
@@ -65,10 +67,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Quick tests compile quickly, with their fixtures; thorough tests compile as users do."""
-    as_users = any(item.get_closest_marker(name) is not None for name in ("thorough", "slow", "optimised"))
-    with compiled.quickly(not as_users):
+    """Quick tests compile quickly and take one device, with their fixtures; thorough tests do as users do."""
+    marked = lambda *names: any(item.get_closest_marker(name) is not None for name in names)  # noqa: E731
+    as_users = marked("thorough", "slow")
+    with compiled.quickly(not (as_users or marked("optimised"))), on_one_device(not (as_users or marked("devices"))):
         return (yield)
+
+
+@contextmanager
+def on_one_device(one: bool) -> Iterator[None]:
+    """Runs that say nothing of devices take one of the two that JAX sees: programs of several compile longer."""
+    from fljax.engine import execution  # imported here, after the hook
+
+    before = execution.all_devices
+    execution.all_devices = (lambda: 1) if one else before
+    try:
+        yield
+    finally:
+        execution.all_devices = before
 
 
 @pytest.fixture(scope="module", autouse=True)

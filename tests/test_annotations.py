@@ -1,8 +1,9 @@
-"""The annotations of fljax are checked in every test."""
+"""The annotations of fljax are checked: in every test of some packages, and of all where CI says so."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 
 import jax.numpy as jnp
@@ -37,6 +38,8 @@ def test_a_test_may_say_that_it_gives_wrong_types():
         streaming.add_up(Part(jnp.ones((3, 2), int), jnp.ones(3)), jnp.ones(3))
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(not os.environ.get("FLJAX_CHECK_TYPES"), reason="FLJAX_CHECK_TYPES=1 checks these annotations")
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_checked_functions_are_what_they_were(name):
     """Their signatures, and pickle, find the function itself."""

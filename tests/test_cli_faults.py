@@ -111,6 +111,7 @@ def test_an_error_while_a_client_trains(run):
     assert words.count("\n") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how", [pytest.param("execution.clients=debug", marks=pytest.mark.thorough), "execution=debug"]
 )

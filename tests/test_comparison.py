@@ -201,6 +201,7 @@ def test_numbers_out_of_range_are_refused(changes: dict[str, Any], sentence: str
         compare(["fedavg"], **changes)
 
 
+@pytest.mark.thorough
 def test_progress_and_callbacks_see_every_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     events, blocks = [], []
     stop = fljax.stop_early("average_accuracy", patience=1, minimum_change=2.0)

@@ -126,6 +126,7 @@ SLOWLY: dict[str, Any] = {"rounds": 8, "evaluate_every": 2, "seeds": 2}
 STOP = {"metric": "average_loss", "patience": 1, "minimum_change": 0.5}
 
 
+@pytest.mark.thorough
 def test_a_config_may_stop_early(tmp_path: pathlib.Path):
     events: list[folders.Event] = []
     config = configuration.parse(BASE | SLOWLY | {"stop": STOP}, name="tiny")

@@ -183,6 +183,7 @@ def test_a_config_says_that_messages_are_dropped(tmp_path):
     assert all(len(line.split(",")) == len(table[0].split(",")) for line in table)
 
 
+@pytest.mark.thorough
 def test_a_config_says_that_a_run_stops(tmp_path):
     """What was computed until then is saved; resuming repeats the algorithm that was stopped, and no other."""
     config = build(**EVERYBODY, algorithms=SPOILT, non_finite="stop")
@@ -375,6 +376,7 @@ def test_a_model_of_texts_learns_the_vocabulary_from_the_data():
         build(model={"name": "bilstm", "vocabulary": 9})
 
 
+@pytest.mark.thorough
 def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     """Each algorithm's before that of the one before it runs, once, with stand-ins for what is not known yet."""
     steps: list[str] = []

@@ -38,6 +38,7 @@ def messages(folder: pathlib.Path) -> list[str]:
     return [json.loads(line)["message"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_stopped_experiment_goes_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standalone models are trained once; the second algorithm goes on where it was stopped."""
     experiment.run(build(), directory=tmp_path / "whole")

@@ -185,6 +185,7 @@ def test_standalone_models_and_fine_tuning(how: Local) -> None:
         close(result.deployed(id), numpy_round.local_sgd(double(start), own, 0.2), 1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "execution",
     [

@@ -14,6 +14,8 @@ from fljax.engine.lanes import fold_lanes
 from fljax.streaming import Part, Streamed
 from fljax.types import Cohort
 
+pytestmark = pytest.mark.devices
+
 RANDOM = np.random.default_rng(0)
 KEY = jax.random.key(0)
 VALUES = RANDOM.normal(size=(5, 2, 3))

@@ -202,6 +202,7 @@ def test_what_shapes_a_program_and_who_diverges(tmp_path: Any) -> None:
     assert [event.round for event in events if event.stage == "train"] == [0, 2, 2, 4]
 
 
+@pytest.mark.thorough
 def test_messages_that_are_not_finite_in_a_sweep() -> None:
     """A cell that stops the sweep is named by its values; cells may also differ in what they do."""
     wild = {"name": "fedavg", "label": "wild", "server_lr": 1.0}

@@ -195,10 +195,15 @@ def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
     return [layout._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
 
 
+def all_devices() -> int:
+    """The number of this process's devices that ``"all"`` stands for."""
+    return jax.local_device_count()
+
+
 def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
     """The number of devices; where they cannot take whole runs, at most one for each row of the cohort."""
     there = jax.local_device_count()
-    number = there if asked == "all" else asked
+    number = all_devices() if asked == "all" else asked
     if not is_whole(number) or number < 1:
         raise ValueError(f'expected execution.devices to be "all" or a positive number, got {asked!r}')
     if number > there:

@@ -55,12 +55,6 @@ class Spans:
         raise TypeError(_ADVICE)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("lists", "start"),
-    meta_fields=("capacity",),
-    drop_fields=("size", "least"),
-)
 @dataclass(frozen=True, eq=False)
 class IndexList:
     """One client's index list, an array ``[capacity]`` that is read by index: entry i is ``lists[start + i]``.
@@ -120,6 +114,22 @@ class IndexList:
         # As in every JAX gather, a negative index counts from the end and a too large one reads the last entry.
         index = jnp.clip(jnp.where(index < 0, index + self.capacity, index), 0, self.capacity - 1)
         return self.lists.at[self.start + index].get(mode="clip")
+
+
+def _list_of(capacity: int, leaves: Any) -> IndexList:
+    lists, start = leaves
+    return IndexList(lists, start, capacity)
+
+
+# Not by ``register_dataclass``, whose ``drop_fields`` refuses names of several letters in JAX 0.6.1.
+jax.tree_util.register_pytree_with_keys(
+    IndexList,
+    lambda found: (
+        ((jax.tree_util.GetAttrKey("lists"), found.lists), (jax.tree_util.GetAttrKey("start"), found.start)),
+        found.capacity,
+    ),
+    _list_of,
+)
 
 
 def least_rows(rows: Any) -> int:

@@ -169,6 +169,7 @@ def by_lane(x):
     return jax.tree.map(lambda leaf: leaf.reshape(2, leaf.shape[0] // 2, *leaf.shape[1:]), x)
 
 
+@pytest.mark.thorough
 def test_split_over_a_mapped_axis(data, expected):
     """Every lane holds half of the rows, and gets what one call with all of them gives."""
     found = jax.jit(jax.vmap(functools.partial(of_rows, axis_name="lanes"), axis_name="lanes"))(by_lane(data))

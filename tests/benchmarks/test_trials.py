@@ -34,6 +34,7 @@ def test_trials_load(name: str) -> None:
         assert {plain_label(row.algorithm) for row in rows} <= labels
 
 
+@pytest.mark.thorough
 def test_committed_numbers_are_of_trials() -> None:
     numbers = trials.read_numbers()
     assert numbers

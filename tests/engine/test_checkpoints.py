@@ -246,6 +246,7 @@ def test_bad_settings_are_one_sentence(federation: Federation) -> None:
         engine.simulation._settings(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_debug_mode_has_checkpoints_too(federation: Federation, tmp_path: pathlib.Path) -> None:
     debug = {"execution": engine.Execution(clients="debug"), "rounds": 2, "evaluate_every": 1, "seeds": (5,)}
     expected = _simulate(federation, **debug)

@@ -64,6 +64,7 @@ def _built(name: str, scenario: str | None = None, local: Local = LOCAL) -> Algo
     return scenarios.REGISTRY[scenario].build(found, **scenarios.REGISTRY[scenario].example)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "scenario"),
     [
@@ -170,6 +171,7 @@ def test_the_sentence_names_client_round_seed_step_and_line(epochs: bool) -> Non
     assert (error.function, error.client, error.round, error.seed, error.step) == ("train", 3, 1, 7, 1)
 
 
+@pytest.mark.thorough
 def test_jax_disable_jit_does_the_same() -> None:
     algorithm, federation = fedavg(TASK, LOCAL), tiny_federation()
     usual = engine.simulate(algorithm, federation, rounds=2)
@@ -232,6 +234,7 @@ def _gives_nan(client: int) -> Algorithm:
     return usual._replace(train=train)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("execution", [None, DEBUG])
 @pytest.mark.parametrize("seeds", [(4,), pytest.param((4, 6), marks=pytest.mark.thorough)])
 def test_jax_debug_nans_names_where_nan_appears(execution: Execution | None, seeds: tuple[int, ...]) -> None:
@@ -261,6 +264,7 @@ def test_nan_for_what_is_unknown_does_not_stop_a_sound_run(name: str) -> None:
         _assert_equal(usual, engine.simulate(algorithm, federation, rounds=2, execution=DEBUG))
 
 
+@pytest.mark.thorough
 def test_infinite_values_are_no_nan() -> None:
     usual = fedavg(TASK, LOCAL)
 
@@ -272,6 +276,7 @@ def test_infinite_values_are_no_nan() -> None:
         assert engine.simulate(usual._replace(train=train), tiny_federation(), rounds=2).diverged == ((0, 0),)
 
 
+@pytest.mark.thorough
 def test_nan_in_data_is_found_by_evaluation_and_standalone_training() -> None:
     federation = spoil_client(tiny_federation(), 3)
     with switched_on("jax_debug_nans"):

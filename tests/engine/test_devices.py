@@ -30,6 +30,8 @@ from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.devices
+
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)
 CONTRIBUTION = (0.9, 0.4, 1.0, 0.7, 0.2)
 
@@ -100,6 +102,7 @@ def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
     return engine.simulate(algorithm, _federation(), rounds=2, execution=execution, **options)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seeds", [(3,), (3, 4)])
 @pytest.mark.parametrize("build", [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL), _fedfomo])
 def test_results_do_not_depend_on_devices(build: Any, seeds: tuple[int, ...]) -> None:
@@ -116,6 +119,7 @@ def _wide(build: Any) -> Any:
     return Plan(build, {"task": task, "local": LOCAL} | ({"contribution": CONTRIBUTION} if build is iafl else {}))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("build", [iafl, rank, ditto, fedfomo])
 def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     found = engine.simulate(_wide(build), _federation(), rounds=1, execution=Execution(1, devices=2))
@@ -125,6 +129,7 @@ def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     assert sum(held) < 0.6 * sum(sizes)
 
 
+@pytest.mark.sampled(3)
 # A tiny round of fedfomo moves more models at once than there are.
 @pytest.mark.parametrize("build", [iafl, rank, ditto])
 def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any) -> None:
@@ -174,6 +179,7 @@ def test_a_function_may_close_over_what_all_devices_hold() -> None:
     np.testing.assert_allclose(twice[0], expected, rtol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("count", "lanes"), [(4, 1), (4, 2), (5, 1), (7, 2), (12, 2)])
 def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +200,7 @@ def test_rows_come_block_by_block(count: int, lanes: int, ordered: bool, monkeyp
         np.testing.assert_allclose(sums, given.sum(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [2, 3])  # devices divide rows of 2, and hold rows of 3 whole
 @pytest.mark.parametrize(("count", "lanes", "ordered"), [(4, 1, False), (5, 2, False), (5, 2, True), (12, 2, True)])
 def test_rows_are_picked_where_they_are_used(

@@ -40,6 +40,8 @@ from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.devices
+
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=2)
 MODEL = 15 * 4
 

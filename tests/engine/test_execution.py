@@ -28,6 +28,8 @@ from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 
+pytestmark = pytest.mark.devices
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 TASK, LOCAL = logistic_regression(), Local(0.2, batch_size=2, steps=3)

@@ -19,6 +19,8 @@ from fljax.engine.program import evaluate, run_rounds
 from fljax.engine.standalone_models import _run
 from tests.toys.quick import QUICK
 
+pytestmark = pytest.mark.devices
+
 ONE, TWO = Layout(1, 1, 1, 1), Layout(1, 1, 1, 2)
 SPLIT = "outer_dimension_partitions"  # of a loop that XLA shares among threads
 

@@ -29,6 +29,7 @@ def assert_equal(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(BUILDERS))
 def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
     """Between the lists stands an example that is NaN."""
@@ -44,6 +45,7 @@ def test_a_run_on_lists_is_the_run_on_tables(name: str) -> None:
             np.testing.assert_array_equal(one.metrics[metric], other.metrics[metric])
 
 
+@pytest.mark.thorough
 def test_stacked_lists_are_stacked_tables() -> None:
     singles = [tiny_federation(seed) for seed in (0, 1)]
     nan = singles[0].examples.x.shape[0] - 1

@@ -124,6 +124,7 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     assert rest.diverged == ((9, 2),)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "execution",
     [

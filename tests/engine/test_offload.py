@@ -56,13 +56,14 @@ def both_ways(plan: Any, data: Any, where: dict[str, Any] = BOTH, **options: Any
     return found
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_gives_the_same_results(name: str) -> None:
     found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found.state.clients))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
 def test_each_may_be_on_the_host_alone(where: dict[str, Any]) -> None:
     both_ways(bench("ditto").plan, federation(), where, rounds=3, seeds=(0, 3), evaluate_every=2)
@@ -76,6 +77,7 @@ def plan(build: Any = algorithms.fedavg, **arguments: Any) -> Plan:
     return Plan(build, task_and_local() | arguments)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("partition", "options"),
     [
@@ -158,6 +160,7 @@ def test_only_the_parts_that_are_read_are_moved(name: str, train: tuple[str, ...
     assert reads.begin == ()
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path: pathlib.Path) -> None:
     given, execution = bench("ditto").plan, Execution(2, **BOTH)
     options: dict[str, Any] = {"seeds": (0, 3), "evaluate_every": 1, "execution": execution}
@@ -183,6 +186,7 @@ def test_a_run_goes_on_after_a_checkpoint_with_the_same_bits(tmp_path: pathlib.P
     assert_close(first.state.clients, kept)  # a run does not write into the state that it is given
 
 
+@pytest.mark.thorough
 def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
 
     spoiled = spoil_client(federation(), 2)
@@ -224,6 +228,7 @@ def test_auto_keeps_on_the_host_what_an_accelerator_has_no_room_for(monkeypatch:
         resolve(Execution(examples="disk"), sizes, "cpu")  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_run_is_told_before_it(tmp_path: pathlib.Path) -> None:
     told: list[engine.Memory] = []
     given, execution = bench("ditto").plan, Execution(2, **BOTH)

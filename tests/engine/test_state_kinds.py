@@ -23,6 +23,7 @@ def fedavg(federation: Federation) -> Algorithm:
     return algorithms.fedavg(task, Local(0.1, 4, steps=1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("first", "kept", "words"),
     [

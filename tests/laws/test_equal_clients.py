@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,5 +38,5 @@ def test_a_fixed_number_of_steps_gives_the_same_run(name: str) -> None:
     for part in ("server", "clients"):
         pairs = zip(*(jax.tree.leaves(getattr(each, part)) for each in (found.state, expected)), strict=True)
         for a, b in pairs:
-            if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
                 np.testing.assert_allclose(a[0], b, rtol=2e-5, atol=1e-5)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import REGISTRY
-from tests.laws.cases import ALGORITHMS, EIGHT, numbers
+from tests.laws.cases import ALGORITHMS, numbers
 from tests.laws.slopes import MODES, along, apart, both
 
 # Some unlike algorithms, each in one mode, are not slow; those of the quick tests are quick.
+QUICK = ("fedavg", "incfl")
 DEFAULT = {
     "fedavg": "steps",
     "incfl": "epochs",
@@ -31,7 +32,7 @@ CASES = [
     pytest.param(
         name,
         mode,
-        marks=pytest.mark.slow if DEFAULT.get(name) != mode else () if name in EIGHT else pytest.mark.thorough,
+        marks=pytest.mark.slow if DEFAULT.get(name) != mode else () if name in QUICK else pytest.mark.thorough,
     )
     for name in REGISTRY
     for mode in MODES
@@ -54,7 +55,7 @@ def test_law_17_gradients_equal_finite_differences(name: str, mode: str) -> None
     check(name, mode)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.parametrize("clients", ["16", "6"])
 def test_law_17_with_more_clients(clients: str) -> None:
     """In float32 these gradients of INCFL were wrong by up to ten times their size."""

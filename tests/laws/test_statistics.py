@@ -122,6 +122,7 @@ SCENARIOS = [(scenario, "fedavg") for scenario in scenarios.REGISTRY] + [
 QUICK_SCENARIOS = (("byzantine", "fedavg"), ("free_riding", "fedavg"), ("finetuned", "fedproto"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("scenario", "name"),
     [pytest.param(*pair, marks=[pytest.mark.thorough] * (pair not in QUICK_SCENARIOS)) for pair in SCENARIOS],

@@ -60,6 +60,7 @@ def test_params_are_the_trained_leaves() -> None:
     np.testing.assert_array_equal(given["head"]["kernel"], PARAMS["head"]["kernel"])
 
 
+@pytest.mark.thorough
 def test_training_equals_training_of_the_whole_model_whose_backbone_has_no_gradient() -> None:
     task = freeze(WHOLE, PARAMS, _backbone, draw=False)
     result = engine.simulate(_plan(task), FEDERATION, rounds=2)

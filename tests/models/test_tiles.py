@@ -33,6 +33,7 @@ def _assert_equal(height: int, width: int, size: tuple[int, int], padding: Any, 
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("side", tiles.SIDES)
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 def test_tiles_convolve(padding: Any, side: int) -> None:
@@ -87,6 +88,7 @@ def test_images_without_channels_have_no_product() -> None:
     np.testing.assert_array_equal(found, jnp.zeros((2, 3, 3, 4)))
 
 
+@pytest.mark.thorough
 def test_gradients_of_half_precision_are_added_in_single_precision() -> None:
     generator = np.random.default_rng(0)
     x = jnp.asarray(generator.normal(size=(8, 16, 16, 3)), jnp.bfloat16)

@@ -20,7 +20,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn": ((9, 11, 2), {"blocks": ((4, 6), (8,)), "padding": "VALID", "kernel": 2}),
     "resnet18": ((8, 8, 3), {}),
 }
-LONG = dict.fromkeys(("cnn_c", "resnet18"), pytest.mark.thorough)
+LONG = ("cnn_a", "cnn_c", "resnet18")
 NORMALISED = {"blocks": ((4,), (8, 8)), "groups": 4}
 
 
@@ -38,7 +38,9 @@ def _value_and_gradient(platform: str, name: str, shape: tuple[int, ...], option
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", [*(pytest.param(each, marks=LONG.get(each, [])) for each in NETWORKS), "normalised"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(each, marks=[pytest.mark.thorough] * (each in LONG)) for each in NETWORKS), "normalised"]
+)
 def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
     shape, options = NETWORKS.get(name, ((8, 8, 1), NORMALISED))
     with enable_x64(True):
