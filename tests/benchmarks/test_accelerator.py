@@ -181,6 +181,18 @@ def test_a_form_that_was_cut_off_was_not_measured(tables: Any, estimates: gpu_ru
 
 
 @pytest.mark.usefixtures("estimates")
+def test_of_forms_about_as_fast_the_one_with_less_memory_is_taken(tables: Any) -> None:
+    rows = {
+        "3/resnet18, 10 clients, grouped": {"rate": 1.0, "temporary": 1},
+        "3/resnet18, 10 clients, patches": {"rate": 3.05, "temporary": 30},
+        "3/resnet18, 10 clients, tiles": {"rate": 3.0, "temporary": 20},
+    }
+    assert tables.rule_of(_report(rows), "file.json").wide_convolution == "tiles"
+    rows["3/resnet18, 10 clients, patches"]["rate"] = 3.2
+    assert tables.rule_of(_report(rows), "file.json").wide_convolution == "patches"
+
+
+@pytest.mark.usefixtures("estimates")
 def test_a_new_form_is_judged_in_its_better_chunk(tables: Any) -> None:
     rows = {
         "3/lenet, 100 clients, grouped": {"rate": 100.0},

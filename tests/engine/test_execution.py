@@ -101,7 +101,7 @@ def test_auto_keeps_to_the_budget() -> None:
     assert resolve(one, large, "gpu").clients == 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "tpu").clients == 4  # a divisor of 12
     assert resolve(one, large._replace(lane=TPU_CHUNK // 5), "gpu").clients == 12
-    assert resolve(one, large._replace(lane=ACCELERATOR // 3), "gpu").clients == 3  # as much as the device has
+    assert resolve(one, large._replace(lane=ACCELERATOR // 3), "gpu").clients == 6  # twice what the device has
     assert resolve(one, large._replace(lane=2**60), "tpu").clients == 1
     assert resolve(one, SIZES._replace(model=2**40), "cpu") == Layout(1, 1, 30)
 
