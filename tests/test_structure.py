@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -97,11 +98,13 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Dotted names of everything that a file imports, anywhere in it, as absolute names."""
     found = set()
     package = ("fljax", *path.relative_to(PACKAGE).parts[:-1])
@@ -112,7 +115,13 @@ def imports(path: Path) -> set[str]:
             above = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (above, node.module) if part)
             found |= {f"{module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
+
+
+@functools.cache
+def attributes(path: Path) -> frozenset[str]:
+    """Dotted names of everything that a file uses as an attribute."""
+    return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -244,7 +253,7 @@ def test_host_side_loaders_are_imported_where_they_are_used():
 @pytest.mark.parametrize("private", ["jax.core", "jax._src", "jax.interpreters", "jax.pmap", "jax.experimental.maps"])
 def test_no_private_or_retired_jax(private):
     for path in FILES:
-        used = imports(path) | {ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+        used = imports(path) | attributes(path)
         assert not any(name == private or name.startswith(private + ".") for name in used), path
 
 

@@ -373,7 +373,7 @@ def pooled_rows(clients, id, round, batch, count):
     return jax.vmap(one)(jnp.arange(count))
 
 
-@cases([], {"steps": ()}, ["steps-single", "steps-double"])
+@cases([], {"steps": ()}, ["steps-double"])
 def test_mwfed_in_pooled_steps(tolerance):
     states, records = run(mwfed, STEPS, threshold=THRESHOLD, factor=3.0, mode="pooled", server_lr=0.9)
     data = federation()

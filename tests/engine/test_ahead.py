@@ -25,7 +25,7 @@ def plan(threshold: float) -> engine.Plan:
     return engine.Plan(incfl, {"task": TASK, "local": LOCAL}, {"threshold": thresholds})
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other thresholds than those of the run: JAX gives both the same compiled program."""
     given: Any = {"rounds": 4, "seeds": 2, "evaluate_every": 2, "execution": engine.Execution(devices=devices)}

@@ -116,7 +116,9 @@ def test_without_validation_rows_it_is_refused() -> None:
         engine.simulate(_plan(), FEDERATION._replace(clients=none), rounds=1, keep_best=True)
 
 
-@pytest.mark.parametrize("build", [fedavg, scaffold, incfl])
+@pytest.mark.parametrize(
+    "build", [fedavg, *(pytest.param(each, marks=pytest.mark.thorough) for each in (scaffold, incfl))]
+)
 def test_a_resumed_run_has_the_same_best_models(tmp_path: pathlib.Path, build: Any) -> None:
     """Killed after every second evaluation, with checkpoints of every round."""
     plan = _plan(build)

@@ -61,7 +61,7 @@ def _kill_at(round: int) -> Any:
     return callback
 
 
-@pytest.mark.parametrize("build", [fedavg, scaffold, incfl])
+@pytest.mark.parametrize("build", [fedavg, scaffold, pytest.param(incfl, marks=pytest.mark.thorough)])
 def test_a_run_goes_on_after_its_checkpoint(federation: Federation, tmp_path: pathlib.Path, build: Any) -> None:
     """Killed after every evaluation; the checkpoints in between are after every round."""
     plan, notes = _plan(build), list[str]()

@@ -104,7 +104,10 @@ def _run(algorithm: Algorithm, devices: int, **options: Any) -> fljax.Result:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seeds", [(3,), (3, 4)])
-@pytest.mark.parametrize("build", [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL), _fedfomo])
+@pytest.mark.parametrize(
+    "build",
+    [_iafl, lambda: rank(TASK, LOCAL), lambda: ditto(TASK, LOCAL), pytest.param(_fedfomo, marks=pytest.mark.thorough)],
+)
 def test_results_do_not_depend_on_devices(build: Any, seeds: tuple[int, ...]) -> None:
     one, two = (_run(build(), devices, seeds=seeds) for devices in (1, 2))
     assert_close(one.state, two.state)
@@ -129,9 +132,8 @@ def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
     assert sum(held) < 0.6 * sum(sizes)
 
 
-@pytest.mark.sampled(3)
 # A tiny round of fedfomo moves more models at once than there are.
-@pytest.mark.parametrize("build", [iafl, rank, ditto])
+@pytest.mark.parametrize("build", [*(pytest.param(each, marks=pytest.mark.thorough) for each in (iafl, rank)), ditto])
 def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any) -> None:
     needed, told = [], []
     for devices in (1, 2):

@@ -129,7 +129,7 @@ def test_dropped_messages_are_counted(federation: Federation) -> None:
     "execution",
     [
         engine.Execution("scan", "scan", devices=1),
-        engine.Execution(2, "vmap", devices=1),
+        pytest.param(engine.Execution(2, "vmap", devices=1), marks=pytest.mark.thorough),
         pytest.param(engine.Execution("vmap", "scan", devices=2), marks=pytest.mark.thorough),
         engine.Execution(2, "vmap", devices=2),
     ],
@@ -155,7 +155,7 @@ def test_devices_that_take_whole_runs(federation: Federation) -> None:
     assert frozen.divergences == tuple(Divergence(seed, 2, (3,)) for seed in (0, 3, 6))
 
 
-@pytest.mark.parametrize("build", [scaffold, standalone])
+@pytest.mark.parametrize("build", [scaffold, pytest.param(standalone, marks=pytest.mark.thorough)])
 def test_the_state_of_a_dropped_client_is_kept(federation: Federation, build: Any) -> None:
     others = {} if build is standalone else {"clients_per_round": None}
     plain = build(TASK, LOCAL, **others)

@@ -84,7 +84,7 @@ def plan(build: Any = algorithms.fedavg, **arguments: Any) -> Plan:
         pytest.param(
             "dirichlet", {"beta": 0.3, "valid_fraction": 0.3, "held_fraction": 0.2}, marks=pytest.mark.thorough
         ),
-        ("noise", {"sigma": 2.0}),
+        pytest.param("noise", {"sigma": 2.0}, marks=pytest.mark.thorough),
         ("iid", {"test": "global"}),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_server_of_whole_numbers(federation: Federation) -> None:
         engine.simulate(strange, federation, rounds=1)
 
 
-@pytest.mark.parametrize("examples", ["device", "host"])
+@pytest.mark.parametrize("examples", ["device", pytest.param("host", marks=pytest.mark.thorough)])
 def test_a_run_goes_on_where_clients_keep_random_keys(federation: Federation, examples: Any) -> None:
     plain = fedavg(federation)
 

@@ -14,7 +14,7 @@ from tests.laws.cases import ALGORITHMS, numbers
 from tests.laws.slopes import MODES, along, apart, both
 
 # Some unlike algorithms, each in one mode, are not slow; those of the quick tests are quick.
-QUICK = ("fedavg", "incfl")
+QUICK = ("incfl",)
 DEFAULT = {
     "fedavg": "steps",
     "incfl": "epochs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -44,12 +45,16 @@ def by_path(params: Any) -> dict[str, Any]:
     return dict(zip(trees.paths_of(params), map(np.asarray, jax.tree.leaves(params)), strict=True))
 
 
+def thorough_if(names: Iterable[str], *long: str) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.thorough] * (name in long)) for name in names]
+
+
 def test_every_model_is_tested() -> None:
     assert CASES.keys() == MODELS.keys()
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thorough_if(CASES, "resnet18"))
 def test_each_layer_has_pytorchs_distribution(name: str) -> None:
     params = drawn(name, initialisation="framework")
     plain, own = (jax.eval_shape(build(name, initialisation=how).init, KEY) for how in ("flax", "framework"))

@@ -20,7 +20,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn": ((9, 11, 2), {"blocks": ((4, 6), (8,)), "padding": "VALID", "kernel": 2}),
     "resnet18": ((8, 8, 3), {}),
 }
-LONG = ("cnn_a", "cnn_c", "resnet18")
+LONG = ("cnn_a", "cnn_c", "cnn", "resnet18")
 NORMALISED = {"blocks": ((4,), (8, 8)), "groups": 4}
 
 
@@ -54,7 +54,7 @@ def test_networks_are_the_same_in_every_form(name: str, platform: str) -> None:
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        ("cnn_a", "patches"),
+        pytest.param("cnn_a", "patches", marks=pytest.mark.thorough),
         pytest.param("resnet18", "patches", marks=pytest.mark.thorough),
         ("normalised", "patches"),
         ("normalised", "tiles"),
@@ -72,6 +72,7 @@ def test_networks_are_the_same_by_every_rule_for_gpus(name: str, form: Any, monk
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("padding", ["VALID", "SAME", ((1, 0), (0, 2))])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
 def test_patches_convolve(padding: Any, strides: tuple[int, int]) -> None:
