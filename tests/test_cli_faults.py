@@ -148,7 +148,7 @@ def test_long_advice_is_left_to_the_traceback(run):
 def test_bad_input_is_still_bad_input(run):
     code, words = run("refused")
     assert code == 2
-    assert words.startswith("fljax: expected a positive clients_per_round, got -1")
+    assert words.startswith("fljax: expected clients_per_round to be a whole number of at least 1 or None, got -1")
 
 
 def test_the_error_and_its_traceback_stay_in_python(tmp_path, monkeypatch):

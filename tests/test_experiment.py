@@ -329,8 +329,14 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
             "'sgd'",
         ),
         ({"scenarios": [{"name": "finetuned"}]}, "exactly one of steps and epochs for finetuned"),
-        ({"scenarios": [{"name": "byzantine", "fraction": 10.0}]}, "fraction to be from 0 to 1, got 10"),
-        ({"scenarios": [{"name": "dropout", "rate": 30.0}]}, "rate to be from 0 to 1, got 30"),
+        (
+            {"scenarios": [{"name": "byzantine", "fraction": 10.0}]},
+            "fraction to be one number from 0 to 1, got 10",
+        ),
+        (
+            {"scenarios": [{"name": "dropout", "rate": 30.0}]},
+            "rate to be one number from 0 to 1 or .*, got 30",
+        ),
         ({"scenarios": [{"name": "availability", "trace": "nothing.csv"}]}, "expected a trace in a"),
         ({"scenarios": [{"name": "availability", "trace": [[1, 0], [1]]}]}, "as many in each round"),
         ({"algorithms": [{"name": "rank"}]}, "rank_on to name rows that the server has, got 'validation'"),
@@ -342,7 +348,7 @@ def test_standalone_models_have_their_own_weight_decay_and_a_constant_rate():
             {"scenarios": [{"name": "free_riding", "who": [[1, 0], [0, 1]]}]},
             "who to have an entry for each of 6 clients",
         ),
-        ({"scenarios": [{"name": "free_riding", "who": "abc"}]}, "who to be .* of numbers, got 'abc'"),
+        ({"scenarios": [{"name": "free_riding", "who": "abc"}]}, "who to be .*, got 'abc'"),
     ],
 )
 def test_builders_say_what_is_wrong_before_anything_is_trained(changes, sentence):

@@ -30,6 +30,8 @@ FLOORS = {
     "gpu_rules": (0, 0),
     "naming": (0, 1),
     "arguments": (0, 0),
+    "signatures": (0, 0),
+    "values": (0, 2),
     "environment": (0, 1),
     "describing": (0, 0),
     "headings": (0, 0),

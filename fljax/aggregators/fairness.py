@@ -51,7 +51,8 @@ def qffl_update(
       updates: a pytree whose leaves are ``[S, ...]``, each new minus old.
       loss: ``[S]``, ``F_k`` of the received model, before training; smaller values are raised to 1e-10.
       q: fairness; 0 gives the plain mean of the updates.
-      learning_rate: rate of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L.
+      learning_rate: rate of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L. At
+        0 nobody moved, and the increment is that of ``||g_k|| = 0``.
       present: ``[S]`` clients that count; None: all. Entries of absent clients are never read.
       axis_name: a mapped axis over which the S rows of all arrays are split; every device or lane gets the whole
         result. None: not split.
@@ -68,8 +69,12 @@ def qffl_update(
     below = jnp.where(present, q * logarithm - jnp.where(largest > -jnp.inf, largest, 0), -jnp.inf)
     power = jnp.exp(below)  # unmasked, an absent client's power could overflow and give NaN gradients
 
+    # A rate of zero moves nobody: the squares vanish in the limit, and the powers alone remain.
+    moves = learning_rate >= jnp.finfo(loss.dtype).tiny
+    learning_rate = jnp.where(moves, learning_rate, 1)
+
     def squares(leaf: Array) -> Array:
-        rows = wide(jnp.where(along_rows(present, leaf), leaf, 0))
+        rows = wide(jnp.where(along_rows(present & moves, leaf), leaf, 0))
         return sum_rows(jnp.square(rows / learning_rate.astype(rows.dtype))).astype(loss.dtype)
 
     norm = sum(map(squares, jax.tree.leaves(updates)), jnp.zeros_like(loss))

@@ -31,6 +31,7 @@ from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
   title = {Agnostic Federated Learning},
@@ -67,14 +68,15 @@ class AflRow(NamedTuple):
     weight: Float[Array, ""]
 
 
+@checked
 def afl(
     task: Task,
     local: Local,
     *,
     updates: Literal["gradient", "model"] = "gradient",
-    mixture_learning_rate: float | Float[Array, ""] = 0.1,
-    clients_per_round: int | None = None,
-    server_lr: float | Float[Array, ""] = 1.0,
+    mixture_learning_rate: NonNegative = 0.1,
+    clients_per_round: Count | None = None,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - eta sum_k lambda_k g_k(w)``; ``lambda <- Proj(lambda + eta_lambda loss)``; clients use the mean of w.
@@ -101,8 +103,6 @@ def afl(
       ValueError: if ``updates`` is not a valid name; or if ``updates`` is "gradient" and ``clients_per_round`` is less
         than the population, or the local optimizer is not plain SGD.
     """
-    if updates not in ("gradient", "model"):
-        raise ValueError(f"expected updates to be gradient or model, got {updates!r}")
     if updates == "gradient":
         require_plain_sgd(local, "afl")
     server_side = optimizer(server_lr, server_optimizer, task)

@@ -17,8 +17,6 @@ from fljax import aggregators, roles, trees
 from fljax.algorithms.common import (
     IAFL_REFERENCE,
     Entry,
-    check_positive,
-    check_share,
     normalise_weights,
     select_uniform,
 )
@@ -37,6 +35,7 @@ from fljax.algorithms.rewarding import (
 )
 from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
+from fljax.values import Count, NonNegative, Positive, Share, checked
 
 REFERENCE = """@inproceedings{xu2021gradient,
   title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},
@@ -54,15 +53,16 @@ class Book(NamedTuple):
     weight: Float[Array, " N"]
 
 
+@checked
 def cgsv(
     task: Task,
     local: Local,
     *,
-    length: float | Float[Array, ""] = 0.5,
-    alpha: float | Float[Array, ""] = 0.95,
-    beta: float | Float[Array, ""] = 1.0,
+    length: Positive = 0.5,
+    alpha: Share = 0.95,
+    beta: Positive = 1.0,
     quirk: bool = False,
-    clients_per_round: int | None = None,
+    clients_per_round: Count | None = None,
 ) -> Algorithm:
     """``theta_k <- theta_k + (the ceil(Q_k n_l) largest entries of each layer of u)``, ``u = sum_k a_k u_k``.
 
@@ -87,9 +87,6 @@ def cgsv(
     Raises:
       ValueError: if ``length`` or ``beta`` is not positive, or ``alpha`` not from 0 to 1.
     """
-
-    _check(length, alpha)
-    check_positive("beta", beta)
 
     def aggregate(
         key: Key[Array, ""],
@@ -119,18 +116,19 @@ def cgsv(
     )
 
 
+@checked
 def cgsv_iafl(
     task: Task,
     local: Local,
     *,
-    length: float | Float[Array, ""] = 0.5,
-    alpha: float | Float[Array, ""] = 0.95,
-    ceiling: float | Float[Array, ""] | Literal["max"] = "max",
-    kappa: float | Float[Array, ""] = 0.0,
-    recovery: float | Float[Array, ""] = 0.0,
+    length: Positive = 0.5,
+    alpha: Share = 0.95,
+    ceiling: NonNegative | Literal["max"] = "max",
+    kappa: Share = 0.0,
+    recovery: Share = 0.0,
     reference_rule: Literal["max", "median"] = "max",
     reference_draw: Literal["own", "copied"] = "own",
-    clients_per_round: int | None = None,
+    clients_per_round: Count | None = None,
 ) -> Algorithm:
     """IAFL with CGSV's reputations as contributions; each round updates reputations before it draws rewards.
 
@@ -155,7 +153,6 @@ def cgsv_iafl(
       ValueError: as for ``iafl``.
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
-    _check(length, alpha)
 
     def aggregate(
         key: Key[Array, ""],
@@ -176,11 +173,6 @@ def cgsv_iafl(
         init_server=_with_book(usual.init_server),
         models=reference_model,
     )
-
-
-def _check(length: float | Array, alpha: float | Array) -> None:
-    check_positive("length", length)
-    check_share("alpha", alpha)
 
 
 def _with_book(init_server: InitServer) -> InitServer:

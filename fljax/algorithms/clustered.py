@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.arguments import is_whole
 from fljax.loops import repeat
 from fljax.types import Judged, LocalData, Rows, Subset, Task
 from fljax.types.lists import choose_list
@@ -19,13 +18,6 @@ class Clusters(NamedTuple):
     """Server of an algorithm that keeps only a model for each cluster."""
 
     models: PyTree  # [C, ...]
-
-
-def check_clusters(clusters: int) -> int:
-    """Raises a ValueError unless there is at least one cluster."""
-    if not is_whole(clusters) or clusters < 1:
-        raise ValueError(f"expected a positive number of clusters, got {clusters!r}")
-    return clusters
 
 
 def initial_models(task: Task, key: Key[Array, ""], clusters: int, *, alike: bool = False) -> PyTree:

@@ -366,18 +366,6 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
-def check_share(name: str, value: object) -> None:
-    """Raises a ValueError if ``value`` is a number outside [0, 1]; traced values are not checked."""
-    if isinstance(value, int | float) and not 0 <= value <= 1:
-        raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
-
-
-def check_positive(name: str, value: object) -> None:
-    """Raises a ValueError if ``value`` is a number that is not positive; traced values are not checked."""
-    if isinstance(value, int | float) and not value > 0:
-        raise ValueError(f"expected {name} to be positive, got {value}")
-
-
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for records; zeros if the sum is zero."""
     return divided(weights, jnp.sum(weights))

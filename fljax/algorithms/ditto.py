@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import Entry
@@ -17,6 +17,7 @@ from fljax.algorithms.fedavg import fedavg
 from fljax.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Task
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{li2021ditto,
   title = {Ditto: Fair and Robust Federated Learning Through Personalization},
@@ -33,17 +34,18 @@ class DittoClient(NamedTuple):
     trained: Bool[Array, ""]
 
 
+@checked
 def ditto(
     task: Task,
     local: Local,
     *,
-    regularisation: float | Float[Array, ""] = 1.0,
-    personal_learning_rate: float | Float[Array, ""] | None = None,
-    personal_epochs: int | None = None,
-    personal_steps: int | None = None,
-    clients_per_round: int | None = 10,
+    regularisation: NonNegative = 1.0,
+    personal_learning_rate: NonNegative | None = None,
+    personal_epochs: Count | None = None,
+    personal_steps: Count | None = None,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``v_k <- v_k - eta_p (g(v_k) + lambda (v_k - w))`` with w as received; w itself moves as in FedAvg.
@@ -107,9 +109,6 @@ def _personal(local: Local, learning_rate: float | Array | None, epochs: int | N
             f"expected at most one of personal_epochs and personal_steps, got personal_epochs={epochs}, "
             f"personal_steps={steps}"
         )
-    for name, count in {"personal_epochs": epochs, "personal_steps": steps}.items():
-        if count is not None and count < 1:
-            raise ValueError(f"expected {name} to be positive, got {count}")
     if epochs is not None or steps is not None:
         local = local._replace(epochs=epochs, steps=steps)
     return local if learning_rate is None else local._replace(learning_rate=learning_rate)

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.common import Entry, check_share
+from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.arguments import is_whole
 from fljax.loops import repeat
 from fljax.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Role, Rows, Seat, Subset, Task
+from fljax.values import Count, CountOrZero, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{zhang2023fedala,
   title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
@@ -57,16 +58,17 @@ class FedAlaClient(NamedTuple):
     trained: Bool[Array, ""]
 
 
+@checked
 def fedala(
     task: Task,
     local: Local,
     *,
-    layers: int = 2,
-    weight_learning_rate: float | Float[Array, ""] = 1.0,
-    sample: float | Float[Array, ""] = 0.8,
-    most_epochs: int = 100,
-    clients_per_round: int | None = 10,
-    server_lr: float | Float[Array, ""] = 1.0,
+    layers: CountOrZero = 2,
+    weight_learning_rate: NonNegative = 1.0,
+    sample: Share = 0.8,
+    most_epochs: Count = 100,
+    clients_per_round: Count | None = 10,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Local training starts at w in the lower tensors and at ``theta_k + (w - theta_k) W_k`` in the top ones.
@@ -100,9 +102,6 @@ def fedala(
       ValueError: as ``fedavg``, or if the model has fewer tensors than ``layers``, ``sample`` is a number outside
         [0, 1], or ``most_epochs`` is not positive.
     """
-    check_share("sample", sample)
-    if most_epochs < 1:
-        raise ValueError(f"expected most_epochs to be positive, got {most_epochs}")
     top = top_tensors(task, layers)
     once = local._replace(epochs=1, steps=None)
     inner = fedavg(

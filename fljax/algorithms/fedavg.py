@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fljax import training, trees
 from fljax.algorithms.common import (
@@ -23,6 +23,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Sent
 from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -32,13 +33,14 @@ REFERENCE = """@inproceedings{mcmahan2017communication,
 }"""
 
 
+@checked
 def fedavg(
     task: Task,
     local: Local,
     *,
-    clients_per_round: int | None = 10,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w + server_lr * sum_k a_k Delta_k / sum_k a_k`` with ``Delta_k = LocalSGD(w, k) - w``.

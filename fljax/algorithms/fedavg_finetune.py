@@ -8,23 +8,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.fedavg import fedavg
 from fljax.training import Local, Optimizer
 from fljax.types import Algorithm, LocalData, Seat, Task
+from fljax.values import Count, CountOrZero, NonNegative, checked
 
 
+@checked
 def fedavg_finetune(
     task: Task,
     local: Local,
     *,
-    tune_epochs: int = 1,
-    clients_per_round: int | None = None,
+    tune_epochs: CountOrZero = 1,
+    clients_per_round: Count | None = None,
     weights: Literal["size", "uniform"] = "uniform",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta_k = LocalSGD(w, k)`` for ``tune_epochs`` epochs at the learning rate of round 0, with FedAvg's ``w``.
@@ -44,8 +46,6 @@ def fedavg_finetune(
     Raises:
       ValueError: if ``tune_epochs`` is negative, and as for ``fedavg``.
     """
-    if tune_epochs < 0:
-        raise ValueError(f"expected tune_epochs to be zero or more, got {tune_epochs}")
     usual = fedavg(
         task,
         local,

@@ -19,6 +19,7 @@ from fljax.algorithms.partly_shared import partly_shared
 from fljax.roles import roles_of
 from fljax.training import Local
 from fljax.types import Algorithm, Task
+from fljax.values import Count, checked
 
 REFERENCE = """@inproceedings{li2021fedbn,
   title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},
@@ -28,12 +29,13 @@ REFERENCE = """@inproceedings{li2021fedbn,
 }"""
 
 
+@checked
 def fedbn(
     task: Task,
     local: Local,
     *,
     own: Literal["layers", "statistics"] | Sequence[str] | Callable[[str], bool] = "layers",
-    clients_per_round: int | None = 10,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "size",
 ) -> Algorithm:
     """``G <- G + sum_k a_k Delta_k[G] / sum_k a_k``; client k trains all of ``(G, L_k)`` and keeps its trained ``L_k``.
@@ -57,8 +59,6 @@ def fedbn(
     Raises:
       ValueError: if a name is not valid or matches no leaf, or the task has no statistics and ``own`` asks for them.
     """
-    if weights not in ("size", "uniform"):
-        raise ValueError(f"expected weights to be size or uniform, got {weights!r}")
     kept = _own(task, own)
     algorithm = partly_shared(
         task,

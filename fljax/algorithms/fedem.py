@@ -16,12 +16,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.clustered import Clusters, check_clusters, initial_models, judged_clusters, row_losses
+from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, TrainingKey, along
+from fljax.values import Count, CountOrZero, NonNegative, checked
 
 REFERENCE = """@inproceedings{marfoq2021federated,
   title = {Federated Multi-Task Learning under a Mixture of Distributions},
@@ -62,14 +63,15 @@ class Mixture(NamedTuple):
     mixture: Float[Array, " C"]
 
 
+@checked
 def fedem(
     task: Task,
     local: Local,
     *,
-    clusters: int = 2,
-    deploy_steps: int = 10,
-    clients_per_round: int | None = 10,
-    server_lr: float | Float[Array, ""] = 1.0,
+    clusters: Count = 2,
+    deploy_steps: CountOrZero = 10,
+    clients_per_round: Count | None = 10,
+    server_lr: NonNegative = 1.0,
 ) -> Algorithm:
     """E-step ``r_i(c) = softmax_c(log pi_k(c) - loss(w_c; i))``, ``pi_k = mean_i r_i``, LocalSGD of each component.
 
@@ -96,9 +98,6 @@ def fedem(
         task has no classes.
     """
     training.check_classes(task, "fedem")
-    check_clusters(clusters)
-    if deploy_steps < 0:
-        raise ValueError(f"expected deploy_steps to be zero or more, got {deploy_steps}")
 
     def train(
         key: Key[Array, ""], seat: Seat, down: PyTree, client: FedEMClient, data: LocalData

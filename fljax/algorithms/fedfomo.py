@@ -21,9 +21,9 @@ from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import replicate_model
-from fljax.arguments import is_whole
 from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Exchanged, Held, Info, Judged, LocalData, Seat, Task, along
+from fljax.values import Count, CountOrZero, checked
 
 REFERENCE = """@inproceedings{zhang2021personalized,
   title = {Personalized Federated Learning with First Order Model Optimization},
@@ -78,12 +78,13 @@ class FedFomoUp(NamedTuple):
     id: Int[Array, " candidates"]
 
 
+@checked
 def fedfomo(
     task: Task,
     local: Local,
     *,
-    models_sent: int = 5,
-    clients_per_round: int | None = 10,
+    models_sent: CountOrZero = 5,
+    clients_per_round: Count | None = 10,
 ) -> Algorithm:
     """``theta_k <- before_k + sum_n a_n (theta_n - before_k)``, then local training; no global model.
 
@@ -110,8 +111,6 @@ def fedfomo(
     Raises:
       ValueError: if ``models_sent`` is negative or ``clients_per_round`` is not positive.
     """
-    if not is_whole(models_sent) or models_sent < 0:
-        raise ValueError(f"expected models_sent to be a whole number, zero or more, got {models_sent!r}")
 
     def init_server(key: Key[Array, ""], census: Census) -> FedFomoServer:
         population = census.train.shape[0]

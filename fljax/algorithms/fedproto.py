@@ -22,6 +22,7 @@ from fljax.loops import repeat
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, TrainingKey
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{tan2022fedproto,
   title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},
@@ -77,14 +78,15 @@ class FedProtoDeployed(NamedTuple):
     shown: FedProtoDown
 
 
+@checked
 def fedproto(
     task: Task,
     local: Local,
     *,
-    regularisation: float | Float[Array, ""] = 1.0,
+    regularisation: NonNegative = 1.0,
     weights: Literal["count", "uniform"] = "count",
     predict: Literal["prototype", "head"] = "prototype",
-    clients_per_round: int | None = 10,
+    clients_per_round: Count | None = 10,
 ) -> Algorithm:
     """Client loss: ``CE + lambda mean_z (rep(x) - Cbar_y)^2``; the server: ``Cbar_j`` is the clients' mean.
 
@@ -108,9 +110,6 @@ def fedproto(
     Raises:
       ValueError: if a name is not valid, or the task has no ``features``, ``classes`` or ``width``.
     """
-    for name, value, valid in (("weights", weights, ("count", "uniform")), ("predict", predict, ("prototype", "head"))):
-        if value not in valid:
-            raise ValueError(f"expected a valid {name}, got {value!r}; valid names are {', '.join(valid)}")
     features, classes, width = _sizes(task)
 
     def init_server(key: Key[Array, ""], census: Census) -> FedProtoServer:

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training, trees
-from fljax.algorithms.common import Entry, check_share, reported_size
+from fljax.algorithms.common import Entry, reported_size
 from fljax.algorithms.fedavg import fedavg
 from fljax.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Rows, Seat, Task
+from fljax.values import Count, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{li2020federated,
   title = {Federated Optimization in Heterogeneous Networks},
@@ -30,15 +31,16 @@ REFERENCE = """@inproceedings{li2020federated,
 }"""
 
 
+@checked
 def fedprox(
     task: Task,
     local: Local,
     *,
-    mu: float | Float[Array, ""] = 0.1,
-    clients_per_round: int | None = 10,
+    mu: NonNegative = 0.1,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "size",
-    stragglers: float | Float[Array, ""] = 0.0,
-    server_lr: float | Float[Array, ""] = 1.0,
+    stragglers: Share = 0.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """FedAvg with the local objective ``F_k(y) + mu/2 ||y - w||^2``: ``mu (y - w)`` is added to every gradient.
@@ -61,7 +63,6 @@ def fedprox(
     Raises:
       ValueError: as ``fedavg``, and if ``stragglers`` is a number outside [0, 1].
     """
-    check_share("stragglers", stragglers)
     all_alike = isinstance(stragglers, int | float) and stragglers == 0
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, training, trees
-from fljax.algorithms.clustered import check_clusters, cluster_models, initial_models, least_loss_shares, row_losses
-from fljax.algorithms.common import Entry, check_share
+from fljax.algorithms.clustered import cluster_models, initial_models, least_loss_shares, row_losses
+from fljax.algorithms.common import Entry
 from fljax.messages import Sent
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.values import Count, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{ruan2022fedsoft,
   title = {{FedSoft}: Soft Clustered Federated Learning with Proximal Local Updating},
@@ -60,15 +61,16 @@ class FedSoftClient(NamedTuple):
     trained: Bool[Array, ""]
 
 
+@checked
 def fedsoft(
     task: Task,
     local: Local,
     *,
-    clusters: int = 2,
-    regularisation: float | Float[Array, ""] = 0.1,
-    clients_per_cluster: int | None = 5,
-    estimate_every: int = 2,
-    smoother: float | Float[Array, ""] = 1e-4,
+    clusters: Count = 2,
+    regularisation: NonNegative = 0.1,
+    clients_per_cluster: Count | None = 5,
+    estimate_every: Count = 2,
+    smoother: Share = 1e-4,
 ) -> Algorithm:
     """``theta_k ~ argmin F_k(theta) + lambda/2 sum_s u_ks ||theta - c_s||^2``, then ``c_s <- mean_k theta_k``.
 
@@ -96,11 +98,6 @@ def fedsoft(
       ValueError: if ``clusters``, ``clients_per_cluster`` or ``estimate_every`` is not positive, or ``smoother`` is a
         number outside [0, 1].
     """
-    check_clusters(clusters)
-    check_share("smoother", smoother)
-    for name, count in (("clients_per_cluster", clients_per_cluster), ("estimate_every", estimate_every)):
-        if count is not None and count < 1:
-            raise ValueError(f"expected a positive {name}, got {count}")
 
     def estimate(key: Key[Array, ""], models: PyTree, data: LocalData) -> Float[Array, " C"]:
         losses = row_losses(task, models, data.train, key)

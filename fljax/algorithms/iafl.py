@@ -9,13 +9,13 @@ largest contribution, as in the authors' code (the paper leaves it open).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree, Real
+from jaxtyping import Array, Int, Key, PyTree, Real
 
 from fljax import trees
-from fljax.algorithms.common import IAFL_REFERENCE, Entry, check_share
+from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -31,20 +31,22 @@ from fljax.algorithms.rewarding import (
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.values import Count, NonNegative, Range, Share, checked
 
 
+@checked
 def iafl(
     task: Task,
     local: Local,
     *,
     contribution: Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]],
-    ceiling: float | Float[Array, ""] | Literal["max"] = "max",
-    kappa: float | Float[Array, ""] = 0.0,
-    recovery: float | Float[Array, ""] = 0.0,
+    ceiling: NonNegative | Literal["max"] = "max",
+    kappa: Share = 0.0,
+    recovery: Share = 0.0,
     reference_rule: Literal["max", "median"] = "max",
     reference_draw: Literal["own", "copied"] = "own",
-    joining: Real[AnyArray, " N"] | Sequence[float] | Literal["contribution"] | None = None,
-    clients_per_round: int | None = None,
+    joining: Annotated[Real[AnyArray, " N"] | Sequence[float] | Literal["contribution"] | None, Range(0, 1)] = None,
+    clients_per_round: Count | None = None,
 ) -> Algorithm:
     """``theta_k <- theta_k + (1/|S_k|) sum_{j in S_k} g_j``, ``|S_k| = 1 + ceil(gamma_k (N - 1))``.
 
@@ -79,11 +81,6 @@ def iafl(
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
     given = trees.floating(contribution)
-    if isinstance(joining, str) and joining != "contribution":
-        raise ValueError(f"expected joining to be probabilities or 'contribution', got {joining!r}")
-    if isinstance(joining, Sequence) and not isinstance(joining, str):
-        for each in joining:
-            check_share("joining", each)
     if isinstance(joining, str) and given.ndim > 1:
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
     probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)

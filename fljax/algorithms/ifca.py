@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
-from fljax.algorithms.clustered import Clusters, check_clusters, cluster_models, initial_models, row_losses
+from fljax.algorithms.clustered import Clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided, mean
 from fljax.training import Local, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{ghosh2020efficient,
   title = {An Efficient Framework for Clustered Federated Learning},
@@ -44,15 +45,16 @@ class IfcaRow(NamedTuple):
     mass: Float[Array, ""]
 
 
+@checked
 def ifca(
     task: Task,
     local: Local,
     *,
-    clusters: int = 2,
+    clusters: Count = 2,
     averaging: Literal["model", "gradient"] = "model",
     weights: Literal["uniform", "size"] = "uniform",
-    clients_per_round: int | None = 10,
-    server_lr: float | Float[Array, ""] = 1.0,
+    clients_per_round: Count | None = 10,
+    server_lr: NonNegative = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr mean_k Delta_k`` over the clients k that chose c, with ``c_k = argmin_c F_k(w_c)``.
 
@@ -77,11 +79,6 @@ def ifca(
       ValueError: if a name is not valid, ``clusters`` or ``clients_per_round`` is not positive, or gradients are
         averaged and the local optimizer is not plain SGD.
     """
-    check_clusters(clusters)
-    if averaging not in ("model", "gradient"):
-        raise ValueError(f"expected averaging to be model or gradient, got {averaging!r}")
-    if weights not in ("uniform", "size"):
-        raise ValueError(f"expected weights to be uniform or size, got {weights!r}")
     if averaging == "gradient":
         require_plain_sgd(local, "averaging gradients")
 

@@ -10,13 +10,12 @@ Deviations: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 print
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
 from fljax import aggregators, roles, training, trees
-from fljax.aggregators.incfl import check_gap_scale, check_names
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
@@ -30,6 +29,7 @@ from fljax.messages import Report, Sent
 from fljax.streaming import Part, Total, divided, mean
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along
+from fljax.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 
@@ -47,19 +47,20 @@ class IncflRow(NamedTuple):
     weight: Float[Array, ""]
 
 
+@checked
 def incfl(
     task: Task,
     local: Local,
     *,
-    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
-    clients_per_round: int | None = 10,
+    threshold: Annotated[Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""], LOSSES],
+    clients_per_round: Count | None = 10,
     surrogate: Literal["sigmoid", "softplus", "relu", "exp"] = "sigmoid",
-    gap_scale: float | Float[Array, ""] = 1.0,
+    gap_scale: Positive = 1.0,
     normalise: Literal["sum", "mean"] = "sum",
-    eps: float | Float[Array, ""] = 1e-8,
-    server_lr: float | Float[Array, ""] = 1.0,
+    eps: NonNegative = 1e-8,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
-    tune_steps: int = 0,
+    tune_steps: CountOrZero = 0,
 ) -> Algorithm:
     """``w <- w + server_lr / (sum_k q_k + eps) * sum_k q_k Delta_k`` with ``q_k = surrogate'(F_k(w) - threshold_k)``.
 
@@ -93,8 +94,6 @@ def incfl(
       ValueError: if ``surrogate`` or ``normalise`` is not a valid name, ``gap_scale`` is not a finite number above 0,
         or (in a run) if the length of ``threshold`` differs from the population.
     """
-    check_names(surrogate, normalise)
-    check_gap_scale(gap_scale)
     rho = jnp.asarray(threshold)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:

@@ -11,19 +11,16 @@ wrong order) and its later refunds in steps are not reproduced.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
 from fljax.algorithms import market
 from fljax.algorithms.clustered import (
-    check_clusters,
     cluster_models,
     initial_models,
     least_loss_shares,
@@ -31,12 +28,13 @@ from fljax.algorithms.clustered import (
     row_losses,
     validation,
 )
-from fljax.algorithms.common import Entry, check_positive, check_share
+from fljax.algorithms.common import Entry
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
-from fljax.arguments import is_whole, with_old_names
+from fljax.arguments import with_old_names
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Subset, Task, along
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@article{khan2023ipfl,
   title = {{IP-FL}: Incentivized and Personalized Federated Learning},
@@ -87,12 +85,13 @@ _OLD_NAMES: Mapping[str, str | Callable[[Any], Mapping[str, Any]]] = {
 
 
 @with_old_names(_OLD_NAMES)
+@checked
 def ipfl(
     task: Task,
     local: Local,
     *,
-    clusters: int = 2,
-    clients_per_cluster: int = 5,
+    clusters: Count = 2,
+    clients_per_cluster: Count = 5,
     clustering: Clustering | None = None,
     tokens: Tokens = Tokens(),
     bidding: Bidding = Bidding(),
@@ -101,7 +100,7 @@ def ipfl(
     normalised: bool = True,
     importance: Literal["accuracy", "least_loss", "argmax"] = "least_loss",
     importance_split: Literal["valid", "test"] = "valid",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
 ) -> Algorithm:
     """``w_c <- w_c + server_lr sum_k alpha_kc Delta_kc`` over clients who bid for c; ``theta_k = sum_c u_kc w_c``.
 
@@ -146,19 +145,14 @@ def ipfl(
         has no rows for the profiler.
     """
     training.check_score(task, "ipfl")
-    check_positive("clients_per_cluster", clients_per_cluster)
     _check_tokens(tokens)
-    _check_bidding(bidding)
     _check_exploration(exploration, clients_per_cluster)
-    _check_name("importance", importance, ("accuracy", "least_loss", "argmax"))
-    _check_name("importance_split", importance_split, ("valid", "test"))
-    count = check_clusters(clusters)
-    start = None if clustering is None else clustering.member[:, None] == jnp.arange(count)[None, :]
+    start = None if clustering is None else clustering.member[:, None] == jnp.arange(clusters)[None, :]
 
     def init_server(key: Key[Array, ""], census: Census) -> IpflServer:
-        books = market.new_books(census.train, count, tokens)
+        books = market.new_books(census.train, clusters, tokens)
         if clustering is None:
-            return IpflServer(initial_models(task, key, count, alike=True), books)
+            return IpflServer(initial_models(task, key, clusters, alike=True), books)
         return IpflServer(clustering.models, books)
 
     def weigh(models: PyTree, rows: Subset) -> tuple[Float[Array, " C"], Float[Array, " C"]]:
@@ -199,8 +193,8 @@ def ipfl(
         cohort: Cohort,
         held: Held,
     ) -> tuple[IpflServer, Info]:
-        rows = market.judged_on(held, profile_on, count)
-        trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(count)[None, :])
+        rows = market.judged_on(held, profile_on, clusters)
+        trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(clusters)[None, :])
         weights = aggregators.member_weights(trains, up.report.size)
         step = aggregators.mix(weights, up.update)
         models = trees.add(server.models, trees.scale(step, server_lr))
@@ -230,37 +224,17 @@ def ipfl(
     )
 
 
-def _check_name(name: str, value: object, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ValueError(f"expected {name} to be valid, got {value!r}; valid names are {', '.join(valid)}")
-
-
-def _check_bidding(bidding: Bidding) -> None:
-    _check_name("bidding.rule", bidding.rule, ("threshold", "argmax", "random"))
-    rounds = bidding.fill_empty
-    if rounds != "always" and not is_whole(rounds):
-        raise ValueError(f"expected bidding.fill_empty to be 'always' or a number of rounds, got {rounds!r}")
-
-
 def _check_exploration(exploration: Exploration, slots: int) -> None:
-    check_share("exploration.initial", exploration.initial)
-    check_share("exploration.least", exploration.least)
     fixed = exploration.random_slots
-    if fixed is not None and not 0 <= fixed <= slots:
+    if fixed is not None and fixed > slots:
         raise ValueError(f"expected exploration.random_slots to be from 0 to {slots}, got {fixed}")
 
 
 def _check_tokens(tokens: Tokens) -> None:
-    """Raises a ValueError if a number is out of range or no amount of tokens; traced values are not checked."""
-    _check_name("tokens.ranked", tokens.ranked, ("members", "all"))
-    check_positive("tokens.most_utility", tokens.most_utility)
-    check_share("tokens.most_reimbursed", tokens.most_reimbursed)
-    amounts = ("tokens.price", tokens.price, "above 0"), ("tokens.initial", tokens.initial, "of at least 0")
-    for name, value, least in amounts:
-        if not isinstance(value, int | float | np.number):
+    """Raises a ValueError if a number is no amount of whole tokens; traced values are not checked."""
+    for name, value in (("tokens.price", tokens.price), ("tokens.initial", tokens.initial)):
+        if not isinstance(value, int | float):
             continue
-        if not 0 <= value < math.inf or (value == 0 and least == "above 0"):
-            raise ValueError(f"expected {name} {least}, got {value}")
         if tokens.whole and value != int(value):
             raise ValueError(f"expected a whole number for {name}, since tokens are whole, got {value}")
         if tokens.whole and value > MOST_TOKENS:

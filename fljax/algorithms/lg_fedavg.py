@@ -19,6 +19,7 @@ from fljax.algorithms.partly_shared import partly_shared
 from fljax.roles import roles_of
 from fljax.training import Local
 from fljax.types import Algorithm, Task
+from fljax.values import Count, checked
 
 REFERENCE = """@article{liang2020think,
   title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
@@ -29,12 +30,13 @@ REFERENCE = """@article{liang2020think,
 }"""
 
 
+@checked
 def lg_fedavg(
     task: Task,
     local: Local,
     *,
     shared: int | Sequence[str] | Callable[[str], bool] = 3,
-    clients_per_round: int | None = None,
+    clients_per_round: Count | None = None,
 ) -> Algorithm:
     """``G <- G + (1/|S|) sum_k Delta_k[G]``; client k trains all of ``(G, L_k)`` and keeps its trained ``L_k``.
 

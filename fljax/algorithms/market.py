@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fljax import aggregators, roles, training, trees
 from fljax.aggregators.tokens import whole_in
 from fljax.types import Cohort, Held, Info, Rows, Subset, Task, TrainingKey, along
+from fljax.values import CountOrZero, NonNegative, Positive, Share
 
 
 class Clustering(NamedTuple):
@@ -59,11 +60,11 @@ class Tokens(NamedTuple):
       ranked: which clients share the part of a pool that is paid by participation.
     """
 
-    initial: float | Array = 500.0
-    price: int | float | Array = 1
+    initial: NonNegative = 500.0
+    price: int | Positive = 1
     whole: bool = True
-    most_utility: float | Array = 1.0
-    most_reimbursed: float | Array = 1.0
+    most_utility: Positive = 1.0
+    most_reimbursed: Share = 1.0
     ranked: Literal["members", "all"] = "members"
 
 
@@ -81,8 +82,8 @@ class Bidding(NamedTuple):
     """
 
     rule: Literal["threshold", "argmax", "random"] = "threshold"
-    least_importance: float | Array | None = None
-    fill_empty: int | Literal["always"] = 10
+    least_importance: NonNegative | None = None
+    fill_empty: CountOrZero | Literal["always"] = 10
 
 
 class Exploration(NamedTuple):
@@ -94,9 +95,9 @@ class Exploration(NamedTuple):
       random_slots: their fixed number, in place of a share that falls; None: the share.
     """
 
-    initial: float | Array = 0.9
-    least: float | Array = 0.2
-    random_slots: int | None = None
+    initial: Share = 0.9
+    least: Share = 0.2
+    random_slots: CountOrZero | None = None
 
 
 def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:

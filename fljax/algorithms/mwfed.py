@@ -10,7 +10,7 @@ reports its loss with its update, so new weights apply from the next round on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
+from fljax.values import LOSSES, Count, NonNegative, Positive, checked
 
 REFERENCE = """@inproceedings{blum2021one,
   title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},
@@ -75,16 +76,17 @@ class MwFedRow(NamedTuple):
     samples: Float[Array, ""]
 
 
+@checked
 def mwfed(
     task: Task,
     local: Local,
     *,
-    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
+    threshold: Annotated[Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""], LOSSES],
     mode: Literal["local", "pooled"] = "local",
-    factor: float | Float[Array, ""] = 2.0,
-    most: int = 10,
-    clients_per_round: int | None = 10,
-    server_lr: float | Float[Array, ""] = 1.0,
+    factor: Positive = 2.0,
+    most: Count = 10,
+    clients_per_round: Count | None = 10,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``W_k <- W_k factor`` where ``F_k(w) >= threshold_k``, normalised; client k does ``W_k`` times the usual work.
@@ -113,10 +115,6 @@ def mwfed(
       ValueError: if ``mode`` is not a valid name, ``most`` is not positive, the length of ``threshold`` differs from
         the population, or the local optimizer of mode "pooled" is not plain SGD.
     """
-    if mode not in ("local", "pooled"):
-        raise ValueError(f"expected mode to be local or pooled, got {mode!r}")
-    if most < 1:
-        raise ValueError(f"expected most to be positive, got {most}")
     if mode == "pooled":
         require_plain_sgd(local, "mwfed in mode pooled")
     rho = jnp.asarray(threshold)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import (
@@ -26,6 +26,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Sent
 from fljax.training import Batches, Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Subset, Task
+from fljax.values import Count, CountOrZero, NonNegative, Positive, checked
 
 REFERENCE = """@inproceedings{fallah2020personalized,
   title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
@@ -35,17 +36,18 @@ REFERENCE = """@inproceedings{fallah2020personalized,
 }"""
 
 
+@checked
 def perfedavg(
     task: Task,
     local: Local,
     *,
-    alpha: float | Float[Array, ""] | Literal["local"] = 0.01,
+    alpha: NonNegative | Literal["local"] = 0.01,
     hessian: Literal["none", "exact", "difference"] = "none",
-    delta: float | Float[Array, ""] = 1e-3,
-    adaptation_steps: int = 1,
-    clients_per_round: int | None = 10,
+    delta: Positive = 1e-3,
+    adaptation_steps: CountOrZero = 1,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "uniform",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """Descends ``(1/N) sum_k F_k(w - alpha grad F_k(w))`` by local steps on three independent batches each.
@@ -74,12 +76,6 @@ def perfedavg(
     Raises:
       ValueError: if ``alpha``, ``hessian`` or ``weights`` is not a valid name, or ``adaptation_steps`` is negative.
     """
-    if isinstance(alpha, str) and alpha != "local":
-        raise ValueError(f"expected alpha to be a number or local, got {alpha!r}")
-    if hessian not in ("none", "exact", "difference"):
-        raise ValueError(f"expected hessian to be none, exact or difference, got {hessian!r}")
-    if adaptation_steps < 0:
-        raise ValueError(f"expected adaptation_steps to be zero or more, got {adaptation_steps}")
     contribute = contribute_by(weights)
 
     def inner_rate(seat: Seat, params: PyTree) -> float | Array:

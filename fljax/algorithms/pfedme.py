@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.algorithms.common import (
@@ -26,6 +26,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Sent
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, LocalData, Seat, Task
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{dinh2020personalized,
   title = {Personalized Federated Learning with Moreau Envelopes},
@@ -42,17 +43,18 @@ class PFedMeClient(NamedTuple):
     trained: Bool[Array, ""]
 
 
+@checked
 def pfedme(
     task: Task,
     local: Local,
     *,
-    regularisation: float | Float[Array, ""] = 15.0,
-    personal_learning_rate: float | Float[Array, ""] = 0.09,
-    personal_steps: int = 5,
-    personal_weight_decay: float | Float[Array, ""] = 0.0,
-    clients_per_round: int | None = 10,
+    regularisation: NonNegative = 15.0,
+    personal_learning_rate: NonNegative = 0.09,
+    personal_steps: Count = 5,
+    personal_weight_decay: NonNegative = 0.0,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "uniform",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``theta ~ argmin F_k(theta) + lambda/2 ||theta - y||^2`` per batch, then ``y <- y - eta lambda (y - theta)``.
@@ -83,8 +85,6 @@ def pfedme(
       ValueError: if ``personal_steps`` is not positive, ``weights`` is not a valid name, or the local optimizer is not
         plain SGD.
     """
-    if personal_steps < 1:
-        raise ValueError(f"expected personal_steps to be positive, got {personal_steps}")
     require_plain_sgd(local, "pfedme")
     contribute = contribute_by(weights)
 

@@ -7,7 +7,7 @@ cohort is drawn uniformly, as in the authors' code (the paper draws by size).
 from __future__ import annotations
 
 import jax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
@@ -15,6 +15,7 @@ from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{li2020fair,
   title = {Fair Resource Allocation in Federated Learning},
@@ -24,13 +25,14 @@ REFERENCE = """@inproceedings{li2020fair,
 }"""
 
 
+@checked
 def qffl(
     task: Task,
     local: Local,
     *,
-    q: float | Float[Array, ""] = 1.0,
-    clients_per_round: int | None = 10,
-    server_lr: float | Float[Array, ""] = 1.0,
+    q: NonNegative = 1.0,
+    clients_per_round: Count | None = 10,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``w <- w - sum_k D_k / sum_k h_k``: see ``fljax.aggregators.qffl_update``.

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import roles, training, trees
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
-from fljax.algorithms.common import check_share, select_uniform, use_received_model
+from fljax.algorithms.common import select_uniform, use_received_model
 from fljax.messages import Sent
 from fljax.naming import renamed
 from fljax.training import Local
@@ -178,12 +178,6 @@ def share_rewards(
 
 def check_sharing(sharing: Sharing) -> Sharing:
     """Raises a ValueError if a name is not valid or a number is out of range; traced values are not checked."""
-    for name, valid in {"reference_rule": ("max", "median"), "reference_draw": ("own", "copied")}.items():
-        got = getattr(sharing, name)
-        if got not in valid:
-            raise ValueError(f"expected a valid {name}, got {got!r}; valid names are {', '.join(valid)}")
-    for name in ("kappa", "recovery"):
-        check_share(name, getattr(sharing, name))
     iafl_rates(jnp.zeros(1), ceiling=sharing.ceiling)
     return sharing
 

@@ -29,6 +29,7 @@ from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
 from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
   title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
@@ -72,14 +73,15 @@ class ScaffoldClient(NamedTuple):
     control: PyTree
 
 
+@checked
 def scaffold(
     task: Task,
     local: Local,
     *,
     option: Literal["I", "II"] = "II",
-    clients_per_round: int | None = 10,
+    clients_per_round: Count | None = 10,
     weights: Literal["size", "uniform"] = "uniform",
-    server_lr: float | Float[Array, ""] = 1.0,
+    server_lr: NonNegative = 1.0,
     server_optimizer: Optimizer = "sgd",
 ) -> Algorithm:
     """``y <- y - eta (g(y) - c_k + c)``; ``w <- w + server_lr mean_k Delta_k``; ``c <- c + sum_k (c_k' - c_k) / N``.
@@ -88,7 +90,7 @@ def scaffold(
       task: model and loss.
       local: how clients train: plain SGD with a learning rate that is constant within a round.
       option: how ``c_k'`` is computed: "I" is the gradient at the received model on all of the client's rows; "II" is
-        ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient.
+        ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient; it stays where ``K eta`` is 0.
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``a_k``, for ``w <- w + server_lr sum_k a_k Delta_k / sum_k a_k`` and ``c <- c + sum_k a_k (c_k' - c_k) /
         sum_j a_j`` with j over all clients: "uniform" is 1, "size" is the client's number of training samples.
@@ -102,8 +104,6 @@ def scaffold(
     Raises:
       ValueError: if ``option`` or ``weights`` is not a valid name, or the local optimizer is not plain SGD.
     """
-    if option not in ("I", "II"):
-        raise ValueError(f"expected option to be I or II, got {option!r}")
     contribute_one = contribute_by(weights)
     require_plain_sgd(local, "scaffold")
     server_side = optimizer(server_lr, server_optimizer, task)
@@ -135,7 +135,11 @@ def scaffold(
         else:
             eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
             length = trained.steps.astype(eta.dtype) * eta
-            control = trees.subtract(trees.scale(update, -1 / length), drift)
+            moved = length >= jnp.finfo(eta.dtype).tiny
+            mean = trees.scale(update, -1 / jnp.where(moved, length, 1))
+            found = trees.subtract(mean, drift)
+            # Without a step there is no gradient to average, as where decay has brought the rate to zero.
+            control = jax.tree.map(lambda new, old: jnp.where(moved, new, old), found, client.control)
         control = roles.zero_statistics(task, control)
         change = trees.subtract(control, client.control)
         return ScaffoldUp(update, change, reported_size(weights, data)), ScaffoldClient(control)

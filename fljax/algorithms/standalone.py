@@ -16,6 +16,7 @@ from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, SingleModel, single_model
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
+from fljax.values import checked
 
 
 class StandaloneClient(NamedTuple):
@@ -24,6 +25,7 @@ class StandaloneClient(NamedTuple):
     model: PyTree
 
 
+@checked
 def standalone(task: Task, local: Local) -> Algorithm:
     """``theta_k <- LocalSGD(theta_k, k)``: no update is sent, nothing is aggregated.
 

@@ -69,7 +69,7 @@ def parameters(builder: Callable[..., Any], offer: Offer = _NOTHING, prefix: str
       offer: what the experiment gives.
       prefix: of the names.
     """
-    from fljax.config.signatures import annotations_of, record_of
+    from fljax.signatures import annotations_of, record_of
 
     annotations, texts = annotations_of(builder), docstring_of(builder).arguments
     found: list[Parameter] = []
@@ -107,7 +107,7 @@ def written(value: Any) -> str:
 
 def type_in_words(annotation: Any) -> str:
     """A type as words joined by "or"; numbers that may be traced arrays are numbers."""
-    from fljax.config.signatures import parts_of
+    from fljax.signatures import parts_of
 
     parts = parts_of(annotation)
     words = [_word(part) for part in parts]

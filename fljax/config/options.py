@@ -24,8 +24,8 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
-from fljax.config.signatures import annotations_of, plain_type, record_of
 from fljax.naming import resolve, unknown, with_article
+from fljax.signatures import annotations_of, plain_type, record_of
 
 
 class Registries(NamedTuple):

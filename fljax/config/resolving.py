@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fljax.config.keys import Contribution
-from fljax.config.signatures import annotations_of, record_of
+from fljax.signatures import annotations_of, record_of
 
 
 def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

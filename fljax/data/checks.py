@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fljax.naming import unknown
+from fljax.values import as_number
 
 
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:
@@ -40,15 +41,16 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
 
 def check_positive(name: str, value: Any) -> float:
     """Returns ``value`` as a finite float above 0, or raises a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    found = as_number(value)
+    if found is None or not 0 < found < float("inf"):
         raise ValueError(f"expected {name} to be a finite number above 0, got {value!r}")
-    return float(value)
+    return found
 
 
 def check_fraction(name: str, value: Any, *, zero: bool = True) -> float:
     """Returns ``value`` as a float in [0, 1), or in the open interval if ``zero`` is False, or raises a ValueError."""
     low = "[0, 1)" if zero else "(0, 1)"
-    fits = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1
-    if not fits or (value == 0 and not zero):
+    found = as_number(value)
+    if found is None or not 0 <= found < 1 or (found == 0 and not zero):
         raise ValueError(f"expected {name} to be a fraction in {low}, got {value!r}")
-    return float(value)
+    return found

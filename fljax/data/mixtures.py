@@ -8,30 +8,33 @@ details; reconstructions are noted in each function.
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import numpy as np
 
 from fljax.data.assignment import Partition, begin, count_classes, cut, relative_order, require, take
 from fljax.data.checks import check_count, check_fraction
 from fljax.naming import unknown
+from fljax.values import Count, CountOrZero, Range, checked
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")
 
 
+@checked
 def mixture(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
     pattern: str = "10:90",
     rotate: bool = False,
     complement: bool = False,
-    test_fraction: float = 0.4,
+    test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.4,
     size: int | tuple[int, int] | None = None,
-    holdout: float = 0.0,
-    classes: int | None = None,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
 ) -> Partition:
     """Two source distributions A and B; client k draws the fraction ``a_k`` of its rows from A.
 
@@ -82,17 +85,18 @@ def mixture(
     return _turn(split, pools[1], len(labels)) if rotate else split
 
 
+@checked
 def block_mixture(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
-    blocks: int = 4,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    blocks: Annotated[int, Range(2)] = 4,
     size: int | tuple[int, int] | None = None,
-    holdout: float = 0.0,
-    classes: int | None = None,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
 ) -> Partition:
     """Several source distributions, consecutive blocks of labels; a client mixes its own block with all the others.
 
@@ -128,16 +132,17 @@ def block_mixture(
     return _deal(pools, weights, None, 0.0, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
 
 
+@checked
 def class_clusters(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
-    k: int = 2,
-    holdout: float = 0.0,
-    classes: int | None = None,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    k: Count = 2,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
 ) -> Partition:
     """k classes per client: the rows of classes ``g k .. g k + k - 1`` are divided evenly among cluster g's clients.
 

@@ -23,20 +23,22 @@ from fljax.data.assignment import (
     require,
     take,
 )
-from fljax.data.checks import check_count, check_positive
+from fljax.data.checks import check_count
 from fljax.data.mixtures import block_mixture, class_clusters, mixture
+from fljax.values import Count, CountOrZero, PositiveFloat, checked
 
 # The largest number of draws when a client has too few rows; afterwards ``repair`` moves rows, or an error is raised.
 _DRAWS = 100
 
 
+@checked
 def iid(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
     stratified: bool = False,
 ) -> Partition:
     """Assigns all rows evenly at random; sizes differ by at most 1.
@@ -61,8 +63,15 @@ def iid(
     return Partition(tuple(np.array_split(order, everybody)))
 
 
+@checked
 def noise(
-    labels: np.ndarray, *, clients: int, unseen: int = 0, seed: int = 0, minimum: int = 1, sigma: float = 0.1
+    labels: np.ndarray,
+    *,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    sigma: PositiveFloat = 0.1,
 ) -> Partition:
     """Feature skew by noise: an IID split, where client i = 1..M trains on ``x + N(0, (sigma i / M)^2)``.
 
@@ -83,7 +92,6 @@ def noise(
     Raises:
       ValueError: if a count or sigma is out of range, or there are too few rows.
     """
-    check_positive("sigma", sigma)
     split = iid(labels, clients=clients, unseen=unseen, seed=seed, minimum=minimum)
     position, population = relative_order(clients, unseen)
     return split._replace(noise=(sigma * (position + 1) / population).astype(np.float32))
@@ -93,21 +101,20 @@ def _concentration(beta: float | None, alpha: float | None) -> float:
     """The concentration of a Dirichlet distribution, by either of its two names."""
     if beta is not None and alpha is not None:
         raise ValueError(f"expected one of beta and alpha, which are the same, got beta={beta} and alpha={alpha}")
-    if alpha is not None:
-        return check_positive("alpha", alpha)
-    return check_positive("beta", 0.5 if beta is None else beta)
+    return alpha if alpha is not None else 0.5 if beta is None else beta
 
 
+@checked
 def dirichlet(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 10,
-    beta: float | None = None,
-    alpha: float | None = None,
-    classes: int | None = None,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 10,
+    beta: PositiveFloat | None = None,
+    alpha: PositiveFloat | None = None,
+    classes: Count | None = None,
 ) -> Partition:
     """Label skew Dir(beta): each class is divided among clients in proportions ``p ~ Dirichlet(beta)``.
 
@@ -151,15 +158,16 @@ def dirichlet(
     return Partition(tuple(repair(rows, minimum)))
 
 
+@checked
 def quantity(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 10,
-    beta: float | None = None,
-    alpha: float | None = None,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 10,
+    beta: PositiveFloat | None = None,
+    alpha: PositiveFloat | None = None,
 ) -> Partition:
     """Quantity skew: clients' shares of all rows are ``p ~ Dirichlet(beta)``; labels stay IID.
 
@@ -191,16 +199,17 @@ def quantity(
     return Partition(tuple(repair(take(order, counts), minimum)))
 
 
+@checked
 def classes_per_client(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
-    k: int = 2,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    k: Count = 2,
     random_first: bool = False,
-    classes: int | None = None,
+    classes: Count | None = None,
 ) -> Partition:
     """Label skew #C=k: client i gets class ``i mod K`` and k-1 further classes drawn without replacement.
 
@@ -249,16 +258,17 @@ def classes_per_client(
     return Partition(tuple(rows))
 
 
+@checked
 def cluster_labels(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 10,
-    groups: int = 5,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 10,
+    groups: Count = 5,
     shares: Sequence[float] | None = None,
-    classes: int | None = None,
+    classes: Count | None = None,
 ) -> Partition:
     """Label groups: consecutive labels form ``groups`` groups, and each client joins one group at random.
 
@@ -319,13 +329,14 @@ def _deal_groups(members: Sequence[np.ndarray], group: np.ndarray, rng: np.rando
     return Partition(tuple(rows), group=group)
 
 
+@checked
 def natural(
     labels: np.ndarray,
     *,
-    clients: int,
-    unseen: int = 0,
-    seed: int = 0,
-    minimum: int = 1,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
     owner: np.ndarray | None,
     part: np.ndarray | None = None,
 ) -> Partition:

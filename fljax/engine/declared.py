@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fljax.arguments import with_current_names
+from fljax.signatures import annotations_of
 from fljax.types import Task
 
 _FLOAT = re.compile(r"(?<![\w.])(float\b|Float\[)")
@@ -29,11 +30,7 @@ def as_declared(build: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
     arguments, such as ``Local``, follow their own annotations.
     """
     arguments = with_current_names(build, arguments)
-    try:
-        parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # not every callable has a signature
-        parameters = {}
-    annotations = {name: each.annotation for name, each in parameters.items()}
+    annotations = _annotations(build)
     return {name: _converted(value, annotations.get(name)) for name, value in arguments.items()}
 
 
@@ -58,9 +55,14 @@ def _converted(value: Any, annotation: Any) -> Any:
     return float(value) if whole and _is_float(annotation) else value
 
 
-def _annotations(kind: type) -> dict[str, Any]:
-    """The annotations of a NamedTuple's constructor."""
-    return {name: each.annotation for name, each in inspect.signature(kind).parameters.items()}
+def _annotations(build: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a builder or of a NamedTuple's constructor; their text, where it cannot be resolved."""
+    try:
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # not every callable has a signature
+        return {}
+    known = annotations_of(build)
+    return {name: each.annotation if known[name] is Any else known[name] for name, each in parameters.items()}
 
 
 def _is_float(annotation: Any) -> bool:

@@ -20,6 +20,7 @@ from fljax.engine.offload.single import only_client
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.states import State
 from fljax.types import Algorithm, Federation
+from fljax.values import as_whole
 
 
 class DeployedModels:
@@ -47,18 +48,23 @@ class DeployedModels:
         spec, inputs = self._plan
         population = inputs.federation.unseen if unseen else inputs.federation.clients
         count = 0 if population is None else population.id.shape[-1]
-        if not 0 <= client < count or not 0 <= seed < self._seeds:
+        who, place = as_whole(client), as_whole(seed)
+        if who is None or place is None or not 0 <= who < count or not 0 <= place < self._seeds:
             raise ValueError(
-                f"expected a client below {count} and a position of a seed below {self._seeds}, got {client}, {seed}"
+                f"expected a client below {count} and a position of a seed below {self._seeds}, got {client!r}, {seed!r}"
             )
+        row = inputs.federation.examples.x.shape[1:]
+        if x is not None and x.shape[1:] != row:
+            of = ", ".join(map(str, row))
+            raise ValueError(f"expected x to be a batch of raw examples [b, {of}], got shape {list(x.shape)}")
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
-        where = client
+        where = who
         if is_on_host(inputs, at):
-            inputs, at = only_client(inputs, at, seed, client, unseen)
+            inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
         layout = Layout(1, 1, 1, precision=self._precision)
-        return program.deployed(spec, layout, inputs, at, jnp.int32(seed), jnp.int32(where), not unseen, x)
+        return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
         """The plan, the state on one device, the number of seeds and the precision.

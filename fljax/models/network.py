@@ -55,8 +55,11 @@ def network_task(
       initialisation: ``"flax"``, or ``"framework"``: kernels, biases ~ U(-b, b), ``b = fan_in ** -0.5``, as PyTorch.
 
     Raises:
-      ValueError: if ``initialisation`` is not a valid name (``fljax.models.initialisation`` has both rules).
+      ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
+        (``fljax.models.initialisation`` has both rules).
     """
+    if isinstance(input_shape, str) or not isinstance(input_shape, Sequence):
+        raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")
     task = task_from_module(
         module,
         jax.ShapeDtypeStruct((1, *input_shape), checked_dtype(dtype)),

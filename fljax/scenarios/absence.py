@@ -15,17 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real, Shaped
+from jaxtyping import Array, Bool, Int, Key, PyTree, Real, Shaped
 
-from fljax.algorithms.common import check_share
 from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
 from fljax.types import Algorithm, AnyArray, Available, Cohort, Info
+from fljax.values import Share, check_flags, checked
 
 
+@checked
 def dropout(
     inner: Algorithm,
     *,
-    rate: Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]] | float | Float[Array, ""],
+    rate: Share | Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]],
 ) -> Algorithm:
     """A selected client does not answer with probability ``rate``, independently in every round.
 
@@ -41,7 +42,6 @@ def dropout(
     Raises:
       ValueError: if ``rate`` is a number outside [0, 1], or an array for another number of clients.
     """
-    check_share("rate", rate)
     probability, number = jnp.asarray(rate), key_number(inner, "dropout", DROPOUT)
 
     def select(
@@ -61,6 +61,7 @@ def dropout(
     return inner._replace(select=select, scenarios=applied_scenarios(inner, "dropout"))
 
 
+@checked
 def availability(
     inner: Algorithm,
     *,
@@ -80,7 +81,7 @@ def availability(
       The algorithm.
 
     Raises:
-      ValueError: if the trace is not a table with one column per client, or cannot be read.
+      ValueError: if the trace is not a table of zeros and ones with one column per client, or cannot be read.
     """
     try:
         table = _read(trace) if isinstance(trace, str | os.PathLike) else _table(trace)
@@ -90,6 +91,7 @@ def availability(
         raise ValueError(f"expected a trace of numbers, with as many in each round, got {trace!r}") from error
     if table.ndim != 2 or table.shape[0] == 0:
         raise ValueError(f"expected a trace [rounds, clients], got shape {table.shape}")
+    check_flags("trace", table)
     table = table != 0
 
     def select(

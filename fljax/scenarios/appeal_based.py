@@ -7,15 +7,16 @@ the loss is on training rows, which is the loss that the solver knows; an empty 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax.algorithms.common import MAXFL_REFERENCE, threshold_of
 from fljax.messages import Report
-from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores
+from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores
 from fljax.types import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.values import LOSSES, CountOrZero, checked
 
 
 class AppealBallot(NamedTuple):
@@ -25,11 +26,12 @@ class AppealBallot(NamedTuple):
     inner: PyTree
 
 
+@checked
 def appeal_based(
     inner: Algorithm,
     *,
-    threshold: Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""],
-    after: int = 10,
+    threshold: Annotated[Real[AnyArray, " N"] | Sequence[float] | float | Float[Array, ""], LOSSES],
+    after: CountOrZero = 10,
     empty_pool: Literal["skip", "all"] = "skip",
     split: Literal["train", "valid", "test"] = "train",
 ) -> Algorithm:
@@ -55,9 +57,6 @@ def appeal_based(
     Raises:
       ValueError: if a name is not valid, or the length of ``threshold`` differs from the population.
     """
-    if empty_pool not in ("skip", "all"):
-        raise ValueError(f"expected empty_pool to be skip or all, got {empty_pool!r}")
-    check_split(split)
     rho = jnp.asarray(threshold)
 
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> AppealBallot:

@@ -7,7 +7,6 @@ drawn array is part of the clients' states: the server sends each client its own
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fljax.algorithms.common import check_share
 from fljax.naming import renamed
 from fljax.scenarios.common import applied_scenarios, with_server
 from fljax.types import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
+from fljax.values import check_flags
 
 
 class Given(NamedTuple):
@@ -45,8 +44,8 @@ def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
     """The misbehaving clients by an array ``[N]`` or ``[rounds, N]`` of bools or zeros and ones.
 
     Raises:
-      ValueError: if ``who`` is not an array of numbers, holds a NaN, or has another number of dimensions. ``check``
-        raises it for another number of clients.
+      ValueError: if ``who`` is not an array of zeros and ones, or has another number of dimensions. ``check`` raises it
+        for another number of clients.
     """
     try:
         array = jnp.asarray(who)
@@ -54,9 +53,7 @@ def given(who: Shaped[AnyArray, "*rounds N"]) -> Given:
         raise ValueError(f"expected who to be [clients] or [rounds, clients] of numbers, got {who!r}") from None
     if array.ndim not in (1, 2) or array.shape[0] == 0:
         raise ValueError(f"expected who to be [clients] or [rounds, clients], got shape {array.shape}")
-    with contextlib.suppress(jax.errors.TracerArrayConversionError):  # values are unknown while tracing
-        if np.isnan(np.asarray(array, float)).any():
-            raise ValueError("expected who to hold zeros and ones, got a NaN")
+    check_flags("who", array)
 
     def check(population: int) -> None:
         if array.shape[-1] != population:
@@ -111,7 +108,6 @@ def chosen_by(
     if ids is not None:
         return of_ids(ids)
     assert fraction is not None
-    check_share("fraction", fraction)
     return Drawn(fraction, number)
 
 

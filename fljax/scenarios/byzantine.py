@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax import roles, trees
-from fljax.algorithms.common import MAXFL_REFERENCE, check_share
+from fljax.algorithms.common import MAXFL_REFERENCE
 from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
 from fljax.types import Algorithm, AnyArray
+from fljax.values import NonNegative, Number, Share, checked
 
 
+@checked
 def byzantine(
     inner: Algorithm,
     *,
-    fraction: float | Float[Array, ""] = 0.1,
-    loss_increase: float | Float[Array, ""] = 10.0,
-    noise: float | Float[Array, ""] = 10.0,
+    fraction: Share = 0.1,
+    loss_increase: Number = 10.0,
+    noise: NonNegative = 10.0,
     count_all: bool = False,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
@@ -49,7 +51,6 @@ def byzantine(
     Raises:
       ValueError: if ``fraction`` is a number outside [0, 1], or ``who`` is for another number of clients.
     """
-    check_share("fraction", fraction)
     number = key_number(inner, "byzantine", BYZANTINE)
 
     def inflated(is_byzantine: Array, message: PyTree) -> PyTree:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax import roles, trees
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import everybody, given, with_behaviour
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
 from fljax.types import Algorithm, AnyArray
+from fljax.values import NonNegative, Positive, checked
 
 
+@checked
 def clipped(
     inner: Algorithm,
     *,
-    norm: float | Float[Array, ""],
-    noise: float | Float[Array, ""] = 0.0,
+    norm: Positive,
+    noise: NonNegative = 0.0,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
     """``Delta_k <- Delta_k min(1, norm / ||Delta_k||) + N(0, (noise norm)^2 I)``.

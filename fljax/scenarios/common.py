@@ -48,12 +48,6 @@ def key_number(inner: Algorithm, name: str, number: int) -> int:
     return number + NESTED * sum(each.name == name for each in inner.scenarios)
 
 
-def check_split(split: str) -> None:
-    """Raises a ValueError unless ``split`` is train, valid or test."""
-    if split not in ("train", "valid", "test"):
-        raise ValueError(f"expected split to be train, valid or test, got {split!r}")
-
-
 def deployed_scores(
     inner: Algorithm, split: str, key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData
 ) -> tuple[Float[Array, ""], Float[Array, ""] | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax import training, trees
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
@@ -15,18 +15,20 @@ from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied_scenarios
 from fljax.training import Local
 from fljax.types import Algorithm, AnyArray, LocalData, Seat, TrainingKey
+from fljax.values import Count, NonNegative, checked
 
 # Streams of the key of ``deploy``.
 _DEPLOYMENT, _TUNING = 0, 1
 
 
+@checked
 def finetuned(
     inner: Algorithm,
     *,
-    learning_rate: float | Float[Array, ""],
-    batch_size: int,
-    steps: int | None = None,
-    epochs: int | None = None,
+    learning_rate: NonNegative,
+    batch_size: Count,
+    steps: Count | None = None,
+    epochs: Count | None = None,
     optimizer: str = "sgd",
     shuffle: bool = True,
     who: Shaped[AnyArray, "*rounds N"] | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
@@ -16,14 +16,16 @@ from fljax.messages import changed_update
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import FREE_RIDING, Entry, key_number
 from fljax.types import Algorithm, AnyArray
+from fljax.values import Share, checked
 
 
+@checked
 def free_riding(
     inner: Algorithm,
     *,
     ids: Sequence[int] | None = None,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
-    fraction: float | Float[Array, ""] | None = None,
+    fraction: Share | None = None,
 ) -> Algorithm:
     """Some clients send an update of zero instead of their trained update.
 

@@ -7,10 +7,10 @@ by contributions and accuracies that a server cannot check in practice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
@@ -18,19 +18,21 @@ from fljax.messages import changed_report
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import MISREPORTING, Entry, key_number
 from fljax.types import Algorithm, AnyArray
+from fljax.values import Number, Share, checked
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 
 
+@checked
 def misreporting(
     inner: Algorithm,
     *,
     report: Reportable,
-    factor: float | Float[Array, ""] = 1.0,
-    offset: float | Float[Array, ""] = 0.0,
+    factor: Number = 1.0,
+    offset: Number = 0.0,
     ids: Sequence[int] | None = None,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
-    fraction: float | Float[Array, ""] | None = None,
+    fraction: Share | None = None,
     count_all: bool = True,
 ) -> Algorithm:
     """Some clients report ``factor * value + offset`` instead of the true value.
@@ -74,8 +76,6 @@ def misreporting(
         if ``ids`` are not distinct whole numbers from 0, or one is not a client's id; if ``who`` is for another number
         of clients; if ``fraction`` is a number outside [0, 1].
     """
-    if report not in get_args(Reportable):
-        raise ValueError(f"expected a valid report, got {report!r}; valid names are {', '.join(get_args(Reportable))}")
     number = key_number(inner, "misreporting", MISREPORTING)
     behaviour = chosen_by("misreporting", number, ids=ids, who=who, fraction=fraction)
 

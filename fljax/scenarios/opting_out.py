@@ -7,7 +7,7 @@ the end. Removing clients from the pool during training is a reconstruction; it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
-from fljax.scenarios.common import Entry, applied_scenarios, check_split, deployed_scores, with_server
+from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, with_server
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.values import LOSSES, Count, Number, checked
 
 # Equal accuracies may differ by this many machine precisions (eps).
 ROUNDING = 8
@@ -38,12 +39,13 @@ class OptingBallot(NamedTuple):
     inner: PyTree
 
 
+@checked
 def opting_out(
     inner: Algorithm,
     *,
-    baseline: Real[AnyArray, "*rounds N"] | Sequence[float] | float | Float[Array, ""],
-    every: int = 10,
-    delta: float | Float[Array, ""] = 0.0,
+    baseline: Annotated[Real[AnyArray, "*rounds N"] | Sequence[float] | float | Float[Array, ""], LOSSES],
+    every: Count = 10,
+    delta: Number = 0.0,
     comes_back: bool = False,
     split: Literal["valid", "train", "test"] = "valid",
 ) -> Algorithm:
@@ -76,10 +78,7 @@ def opting_out(
       ValueError: if ``split`` is not a valid name, ``every`` is not positive, ``baseline`` is for another number of
         clients than the population, or the task has no score.
     """
-    check_split(split)
     training.check_score(inner.task, "opting_out")
-    if every < 1:
-        raise ValueError(f"expected every to be positive, got {every}")
     rho = jnp.asarray(baseline)
     poll_every = every if inner.poll is None else 1
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +13,10 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from fljax import roles
+from fljax.arguments import parameters_of, takes_anything
+from fljax.naming import unknown
 from fljax.types import Task
+from fljax.values import Count, NonNegative, Positive, as_number
 
 
 class OptimizerSettings(NamedTuple):
@@ -65,14 +69,14 @@ class Local(NamedTuple):
         either case.
     """
 
-    learning_rate: float | Array
-    batch_size: int
-    steps: int | None = None
-    epochs: int | None = None
+    learning_rate: NonNegative
+    batch_size: Count
+    steps: Count | None = None
+    epochs: Count | None = None
     optimizer: str | Callable[[Any], optax.GradientTransformation] = "sgd"
     options: tuple[tuple[str, Any], ...] = ()
-    decay: float | Array = 1.0
-    weight_decay: float | Array | None = None
+    decay: Positive = 1.0
+    weight_decay: NonNegative | None = None
     shuffle: bool = True
 
 
@@ -117,6 +121,17 @@ def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.
     )
 
 
+def check_options(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises a ValueError for an option that the optimizer does not have, and for a number that is not finite."""
+    valid = [each for each in parameters_of(builder) if each != "learning_rate"]
+    for option, value in options.items():
+        if option not in valid and not takes_anything(builder):
+            raise ValueError(f"{unknown('option', option, valid)} for the optimizer {name}")
+        number = as_number(value)
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"expected the option {option} of the optimizer {name} to be finite, got {value}")
+
+
 def named_optimizer(
     name: str | Callable[[Any], optax.GradientTransformation], rate: Any, options: Mapping[str, Any]
 ) -> optax.GradientTransformation:
@@ -130,6 +145,7 @@ def named_optimizer(
     builder = getattr(optax, name, None)
     if name.startswith("_") or not callable(builder):
         raise ValueError(f"expected the name of an optax optimizer such as sgd, adam or adadelta, got {name!r}")
+    check_options(name, builder, options)
     built: Any = builder(rate, **options)
     zero = jnp.zeros(())
     try:

@@ -356,16 +356,31 @@ def test_without_rounds_the_model_is_the_initial_one():
         (lambda adam: mwfed(TASK, adam, threshold=1.0, mode="pooled"), "expected the local optimizer 'sgd'"),
         (lambda _: scaffold(TASK, how(1), option=text("III")), "expected option to be I or II, got 'III'"),
         (lambda _: mwfed(TASK, how(1), threshold=1.0, mode=text("global")), "expected mode to be local or pooled"),
-        (lambda _: mwfed(TASK, how(1), threshold=1.0, most=0), "expected most to be positive, got 0"),
-        (lambda _: perfedavg(TASK, how(1), alpha=text("beta")), "expected alpha to be a number or local, got 'beta'"),
+        (
+            lambda _: mwfed(TASK, how(1), threshold=1.0, most=0),
+            "expected most to be a whole number of at least 1, got 0",
+        ),
+        (
+            lambda _: perfedavg(TASK, how(1), alpha=text("beta")),
+            "of at least 0 or local, got 'beta'",
+        ),
         (lambda _: perfedavg(TASK, how(1), hessian=text("half")), "expected hessian to be none, exact or difference"),
-        (lambda _: perfedavg(TASK, how(1), adaptation_steps=-1), "expected adaptation_steps to be zero or more"),
-        (lambda _: fedprox(TASK, how(1), stragglers=2), "expected stragglers to be from 0 to 1, got 2"),
+        (
+            lambda _: perfedavg(TASK, how(1), adaptation_steps=-1),
+            "a whole number of at least 0, got -1",
+        ),
+        (
+            lambda _: fedprox(TASK, how(1), stragglers=2),
+            "expected stragglers to be one number from 0 to 1, got 2",
+        ),
         (
             lambda _: scaffold(TASK, how(1), weights=text("count")),
             "expected weights to be size or uniform, got 'count'",
         ),
-        (lambda _: pfedme(TASK, how(1), personal_steps=0), "expected personal_steps to be positive, got 0"),
+        (
+            lambda _: pfedme(TASK, how(1), personal_steps=0),
+            "a whole number of at least 1, got 0",
+        ),
         (lambda _: fedavg(TASK, how(1), server_optimizer="adamant"), "expected the name of an optax optimizer"),
     ],
 )

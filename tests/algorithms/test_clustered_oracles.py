@@ -194,15 +194,19 @@ def test_without_rounds_models_are_the_initial_ones(build):
 @pytest.mark.parametrize(
     ("build", "arguments", "message"),
     [
-        (ifca, {"clusters": 0}, "expected a positive number of clusters, got 0"),
+        (ifca, {"clusters": 0}, "expected clusters to be a whole number of at least 1, got 0"),
         (ifca, {"averaging": "models"}, "expected averaging to be model or gradient, got 'models'"),
         (ifca, {"weights": "sizes"}, "expected weights to be uniform or size, got 'sizes'"),
-        (fedsoft, {"clusters": True}, "expected a positive number of clusters, got True"),
-        (fedsoft, {"clients_per_cluster": 0}, "expected a positive clients_per_cluster, got 0"),
-        (fedsoft, {"estimate_every": 0}, "expected a positive estimate_every, got 0"),
-        (fedsoft, {"smoother": 1.5}, "expected smoother to be from 0 to 1, got 1.5"),
-        (fedem, {"clusters": -1}, "expected a positive number of clusters, got -1"),
-        (fedem, {"deploy_steps": -1}, "expected deploy_steps to be zero or more, got -1"),
+        (fedsoft, {"clusters": True}, "expected clusters to be a whole number of at least 1, got True"),
+        (
+            fedsoft,
+            {"clients_per_cluster": 0},
+            "a whole number of at least 1 or None, got 0",
+        ),
+        (fedsoft, {"estimate_every": 0}, "expected estimate_every to be a whole number of at least 1, got 0"),
+        (fedsoft, {"smoother": 1.5}, "expected smoother to be one number from 0 to 1, got 1.5"),
+        (fedem, {"clusters": -1}, "expected clusters to be a whole number of at least 1, got -1"),
+        (fedem, {"deploy_steps": -1}, "expected deploy_steps to be a whole number of at least 0, got -1"),
     ],
 )
 def test_bad_arguments(build, arguments, message):

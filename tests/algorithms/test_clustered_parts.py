@@ -9,7 +9,6 @@ import pytest
 
 from fljax import training
 from fljax.algorithms.clustered import (
-    check_clusters,
     initial_models,
     least_loss_shares,
     most_accurate,
@@ -75,13 +74,6 @@ def test_the_first_model_is_that_of_an_algorithm_with_one():
         np.testing.assert_array_equal(other[0], one)
         np.testing.assert_array_equal(same[0], same[2])
     assert not np.array_equal(models(3).weight[1], models(3).weight[2])
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize("wrong", [0, -1, 2.0, True])
-def test_a_number_of_clusters_is_positive_and_whole(wrong):
-    with pytest.raises(ValueError, match="expected a positive number of clusters, got"):
-        check_clusters(wrong)
 
 
 INFINITE, NOTHING = float("inf"), float("nan")

@@ -55,7 +55,7 @@ def test_a_scaled_gap_is_the_aggregators(scale: float) -> None:
 
 def test_a_scale_that_is_not_positive_is_refused() -> None:
     task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
-    with pytest.raises(ValueError, match="expected gap_scale to be a finite number above 0, got 0"):
+    with pytest.raises(ValueError, match="expected gap_scale to be one finite number above 0, got 0"):
         algorithms.incfl(task, local, threshold=0.0, gap_scale=0)
 
 
@@ -93,7 +93,7 @@ def test_an_infinite_loss_is_never_read() -> None:
 @pytest.mark.unchecked
 def test_unknown_names_are_refused_when_it_is_built() -> None:
     task, local = logistic_regression(), Local(0.1, batch_size=2, steps=1)
-    with pytest.raises(ValueError, match="expected a normaliser, got 'maen'; valid names are sum, mean"):
+    with pytest.raises(ValueError, match="expected normalise to be sum or mean, got 'maen'"):
         algorithms.incfl(task, local, threshold=0.0, normalise="maen")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="expected a surrogate, got 'sigmoidal'"):
+    with pytest.raises(ValueError, match=r"expected surrogate to be sigmoid, .*, got 'sigmoidal'"):
         algorithms.incfl(task, local, threshold=0.0, surrogate="sigmoidal")  # pyright: ignore[reportArgumentType]

@@ -187,16 +187,16 @@ def test_lg_fedavg_shares_the_last_dense_layers():
 @pytest.mark.unchecked
 @pytest.mark.parametrize("shared", [2.5, True, [1], None])
 def test_lg_fedavg_refuses_what_names_no_layers(shared):
-    with pytest.raises(ValueError, match="expected shared to be a number of layers, names or a function of paths, got"):
+    with pytest.raises(ValueError, match="expected shared to be a whole number, a list of names or a function, got"):
         lg_fedavg(quadratic.quadratic(jnp.asarray(START)), how(STEPS), shared=shared)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": 3.0}, "expected alpha to be from 0 to 1, got 3.0"),
-        ({"beta": -1.0}, "expected beta to be positive, got -1.0"),
-        ({"length": 0.0}, "expected length to be positive, got 0.0"),
+        ({"alpha": 3.0}, "expected alpha to be one number from 0 to 1, got 3.0"),
+        ({"beta": -1.0}, "expected beta to be one finite number above 0, got -1.0"),
+        ({"length": 0.0}, "expected length to be one finite number above 0, got 0.0"),
     ],
 )
 def test_what_cgsv_refuses(arguments, message):
@@ -208,7 +208,7 @@ def test_no_tuning_is_fedavg():
     task = quadratic.quadratic(jnp.asarray(START))
     plain = fedavg_finetune(task, how(STEPS), tune_epochs=0)
     assert plain.personal is None
-    with pytest.raises(ValueError, match="expected tune_epochs to be zero or more, got -1"):
+    with pytest.raises(ValueError, match="expected tune_epochs to be a whole number of at least 0, got -1"):
         fedavg_finetune(task, how(STEPS), tune_epochs=-1)
 
 
@@ -231,13 +231,28 @@ def test_tuning_moves_every_client_towards_its_own_data(exact):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"contribution": np.ones(4), "kappa": 1.5}, "expected kappa to be from 0 to 1, got 1.5"),
-        ({"contribution": np.ones(4), "recovery": -0.1}, "expected recovery to be from 0 to 1, got -0.1"),
-        ({"contribution": np.ones(4), "reference_rule": "mean"}, "valid names are max, median"),
-        ({"contribution": np.ones(4), "reference_draw": "mine"}, "valid names are own, copied"),
-        ({"contribution": np.ones(4), "joining": "size"}, "expected joining to be probabilities or 'contribution'"),
+        ({"contribution": np.ones(4), "kappa": 1.5}, "expected kappa to be one number from 0 to 1, got 1.5"),
+        (
+            {"contribution": np.ones(4), "recovery": -0.1},
+            "recovery to be one number from 0 to 1, got -0.1",
+        ),
+        (
+            {"contribution": np.ones(4), "reference_rule": "mean"},
+            "reference_rule to be max or median, got 'mean'",
+        ),
+        (
+            {"contribution": np.ones(4), "reference_draw": "mine"},
+            "reference_draw to be own or copied, got 'mine'",
+        ),
+        (
+            {"contribution": np.ones(4), "joining": "size"},
+            "joining to be an array .*, contribution or None",
+        ),
         ({"contribution": np.ones((2, 4)), "joining": "contribution"}, "got one per round"),
-        ({"contribution": np.ones(4), "joining": (0.5, 1.5, 1.0, 0.0)}, "expected joining to be from 0 to 1, got 1.5"),
+        (
+            {"contribution": np.ones(4), "joining": (0.5, 1.5, 1.0, 0.0)},
+            "joining to be an array of numbers from 0 to 1",
+        ),
         ({"contribution": np.ones(4), "ceiling": 0.0}, "expected ceiling to be positive, got 0.0"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_client_without_data_changes_nothing():
     ("arguments", "message"),
     [
         ({"weights": "sizes"}, "expected weights to be size or uniform, got 'sizes'"),
-        ({"clients_per_round": 0}, "expected a positive clients_per_round, got 0"),
+        ({"clients_per_round": 0}, "expected clients_per_round to be a whole number of at least 1 or None, got 0"),
     ],
 )
 def test_bad_arguments(arguments, message):

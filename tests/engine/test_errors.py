@@ -138,7 +138,9 @@ def test_an_error_in_a_loss_names_its_line() -> None:
 
 
 def test_sentences_on_bad_input_stay_as_they_are() -> None:
-    with pytest.raises(ValueError, match=r"^expected a positive clients_per_round, got -1"):
+    with pytest.raises(
+        ValueError, match=r"^expected clients_per_round to be a whole number of at least 1 or None, got -1"
+    ):
         engine.simulate(fedavg(TASK, LOCAL, clients_per_round=-1), tiny_federation(), rounds=1)
     with pytest.raises(ValueError, match=r"^expected one of steps and epochs"):
         engine.simulate(fedavg(TASK, LOCAL._replace(epochs=2)), tiny_federation(), rounds=1)
@@ -186,7 +188,8 @@ def test_long_words_are_shortened_and_advice_is_left_out() -> None:
 
 
 def test_without_code_of_the_user_the_place_is_in_fljax() -> None:
+    local = LOCAL._replace(optimizer=lambda rate: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(AlgorithmError) as caught:
-        engine.simulate(fedavg(TASK, Local(0.1, batch_size="two", steps=1)), tiny_federation(), rounds=1)  # pyright: ignore
+        engine.simulate(fedavg(TASK, local), tiny_federation(), rounds=1)
     assert (caught.value.place or "").startswith("fljax/")
     assert place_of(KeyError()) is None

@@ -269,7 +269,7 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
         go(np.ones((1, 5), np.float32))
     with pytest.raises(ValueError, match="one for each of 5 clients"):
         go(np.ones((2, 3), np.float32))
-    with pytest.raises(ValueError, match="one for each of 5 clients"):
+    with pytest.raises(ValueError, match=r"expected threshold to be .* with 1 axis, got a traced"):
         go(np.ones((1, 5), np.float32), by_seed=False)
     with pytest.raises(ValueError, match="expected seeds to be distinct integers"):
         engine.standalone(task, federation, local, seeds=(-1,))
@@ -293,3 +293,19 @@ def test_a_result_is_no_state() -> None:
     result: Any = engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1)
     with pytest.raises(ValueError, match=r"expected initial to be Result\.state of an earlier run, got Result"):
         engine.simulate(fedavg(TASK, LOCAL), tiny_federation(), rounds=1, initial=result)
+
+
+@pytest.mark.parametrize(
+    ("client", "x", "said"),
+    [
+        ("north", np.ones((2, 3)), r"expected a client below 5 and a position of a seed below 1, got 'north', 0$"),
+        (2.0, np.ones((2, 3)), "expected a client below 5 and a position of a seed below 1, got 2.0, 0"),
+        (5, np.ones((2, 3)), "expected a client below 5 and a position of a seed below 1, got 5, 0"),
+        (0, np.ones(3), r"expected x to be a batch of raw examples \[b, \d\], got shape \[\d\]"),
+        (0, np.ones((2, 9)), r"expected x to be a batch of raw examples \[b, \d\], got shape \[2, \d\]"),
+    ],
+)
+def test_what_predict_refuses(client: Any, x: Any, said: str) -> None:
+    found = engine.simulate(fedavg(logistic_regression(), Local(0.1, 2, steps=1)), tiny_federation(), rounds=1)
+    with pytest.raises(ValueError, match=said):
+        found.predict(client, x)

@@ -140,7 +140,7 @@ SLOW = {
 QUICK_PAIRS = {
     next(
         f"{scenario}({name})"
-        for name in (*FIVE[row % len(FIVE) :], *FIVE)
+        for name in (*FIVE[row % len(FIVE) :], *FIVE, *ALGORITHMS)
         if f"{scenario}({name})" not in PAIRS_SLOW | (CASES.keys() - SLOW)
     )
     for row, scenario in enumerate(scenarios.REGISTRY)

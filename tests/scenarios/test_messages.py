@@ -261,7 +261,10 @@ def test_free_riders_dilute_the_mean_and_get_the_model(federation):
 @pytest.mark.unchecked
 @pytest.mark.parametrize("ids", [(1, 1), (-1,), (0.5,), (5,)])
 def test_free_riders_are_clients(ids, federation):
-    with pytest.raises(ValueError, match=r"expected (different )?ids of clients from 0 "):
+    with pytest.raises(
+        ValueError,
+        match=r"expected (different )?ids (of clients from 0|to be an array of whole) ",
+    ):
         initial_state(free_riding(fedavg(TASK, LOCAL), ids=ids), by_id(federation), jnp.uint32(0))
 
 
@@ -333,11 +336,11 @@ def test_byzantine_clients_may_be_given(federation):
         ({"ids": [1], "fraction": 0.2}, "expected exactly one of ids, who and fraction"),
         ({"who": np.ones((2, 3, 5))}, r"expected who to be \[clients\] or \[rounds, clients\], got shape \(2, 3, 5\)"),
         ({"who": np.ones((0, 5))}, r"got shape \(0, 5\)"),
-        ({"who": "abc"}, "expected who to be .* of numbers, got 'abc'"),
-        ({"who": [[1, 0], [1]]}, "expected who to be .* of numbers, got"),
-        ({"who": [1, 0, float("nan"), 0, 0]}, "expected who to hold zeros and ones, got a NaN"),
+        ({"who": "abc"}, "expected who to be .*, got 'abc'"),
+        ({"who": [[1, 0], [1]]}, r"expected who to be .*, got \[\[1, 0\], \[1\]\]"),
+        ({"who": [1, 0, float("nan"), 0, 0]}, "expected who to be an array of finite numbers"),
         ({"who": np.ones(4)}, "expected who to have an entry for each of 5 clients, got 4"),
-        ({"fraction": 1.5}, "expected fraction to be from 0 to 1, got 1.5"),
+        ({"fraction": 1.5}, "expected fraction to be one number from 0 to 1 or None, got 1.5"),
     ],
 )
 def test_who_rides_is_checked(options, message, federation):

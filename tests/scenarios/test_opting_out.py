@@ -110,9 +110,9 @@ def test_around_ipfl_those_who_left_neither_bid_nor_train(federation):
 @pytest.mark.unchecked
 def test_bad_arguments_are_named(federation):
     inner = fedavg(TASK, LOCAL)
-    with pytest.raises(ValueError, match="expected split to be train, valid or test, got 'all'"):
+    with pytest.raises(ValueError, match="expected split to be valid, train or test, got 'all'"):
         opting_out(inner, baseline=0.5, split="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected every to be positive, got 0"):
+    with pytest.raises(ValueError, match="expected every to be a whole number of at least 1, got 0"):
         opting_out(inner, baseline=0.5, every=0)
     for wrong in (jnp.zeros(3), jnp.zeros((4, 3)), jnp.zeros((2, 4, 5))):
         with pytest.raises(

@@ -1,0 +1,279 @@
+"""What builders refuse: generated from the annotations of every builder in the registries."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from fljax import algorithms, scenarios, values
+from fljax.data.partition import PARTITIONERS
+from fljax.training import Local
+from fljax.types import Algorithm, AnyArray, Task
+from fljax.values import ALL, Allowed, Count, NonNegative, Range, Share, checked
+from tests.drawn import at_most
+from tests.laws.cases import ALGORITHMS, TASK
+
+LOCAL = Local(0.1, 4, steps=2)
+LABELS = np.arange(60) % 3
+
+
+class Builder(NamedTuple):
+    """One builder with arguments that it takes."""
+
+    build: Callable[..., Any]
+    given: dict[str, Any]
+
+    def __call__(self, **changed: Any) -> Any:
+        return self.build(**(self.given | changed))
+
+
+def _inner(build: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    return lambda **given: build(algorithms.fedavg(TASK, LOCAL), **given)
+
+
+def _of(path: str) -> Builder:
+    kind, name = path.split(".")
+    if kind == "algorithms":
+        return Builder(algorithms.REGISTRY[name].build, {"task": TASK, "local": LOCAL} | ALGORITHMS[name].example)
+    if kind == "scenarios":
+        return Builder(_inner(scenarios.REGISTRY[name].build), scenarios.REGISTRY[name].example)
+    return Builder(
+        PARTITIONERS[name], {"labels": LABELS, "clients": 3} | ({"owner": LABELS} if name == "natural" else {})
+    )
+
+
+BUILDERS = [
+    *(f"algorithms.{name}" for name in algorithms.REGISTRY),
+    *(f"scenarios.{name}" for name in scenarios.REGISTRY),
+    *(f"partitions.{name}" for name in PARTITIONERS),
+]
+
+
+def _parameters(build: Callable[..., Any]) -> dict[str, Allowed]:
+    """By name, or by record and field, what is checked. Tasks and algorithms are made by builders, not by users."""
+    found = {}
+    for name, allowed in values.allowances(build).items():
+        if allowed.record in (Task, Algorithm):
+            continue
+        if allowed.record is Local or isinstance(_default(build, name), tuple):
+            fields = values.allowances(allowed.record).items()
+            found |= {f"{name}.{field}": each for field, each in fields if not each.anything}
+        elif not allowed.anything:
+            found[name] = allowed
+    return found
+
+
+def _default(build: Callable[..., Any], parameter: str) -> Any:
+    return inspect.signature(build).parameters[parameter].default
+
+
+def _build_of(path: str) -> Callable[..., Any]:
+    kind, name = path.split(".")
+    if kind == "partitions":
+        return PARTITIONERS[name]
+    return (algorithms.REGISTRY if kind == "algorithms" else scenarios.REGISTRY)[name].build
+
+
+WRONG_FOR_ALL: tuple[Any, ...] = (object(), 1j, {"a": 1}, np.array("x"))
+TOO_DEEP = (np.ones((2, 2, 2)), jnp.ones((1, 2, 2, 2)))
+
+
+def _wrong(allowed: Allowed) -> strategies.SearchStrategy[Any]:
+    """Values that a parameter does not allow."""
+    found = [strategies.sampled_from(WRONG_FOR_ALL)]
+    if not allowed.none:
+        found.append(strategies.none())
+    if not allowed.truth:
+        found.append(strategies.sampled_from([True, np.True_]))
+    if str not in allowed.others:
+        found.append(strategies.text().filter(lambda text: text not in allowed.names))
+        found.append(strategies.just("0.1"))
+    if allowed.number == "whole":
+        found.append(strategies.floats(width=32).map(_of_some_kind))
+    if allowed.number == "any" and not allowed.bounds.unknown:
+        found.append(strategies.sampled_from([math.nan, np.float32("nan"), jnp.asarray(jnp.nan), -math.inf]))
+    if allowed.axes is None or math.isfinite(allowed.axes[1]):
+        found.append(strategies.sampled_from(TOO_DEEP))
+    if allowed.number is not None and allowed.axes is None and Sequence not in allowed.others:
+        found.append(strategies.lists(strategies.floats(0, 1), min_size=0, max_size=4))
+        found.append(strategies.just(jnp.full(1, 0.5)))
+    if allowed.number is not None and math.isfinite(allowed.bounds.least):
+        below = (
+            strategies.integers(-1000, -1)
+            if allowed.number == "whole"
+            else strategies.floats(-(2.0**90), -(2.0**-90), width=32)
+        )
+        found.append(below.map(lambda step: _of_some_kind(allowed.bounds.least + step)))
+        if allowed.bounds.above:
+            found.append(strategies.just(_of_some_kind(allowed.bounds.least)))
+    if allowed.number is not None and math.isfinite(allowed.bounds.most):
+        found.append(
+            strategies.floats(2.0**-10, 2.0**90, width=32).map(lambda step: _of_some_kind(allowed.bounds.most + step))
+        )
+    if allowed.axes is not None:
+        found.append(strategies.sampled_from([[0.1, math.nan], np.array([0.2, -math.inf]), ["a"], [[1.0], [1.0, 2.0]]]))
+    return strategies.one_of(found)
+
+
+def _of_some_kind(number: float) -> Any:
+    """The number as one of Python, NumPy or JAX, which its bits choose."""
+    kinds = (lambda x: x, np.float64, np.asarray, lambda x: jnp.asarray(x, float))
+    return kinds[int(abs(hash(number))) % len(kinds)](number)
+
+
+@pytest.mark.parametrize("path", BUILDERS)
+def test_every_builder_is_checked(path: str) -> None:
+    assert values.is_checked(_build_of(path))
+
+
+def _refuses(path: str, name: str, wrong: Any) -> None:
+    builder, (parameter, _, field) = _of(path), name.partition(".")
+    record = builder.given.get(parameter, _default(_build_of(path), parameter))
+    given = record._replace(**{field: wrong}) if field else wrong
+    with pytest.raises(ValueError, match=rf"^expected {name} to be [^\n]*, got [^\n]*$"):
+        builder(**{parameter: given})
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("path", BUILDERS)
+def test_a_wrong_value_of_any_parameter_is_one_sentence(path: str) -> None:
+    for name, allowed in _parameters(_build_of(path)).items():
+        for wrong in (1j, {"a": 1}, *([] if allowed.truth else [True])):
+            _refuses(path, name, wrong)
+        if allowed.number is not None and not allowed.bounds.unknown:
+            for wrong in (math.nan, np.float32(-math.inf), jnp.asarray(jnp.nan), "0.1"):
+                _refuses(path, name, wrong)
+            if allowed.axes is None and Sequence not in allowed.others:
+                _refuses(path, name, [0.5, 0.5])
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("path", BUILDERS)
+@hypothesis.given(drawn=strategies.data())
+@at_most(100)
+def test_a_wrong_value_is_one_sentence(path: str, drawn: Any) -> None:
+    parameters = _parameters(_build_of(path))
+    name = drawn.draw(strategies.sampled_from(sorted(parameters)))
+    _refuses(path, name, drawn.draw(_wrong(parameters[name])))
+
+
+@pytest.mark.parametrize("path", BUILDERS)
+@hypothesis.given(drawn=strategies.data())
+@at_most(50)
+def test_numbers_of_python_numpy_and_jax_are_alike(path: str, drawn: Any) -> None:
+    found = _parameters(_build_of(path))
+    names = sorted(name for name in found if found[name].number is not None)
+    if not names:
+        return
+    name = drawn.draw(strategies.sampled_from(names))
+    allowed = found[name]
+    low, high = max(allowed.bounds.least, -(2.0**30)), min(allowed.bounds.most, 2.0**30)
+    if allowed.number == "whole":
+        number: Any = drawn.draw(strategies.integers(int(low), int(high)))
+        for same in (number, np.int64(number), np.asarray(number), jnp.asarray(number)):
+            given = values.admitted(name, same, allowed)
+            assert given == number
+            assert type(given) is int
+    else:
+        open_ends = {"exclude_min": allowed.bounds.above, "exclude_max": allowed.bounds.below}
+        number = drawn.draw(strategies.floats(low, high, width=32, allow_subnormal=False, **open_ends))
+        for same in (number, np.float32(number), np.float64(number), np.asarray(number)):
+            given = values.admitted(name, same, allowed)
+            assert given == number
+            assert type(given) is float
+        array = jnp.asarray(number, jnp.float32)
+        assert values.admitted(name, array, allowed) is array
+
+
+class Record(NamedTuple):
+    size: Count = 1
+    kind: Literal["a", "b"] = "a"
+
+
+@checked
+def _build(
+    x: Any,
+    rate: NonNegative = 1.0,
+    *,
+    share: Share | Literal["all"] = "all",
+    count: Count | None = None,
+    each: NonNegative | AnyArray = 0.0,
+    record: Record = Record(),  # noqa: B008
+    flag: bool = False,
+    **more: Any,
+) -> tuple[Any, ...]:
+    return x, rate, share, count, record, flag, more
+
+
+def test_what_is_allowed_reaches_the_builder() -> None:
+    assert _build(1) == (1, 1.0, "all", None, Record(), False, {})
+    numbers: dict[str, Any] = {"rate": np.float32(0.5), "share": np.asarray(1), "count": jnp.int32(3), "flag": np.True_}
+    found = _build("x", **numbers, own=[1])
+    assert found == ("x", 0.5, 1, 3, Record(), True, {"own": [1]})
+    assert [type(each) for each in found[1:4]] == [float, int, int]
+    record = Record(np.int64(2), "b")  # type: ignore[arg-type]
+    assert type(_build(0, record=record)[4].size) is int
+    same = Record(2)
+    assert _build(0, record=same)[4] is same
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": [0.1, 0.2]}, "expected rate to be one finite number of at least 0, got [0.1, 0.2]"),
+        ({"rate": "0.1"}, "expected rate to be one finite number of at least 0, got '0.1'"),
+        ({"rate": np.float32(-1)}, "expected rate to be one finite number of at least 0, got np.float32(-1.0)"),
+        ({"share": 1.5}, "expected share to be one number from 0 to 1 or all, got 1.5"),
+        ({"share": "al"}, "expected share to be one number from 0 to 1 or all, got 'al' (did you mean 'all'?)"),
+        ({"count": 2.0}, "expected count to be a whole number of at least 1 or None, got 2.0"),
+        ({"count": True}, "expected count to be a whole number of at least 1 or None, got True"),
+        ({"flag": 1}, "expected flag to be True or False, got 1"),
+        ({"record": Record(0)}, "expected record.size to be a whole number of at least 1, got 0"),
+        ({"record": Record(1, "c")}, "expected record.kind to be a or b, got 'c'"),  # type: ignore[arg-type]
+        ({"record": (1, "a")}, "expected record to be a Record, got (1, 'a')"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_sentence(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r"^expected") as caught:
+        _build(0, **given)
+    assert str(caught.value) == said
+
+
+def test_of_traced_values_shape_and_dtype_are_checked() -> None:
+    assert jax.jit(lambda rate: _build(0, rate)[1])(-1.0) == -1.0  # its number is unknown
+    with pytest.raises(
+        ValueError, match=r"^expected rate to be one finite number of at least 0, got a traced array of"
+    ):
+        jax.jit(lambda rate: _build(0, rate)[1])(jnp.ones(2))
+    with pytest.raises(ValueError, match=r"^expected count to be a whole number .*, got a traced array"):
+        jax.jit(lambda count: _build(0, count=count)[3])(2)
+    jax.vmap(lambda rate: _build(0, rate)[1])(jnp.ones(2))
+
+
+def test_python_reports_a_missing_or_an_unknown_parameter() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        _build()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        (ALL, ""),
+        (Range(0), "of at least 0"),
+        (Range(0, above=True), "above 0"),
+        (Range(0, 1), "from 0 to 1"),
+        (Range(0, 1, below=True), "in [0, 1)"),
+    ],
+)
+def test_a_range_in_words(bounds: Range, text: str) -> None:
+    assert bounds.words() == text
