@@ -41,12 +41,12 @@ def _leave_out(items: Sequence[pytest.Item]) -> None:
     """Of a function that is ``sampled(share)``, about one case in ``share`` is quick; the other cases are thorough.
 
     A hash of its name chooses a case, so that the choice does not depend on the other cases. If it chooses no case of a
-    function, the first one is quick.
+    function, the first one is quick. Cases that are thorough or slow by themselves are left alone.
     """
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("sampled")
-        if mark is not None and item.get_closest_marker("slow") is None:
+        if mark is not None and all(item.get_closest_marker(kind) is None for kind in ("slow", "thorough")):
             cases[item.nodeid.split("[")[0], mark.args[0]].append(item)
     for (_, share), found in cases.items():
         chosen = [item for item in found if _hash(item.nodeid) % share == 0] or found[:1]

@@ -173,7 +173,11 @@ def test_process_0_is_killed(place: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--num-processes", "2"], "expected --distributed beside --coordinator-address"),
+        pytest.param(
+            ["--num-processes", "2"],
+            "expected --distributed beside --coordinator-address",
+            marks=pytest.mark.thorough,
+        ),
         (["--distributed"], "expected coordinator_address, num_processes and process_id that fit together"),
     ],
 )

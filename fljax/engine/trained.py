@@ -51,7 +51,8 @@ class DeployedModels:
         who, place = as_whole(client), as_whole(seed)
         if who is None or place is None or not 0 <= who < count or not 0 <= place < self._seeds:
             raise ValueError(
-                f"expected a client below {count} and a position of a seed below {self._seeds}, got {client!r}, {seed!r}"
+                f"expected a client below {count} and a position of a seed below {self._seeds}, "
+                f"got {client!r}, {seed!r}"
             )
         row = inputs.federation.examples.x.shape[1:]
         if x is not None and x.shape[1:] != row:

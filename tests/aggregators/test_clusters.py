@@ -23,7 +23,7 @@ def tree(values=None):
     return jax.tree.map(jnp.asarray, UPDATES if values is None else values)
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["single", "double"])
+@pytest.fixture(autouse=True, params=[pytest.param(False, marks=pytest.mark.thorough), True], ids=["single", "double"])
 def tolerance(request):
     with enable_x64(request.param):
         yield 1e-12 if request.param else 1e-5

@@ -7,7 +7,7 @@ import pytest
 from tests.precision import enable_x64
 
 
-@pytest.fixture(params=[1e-6, 1e-12], ids=["single", "double"])
+@pytest.fixture(params=[pytest.param(1e-6, marks=pytest.mark.thorough), 1e-12], ids=["single", "double"])
 def exact(request):
     """The tolerance: in single precision, then in double."""
     with enable_x64(request.param == 1e-12):

@@ -36,7 +36,7 @@ LOST = ((1,), (3,))  # by round; client 0 has no data
 WITH_DATA = (1, 2, 3, 4)
 
 
-@pytest.fixture(params=["single", "double"])
+@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
 def tolerance(request):
     with enable_x64(request.param == "double"):
         yield 1e-10 if request.param == "double" else 1e-5

@@ -72,7 +72,7 @@ def _deployed(state: Any, k: int) -> Any:
 @pytest.mark.parametrize(
     ("build", "options", "private"),
     [
-        (fedavg, {"server_lr": 0.5}, ()),
+        pytest.param(fedavg, {"server_lr": 0.5}, (), marks=pytest.mark.thorough),
         (fedbn, {}, ("scale", "bias", "mean", "var")),
         (fedbn, {"own": "statistics"}, ("mean", "var")),
         (fedbn, {"own": ("norm/var", "head"), "weights": "size"}, ("var", "kernel", "offset")),

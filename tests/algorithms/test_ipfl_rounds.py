@@ -58,7 +58,7 @@ CASES = {
 }
 
 
-@pytest.fixture(params=["single", "double"])
+@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
 def tolerance(request):
     with enable_x64(request.param == "double"):
         yield 1e-9 if request.param == "double" else 2e-5

@@ -50,7 +50,7 @@ NOTHING = Examples(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32))
 modes = pytest.mark.parametrize("how", [STEPS, EPOCHS], ids=["steps", "epochs"])
 
 
-@pytest.fixture(params=["single", "double"])
+@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
 def tolerance(request):
     with enable_x64(request.param == "double"):
         yield 1e-10 if request.param == "double" else 1e-5

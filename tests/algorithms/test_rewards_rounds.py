@@ -46,7 +46,7 @@ CEILING, KAPPA = 0.95, 0.25
 LENGTH, ALPHA, BETA = 0.6, 0.8, 1.3
 
 
-@pytest.fixture(params=["single", "double"])
+@pytest.fixture(params=[pytest.param("single", marks=pytest.mark.thorough), "double"])
 def tolerance(request):
     with enable_x64(request.param == "double"):
         yield 1e-10 if request.param == "double" else 1e-5

@@ -49,7 +49,7 @@ def _assert_best(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found.predict(1, X, seed=seed), expected.predict(1, X, seed=seed))
 
 
-@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("scored", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_each_seed_has_the_state_of_its_best_evaluation(scored: bool) -> None:
     plan = _plan(task=TASK if scored else TASK._replace(score=None))
     result = _simulate(plan)

@@ -113,6 +113,7 @@ def test_a_sweep_and_standalone_models() -> None:
     assert_close(*alone)
 
 
+@pytest.mark.thorough
 def test_a_users_code_meets_numbers_and_python_decides_on_them() -> None:
     usual, met = fedavg(TASK, LOCAL), []
 
@@ -160,7 +161,7 @@ def _fails_late(epochs: bool = False) -> Algorithm:
     return usual._replace(train=train)
 
 
-@pytest.mark.parametrize("epochs", [False, True])
+@pytest.mark.parametrize("epochs", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_the_sentence_names_client_round_seed_step_and_line(epochs: bool) -> None:
     with pytest.raises(AlgorithmError) as caught:
         engine.simulate(_fails_late(epochs), tiny_federation(), rounds=3, seeds=(7,), execution=DEBUG)

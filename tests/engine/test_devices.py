@@ -133,7 +133,7 @@ def test_each_device_holds_a_part_of_the_models_of_clients(build: Any) -> None:
 
 
 # A tiny round of fedfomo moves more models at once than there are.
-@pytest.mark.parametrize("build", [*(pytest.param(each, marks=pytest.mark.thorough) for each in (iafl, rank)), ditto])
+@pytest.mark.parametrize("build", [*(pytest.param(each, marks=pytest.mark.thorough) for each in (iafl, rank, ditto))])
 def test_a_round_needs_less_memory_on_each_of_two_devices(build: Any) -> None:
     needed, told = [], []
     for devices in (1, 2):

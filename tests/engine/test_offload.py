@@ -56,7 +56,7 @@ def both_ways(plan: Any, data: Any, where: dict[str, Any] = BOTH, **options: Any
     return found
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_gives_the_same_results(name: str) -> None:
     found = both_ways(bench(name).plan, federation(), rounds=3, seeds=(0, 3), evaluate_every=2)
@@ -85,7 +85,7 @@ def plan(build: Any = algorithms.fedavg, **arguments: Any) -> Plan:
             "dirichlet", {"beta": 0.3, "valid_fraction": 0.3, "held_fraction": 0.2}, marks=pytest.mark.thorough
         ),
         pytest.param("noise", {"sigma": 2.0}, marks=pytest.mark.thorough),
-        ("iid", {"test": "global"}),
+        pytest.param("iid", {"test": "global"}, marks=pytest.mark.thorough),
     ],
 )
 def test_federations_of_every_kind(partition: str, options: dict[str, Any]) -> None:
