@@ -286,7 +286,8 @@ def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
     if dataset.classes is None and builder in models.MODELS.values():
         raise ValueError(
             f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
-            "are no classes; a model of one's own, module:function, may have another loss"
+            "are no classes; data.regression = false makes classes of numbers, and a model of one's own, "
+            "module:function, may have another loss"
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fljax.data import csv_tables
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.frames import Columns, read_columns, with_moments
@@ -29,6 +29,9 @@ def table(
     shape: Sequence[int] | None = None,
     vocabulary: int | None = None,
     standardise: bool = True,
+    encoding: str = "utf-8",
+    separator: str = ",",
+    decimal: str = ".",
 ) -> Dataset:
     """A table in a ``.csv`` (also ``.csv.gz``) or ``.parquet`` file, with one row for each example.
 
@@ -55,16 +58,26 @@ def table(
       vocabulary: number of different tokens, where the features are tokens.
       standardise: whether models see each feature with mean 0 and standard deviation 1 (on the training rows). The
         data set itself is not changed.
+      encoding: of a CSV file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
+      separator: the character between the cells of a CSV file, e.g. ``";"``, or ``"\\t"`` for a tab.
+      decimal: the character before the decimals of numbers in a CSV file, e.g. ``","``.
+
+    In a CSV file, labels, clients and parts are text. They become numbers if every text is a whole number as it is
+    usually written: 7 and 10, but neither 007 nor 1e5. A label with decimals is a number, too. Only an empty cell is a
+    missing value: "NA" and "None" are text.
 
     Raises:
-      ValueError: if the file cannot be read, a column does not exist or is empty in some rows, features are not
-        numbers, or pyarrow is not installed for ``.parquet``.
+      ValueError: if the file cannot be read, rows have more cells than the line of names, a column does not exist or is
+        empty in some rows, features are not numbers, or pyarrow is not installed for ``.parquet``.
     """
     place = existing_file(path)
-    read = _read_parquet if _ending(place) == ".parquet" else _read_csv
     try:
         columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
-        made = read_columns(read(place), columns)
+        if _ending(place) == ".parquet":
+            found = _read_parquet(place)
+        else:
+            found = csv_tables.read(place, columns, encoding=encoding, separator=separator, decimal=decimal)
+        made = read_columns(found, columns)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
     return made if standardise or made.x.dtype != np.float32 else made._replace(mean=0.0, std=1.0)
@@ -195,26 +208,6 @@ def is_folder(place: Path) -> bool:
 
 def _ending(place: Path) -> str:
     return "".join(place.suffixes[-2:]).lower() if place.suffix.lower() == ".gz" else place.suffix.lower()
-
-
-def _read_csv(place: Path) -> Any:
-    import pandas
-
-    try:
-        with warnings.catch_warnings():
-            # Columns whose parts look different to pandas; they are text, which is said when they are used.
-            warnings.simplefilter("ignore", pandas.errors.DtypeWarning)
-            found = pandas.read_csv(place, skipinitialspace=True)
-    except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise ValueError(f"expected a table with a line of names and commas, got {_one_line(error)}") from None
-    except OSError as error:
-        raise ValueError(f"expected a file that can be read, got {_one_line(error)}") from None
-    return _named_columns(found)
-
-
-def _named_columns(found: Any) -> Any:
-    """The columns that have a name; pandas writes row numbers as a first column without one."""
-    return found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
 
 
 def _read_parquet(place: Path) -> Any:

@@ -68,17 +68,104 @@ def test_own_test_rows_of_arrays(tmp_path):
     assert made.x[-1].tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("ends", [(",", ","), (",", "")])  # the first row alone made pandas take names of rows from it
+def test_a_comma_at_the_end_of_rows_shifts_no_column(tmp_path, ends):
+    rows = [f"{63 + row},{row % 2},A{ends[row > 0]}" for row in range(4)]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,ill,site", *rows]))
+    made = load(str(tmp_path / "mine.csv"), label="ill", features=["age"], standardise=False)
+    assert made.x[:, 0].tolist() == [63, 64, 65, 66]
+    assert made.y.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (("007", "7", "0100"), ("007", "0100", "7")),
+        (("1e5", "100000", "2e3"), ("100000", "1e5", "2e3")),
+        (("TRUE", "True", "false"), ("TRUE", "True", "false")),
+        (("NA", "None", "null"), ("NA", "None", "null")),
+        (("10", "9", "-1"), (-1, 9, 10)),
+    ],
+)
+@pytest.mark.parametrize("column", ["ill", "site"])
+def test_labels_and_clients_are_text_first(tmp_path, texts, names, column):
+    """Different texts are different clients and classes; numbers are those whose text is usual."""
+    other = {"ill": "site", "site": "ill"}[column]
+    rows = "\n".join(f"{row},{text},{row % 2}" for row, text in enumerate(texts))
+    (tmp_path / "mine.csv").write_text(f"a,{column},{other}\n{rows}\n")
+    made = load(str(tmp_path / "mine.csv"), label="ill", client="site")
+    assert (made.class_names if column == "ill" else made.owner_names) == names
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "expected"),
+    [
+        (("1.5", "2", "1e1"), {}, [1.5, 2, 10]),
+        (("1", "20", "3"), {"regression": True}, [1, 20, 3]),
+        (("007", "1e1", "-3"), {"regression": True}, [7, 10, -3]),
+        (("1,5", "2", "-3,25"), {"decimal": ",", "separator": ";"}, [1.5, 2, -3.25]),
+    ],
+)
+def test_labels_that_are_numbers_to_predict(tmp_path, texts, options, expected):
+    between = options.get("separator", ",")
+    rows = "\n".join(f"{row}{between}{text}" for row, text in enumerate(texts))
+    (tmp_path / "mine.csv").write_text(f"a{between}ill\n{rows}\n")
+    made = load(str(tmp_path / "mine.csv"), label="ill", **options)
+    assert made.classes is None
+    assert made.y.tolist() == expected
+
+
+def test_labels_with_decimals_are_classes_if_asked(tmp_path):
+    (tmp_path / "mine.csv").write_text("a,ill\n1,5.0\n2,4.0\n3,5.0\n")
+    assert load(str(tmp_path / "mine.csv"), label="ill", regression=False).class_names == ("4.0", "5.0")
+
+
+def test_words_for_nothing_are_missing_features(tmp_path):
+    (tmp_path / "mine.csv").write_text("a,ill\n1,x\nNA,y\n")
+    with pytest.raises(ValueError, match=r"column 'a', got none \(NaN\) in 1 of 2 rows, first in row 1"):
+        load(str(tmp_path / "mine.csv"), label="ill")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8"])
+def test_text_of_other_encodings(tmp_path, encoding):
+    text = "dose;class;site\n1,5;ill;K\u00f6ln\n2,5;well;Z\u00fcrich\n"
+    (tmp_path / "mine.csv").write_bytes(text.encode(encoding))
+    options = {"encoding": encoding, "separator": ";", "decimal": ","}
+    made = load(str(tmp_path / "mine.csv"), label="class", client="site", standardise=False, **options)
+    assert made.owner_names == ("K\u00f6ln", "Z\u00fcrich")
+    assert made.x[:, 0].tolist() == [1.5, 2.5]
+
+
+def test_the_type_of_a_column_does_not_depend_on_the_length_of_the_file(tmp_path):
+    rows = 3000
+    who = [str(place * 10 // rows) if place * 10 // rows < 9 else "A9" for place in range(rows)]
+    pixels = ",".join(["7"] * 784)
+    head = ",".join([*(f"p{place}" for place in range(784)), "who", "label"])
+    (tmp_path / "wide.csv").write_text(
+        "\n".join([head, *(f"{pixels},{name},{row % 10}" for row, name in enumerate(who))])
+    )
+    made = load(str(tmp_path / "wide.csv"), label="label", client="who", shape=[28, 28, 1])
+    assert made.owner_names == (*map(str, range(9)), "A9")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "words"),
     [
-        ("mine.csv", b"", {}, r"mine\.csv: expected a table with a line of names and commas"),
+        ("mine.csv", b"", {}, r"mine\.csv: expected a table with a line of names and ',' between cells"),
         ("mine.csv", b'a,ill\n1,"2\n3,4\n', {}, "expected a table"),
-        ("mine.csv", b"\xff\xfe\x00", {}, "expected a table"),
+        ("mine.csv", b"\xff\xfe\x00", {}, "expected text with the encoding utf-8, .*; name the file's own"),
         ("mine.csv.gz", b"not gzip", {}, "expected a file that can be read"),
         ("mine.csv", b"a,ill\n1,x\n,y\n", {}, r"in each row of the column 'a', got none \(NaN\) in 1 of 2 rows"),
         ("mine.csv", b"a,b\n1,x\n", {}, r"expected a column of the table \(a, b\), got 'ill'"),
         ("mine.csv", b"ill\nx\n", {}, "at least one row and one column of features"),
         ("mine.csv", b"a,ill\n", {}, "at least one row and one column of features"),
+        (
+            "mine.csv",
+            b"a,ill\n1,5,0\n2,5,1\n",
+            {},
+            "expected rows with as many fields as the line of names, got longer",
+        ),
+        ("mine.csv", b"a,ill\n1,0\n2,5,1\n", {}, "expected a table with a line of names and ',' between cells"),
         ("mine.parquet", b"PAR1", {}, "expected a table in Parquet"),
         ("mine.npz", b"PK", {}, "expected arrays of numpy.savez"),
         ("mine.npz", b"", {}, "expected arrays of numpy.savez"),

@@ -1,0 +1,144 @@
+"""Tables in CSV files: columns of labels, clients and parts are text first, all others are as pandas reads them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fljax.data.frames import Columns
+from fljax.naming import shown
+
+_MARK = "="
+Kind = Literal["id", "label", "number"]
+# A number as Python writes it: different texts of this form are different numbers.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def read(place: Path, columns: Columns, *, encoding: str = "utf-8", separator: str = ",", decimal: str = ".") -> Any:
+    """The table in a file whose first line has the names of columns.
+
+    Columns of labels, clients and parts are read as text. Texts become numbers as ``numbers_or_text`` says; an empty
+    cell is None.
+
+    Args:
+      place: the file; its end ``.gz`` means that it is compressed.
+      columns: what the columns are.
+      encoding: of the file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
+      separator: one character between the cells of a row, e.g. ``";"`` or a tab.
+      decimal: the character before the decimals of a number, e.g. ``","``.
+
+    Returns:
+      A pandas DataFrame. A column without a name, as pandas writes row numbers, is left out.
+
+    Raises:
+      ValueError: if the file cannot be read, or rows have more cells than the first line.
+    """
+    import pandas
+
+    _check_form(encoding, separator, decimal)
+    label = columns.label
+    labels = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+    of_labels: Kind = "number" if columns.regression or len(labels) > 1 else "label"
+    kinds: dict[Any, Kind] = dict.fromkeys(labels, "id" if columns.regression is False else of_labels)
+    kinds |= {name: "id" for name in (columns.client, columns.part) if name is not None}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            found = pandas.read_csv(
+                place,
+                encoding=encoding,
+                sep=separator,
+                decimal=decimal,
+                skipinitialspace=True,
+                # Otherwise rows with one cell more than the line of names would be shifted by one column.
+                index_col=False,
+                # Otherwise the type of a column would depend on the length of the file.
+                low_memory=False,
+                # The mark in front keeps pandas from taking "NA", "None" or "null" for a missing value.
+                converters=dict.fromkeys(kinds, _MARK.__add__),
+            )
+    except pandas.errors.ParserWarning:
+        raise ValueError(
+            "expected rows with as many fields as the line of names, got longer ones; "
+            f"{shown(separator)} inside a text or a number needs quotes around it"
+        ) from None
+    except UnicodeError as error:
+        raise ValueError(
+            f"expected text with the encoding {encoding}, got {_one_line(error)}; "
+            "name the file's own, e.g. encoding = 'latin-1', 'utf-16' or 'gbk'"
+        ) from None
+    except (pandas.errors.ParserError, pandas.errors.EmptyDataError, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"expected a table with a line of names and {separator!r} between cells, got {_one_line(error)}"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"expected a file that can be read, got {_one_line(error)}") from None
+    found = found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
+    _check_separator(list(found.columns), list(kinds), separator)
+    for name, kind in kinds.items():
+        if name in found.columns:
+            texts = [text.removeprefix(_MARK) or None for text in found[name].tolist()]
+            column = pandas.Series(texts, found.index, object)
+            found = found.assign(**{name: numbers_or_text(column, kind, decimal)})
+    return found
+
+
+def _check_form(encoding: str, separator: str, decimal: str) -> None:
+    if not isinstance(separator, str) or len(separator) != 1 or separator in "\"'\r\n":
+        raise ValueError(f"expected separator to be one character, such as ';', got {separator!r}")
+    if not isinstance(decimal, str) or len(decimal) != 1 or decimal == separator or decimal.isalnum():
+        raise ValueError(f"expected decimal to be one character other than the separator, got {decimal!r}")
+    try:
+        "".encode(encoding)
+    except (LookupError, TypeError):
+        raise ValueError(f"expected a known encoding, such as utf-8 or latin-1, got {encoding!r}") from None
+
+
+def _check_separator(names: Sequence[str], texts: Sequence[str], separator: str) -> None:
+    """Raises a ValueError if the line of names seems to have another separator."""
+    if all(name in names for name in texts):
+        return
+    for other, said in ((";", "';'"), ("\t", "a tab ('\\t')"), ("|", "'|'"), (",", "','")):
+        if other != separator and any(other in str(name) for name in names):
+            raise ValueError(
+                f"expected {separator!r} between cells, got a line of names with {said}, {shown(str(names[0]))}; "
+                f"say separator = {other!r}"
+            )
+
+
+def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
+    """A column of text as numbers, if its texts are numbers without doubt: then different texts are different numbers.
+
+    Args:
+      column: a pandas Series of text and None.
+      kind: "id" makes whole numbers alone, if every text is one as Python writes it: 7, and neither 007 nor 1e5.
+        "label" also makes bools of True and False, and floats if all are numbers and one is written with decimals.
+        "number" makes floats of all numbers.
+      decimal: the character before decimals.
+    """
+    import pandas
+
+    texts = [each for each in column.tolist() if each is not None]
+    if not texts or len(texts) < len(column):
+        return column
+    if kind != "number" and all(_WHOLE.fullmatch(each) for each in texts):
+        return pandas.Series(np.array([int(each) for each in texts], np.int64), column.index)
+    if kind == "label" and set(texts) <= {"True", "False"}:
+        return pandas.Series(np.array([each == "True" for each in texts]), column.index)
+    if kind != "id":
+        texts = [each.replace(decimal, ".") for each in texts]
+        written = kind == "number" or any("." in each for each in texts)
+        if written and all(_DECIMAL.fullmatch(each) for each in texts):
+            return pandas.Series(np.array([float(each) for each in texts]), column.index)
+    return column
+
+
+def _one_line(error: BaseException) -> str:
+    return shown(" ".join(str(error).split()) or type(error).__name__)
