@@ -73,7 +73,8 @@ def annotations_of(builder: Callable[..., Any], *, extras: bool = False) -> dict
 
     function = inspect.unwrap(getattr(builder, "func", builder))
     usual = {**vars(typing), **vars(collections.abc), **{name: getattr(jaxtyping, name) for name in _ARRAYS}}
-    own = vars(sys.modules[function.__module__]) if is_record(function) else getattr(function, "__globals__", {})
+    module = sys.modules.get(function.__module__)  # None: a class from a pickle, or of a module that is not registered
+    own = vars(module) if is_record(function) and module is not None else getattr(function, "__globals__", {})
     names = {**usual, **own}
 
     def resolved(annotation: Any) -> Any:

@@ -36,6 +36,11 @@ def floating(x: Any) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
 
 
+def least_divisor(dtype: Any) -> Array:
+    """The least divisor of a quotient with a derivative, which squares the divisor and must not underflow."""
+    return 2**10 * jnp.sqrt(jnp.finfo(dtype).tiny)
+
+
 def wide(x: Any) -> Array:
     """``x`` as a floating array of at least float32: float16 and bfloat16 are too narrow for sums and weights."""
     x = floating(x)

@@ -13,72 +13,35 @@ annotation of its parameter does not allow:
 Of traced values, the shape and the dtype are checked alone. NumPy's numbers, and JAX's where a whole number is asked
 for, become Python's. A parameter with another annotation, or with none, takes anything.
 
-Floor 0: imports ``arguments``, ``signatures`` and ``naming`` only.
+Floor 0: imports ``allowed_values``, ``arguments``, ``signatures`` and ``naming`` only.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import math
 import numbers
-import os
-import typing
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import AbstractArray, Array, Float
+from jaxtyping import Array, Float
 
+from fljax.allowed_values import ALL, Allowed, Range, allowed_by, either, words
 from fljax.arguments import parameters_of, takes_anything
 from fljax.naming import nearest, shown, unknown
-from fljax.signatures import annotations_of, is_record, parts_of
+from fljax.signatures import annotations_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Range(NamedTuple):
-    """The numbers that a parameter allows: finite ones from ``least`` to ``most``.
-
-    Attributes:
-      least: no number is below it.
-      most: no number is above it.
-      above: whether ``least`` itself is refused.
-      below: whether ``most`` itself is refused.
-      infinite: whether infinity is allowed.
-      unknown: whether NaN is allowed, for what is not known.
-    """
-
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-    below: bool = False
-    infinite: bool = False
-    unknown: bool = False
-
-    def allows(self, x: np.ndarray) -> bool:
-        """Whether all numbers are allowed."""
-        inside = (x > self.least if self.above else x >= self.least) & (x < self.most if self.below else x <= self.most)
-        fits = inside & (np.isfinite(x) | (self.infinite & (x == math.inf)))
-        return bool((fits | (self.unknown & np.isnan(x))).all())
-
-    def words(self) -> str:
-        """The range in a sentence; empty if it has no bounds."""
-        if math.isinf(self.least) and math.isinf(self.most):
-            return ""
-        if math.isinf(self.most):
-            return f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
-        if self.above or self.below:
-            return f"in {'(' if self.above else '['}{self.least:g}, {self.most:g}{')' if self.below else ']'}"
-        return f"from {self.least:g} to {self.most:g}"
-
-
-ALL = Range()
 # Numbers as annotations of parameters. Those that may be floats may be traced.
 Number = Annotated[float | Float[Array, ""], ALL]
+NumberOrInfinity = Annotated[float | Float[Array, ""], Range(infinite=True)]
 Positive = Annotated[float | Float[Array, ""], Range(0, above=True)]
 NonNegative = Annotated[float | Float[Array, ""], Range(0)]
 Share = Annotated[float | Float[Array, ""], Range(0, 1)]
@@ -87,34 +50,6 @@ PositiveFloat = Annotated[float, Range(0, above=True)]
 LOSSES = Range(infinite=True, unknown=True)
 Count = Annotated[int, Range(1)]
 CountOrZero = Annotated[int, Range(0)]
-
-
-class Allowed(NamedTuple):
-    """What an annotation allows, in parts.
-
-    Attributes:
-      anything: whether it says nothing that can be checked.
-      none: None.
-      truth: True and False.
-      number: one number; "whole": one whole number; None: neither.
-      axes: of arrays of numbers: the least and the largest number of axes; None: no arrays.
-      whole_entries: whether entries of arrays are whole numbers.
-      names: the names.
-      record: the class of a NamedTuple.
-      others: further classes, such as ``str``; functions are ``Callable``.
-      bounds: of numbers and of entries of arrays.
-    """
-
-    anything: bool = False
-    none: bool = False
-    truth: bool = False
-    number: Literal["any", "whole"] | None = None
-    axes: tuple[int, float] | None = None
-    whole_entries: bool = False
-    names: tuple[str, ...] = ()
-    record: Any = None
-    others: tuple[Any, ...] = ()
-    bounds: Range = ALL
 
 
 def checked(build: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -134,7 +69,7 @@ def checked(build: Callable[_P, _R]) -> Callable[_P, _R]:
             valid = parameters_of(build)
             for each in () if takes_anything(build) else named:
                 if each not in valid:
-                    raise ValueError(f"{unknown('parameter', each, valid)} of {build.__name__}") from None
+                    raise ValueError(f"{build.__name__}: {unknown('parameter', each, valid)}") from None
             return build(*given, **named)  # Python's own error names the builder and the parameter
         allowed = allowances(builder)
         for name, value in bound.arguments.items():
@@ -156,81 +91,42 @@ def is_checked(build: Callable[..., Any]) -> bool:
     return hasattr(build, _MARK)
 
 
-@functools.cache
+_ALLOWANCES: weakref.WeakKeyDictionary[Any, dict[str, Allowed]] = weakref.WeakKeyDictionary()
+
+
 def allowances(build: Callable[..., Any]) -> dict[str, Allowed]:
-    """What each parameter of a builder, or each field of a NamedTuple, allows."""
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, each in inspect.signature(build).parameters.items() if each.kind in kinds]
-    found = annotations_of(build, extras=True)
-    return {name: allowed_by(found[name]) for name in names}
+    """What each parameter of a builder, or each field of a NamedTuple, allows. A default of None allows None."""
+    if build not in _ALLOWANCES:
+        found = annotations_of(build, extras=True)
+        _ALLOWANCES[build] = {
+            name: either(allowed_by(found[name]), Allowed(none=each.default is None))
+            for name, each in parameters_of(build).items()
+        }
+    return _ALLOWANCES[build]
 
 
-def allowed_by(annotation: Any, bounds: Range = ALL) -> Allowed:
-    """What an annotation allows. A range inside one member of a union holds for all of them."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation, *extras = typing.get_args(annotation)
-        return allowed_by(annotation, next((each for each in extras if isinstance(each, Range)), bounds))
-    found = Allowed(bounds=bounds)
-    for part in parts_of(annotation):
-        inner = allowed_by(part, bounds) if typing.get_origin(part) is Annotated else _one(part)
-        found = _both(found, inner)
-    return found
+def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed: Mapping[str, Any]) -> None:
+    """Checks values before they are traced: a ``checked`` builder that is called in a program sees no numbers.
 
+    Args:
+      build: any builder.
+      given: its arguments by name.
+      by_seed: arguments that have one row for each seed.
 
-def _both(first: Allowed, second: Allowed) -> Allowed:
-    """What either allows; a number of any kind includes whole ones."""
-    number = "any" if "any" in (first.number, second.number) else first.number or second.number
-    axes = [each for each in (first.axes, second.axes) if each is not None]
-    return Allowed(
-        first.anything or second.anything,
-        first.none or second.none,
-        first.truth or second.truth,
-        number,  # type: ignore[arg-type]
-        (min(low for low, _ in axes), max(high for _, high in axes)) if axes else None,
-        first.whole_entries or second.whole_entries,
-        first.names + second.names,
-        first.record or second.record,
-        first.others + second.others,
-        first.bounds if second.bounds == ALL else second.bounds,
-    )
-
-
-def _one(part: Any) -> Allowed:
-    """What a member of a union allows."""
-    origin, inside = typing.get_origin(part), typing.get_args(part)
-    if part is None or part is type(None):
-        return Allowed(none=True)
-    if part is bool:
-        return Allowed(truth=True)
-    if part is int:
-        return Allowed(number="whole")
-    if part is float or part is Array:
-        return Allowed(number="any")
-    if origin is Literal and all(isinstance(each, str) for each in inside):
-        return Allowed(names=inside)
-    if is_record(part):
-        return Allowed(record=part)
-    if part is str:
-        return Allowed(others=(str,))
-    if os.PathLike in (part, origin):
-        return Allowed(others=(os.PathLike,))
-    if Callable in (part, origin):
-        return Allowed(others=(Callable,))
-    if isinstance(part, type) and issubclass(part, AbstractArray):
-        words = str(part.dim_str).split()
-        some = sum(word.startswith(("*", "...")) for word in words)
-        if not words:
-            return Allowed(number="any")
-        return Allowed(axes=(len(words) - some, math.inf if some else len(words)))
-    if origin is Sequence and inside and inside[0] is not Any:
-        entry = _one(inside[0])
-        if entry.number is not None:
-            return Allowed(axes=(1, 1), whole_entries=entry.number == "whole")
-        if entry.axes is not None:
-            return Allowed(axes=(entry.axes[0] + 1, entry.axes[1] + 1), whole_entries=entry.whole_entries)
-        if inside[0] is str:
-            return Allowed(others=(Sequence,))
-    return Allowed(anything=True)
+    Raises:
+      ValueError: if the builder is ``checked`` and does not allow a value.
+    """
+    if not is_checked(build):
+        return
+    allowed = allowances(build)
+    for name in given.keys() & allowed.keys():
+        admitted(name, given[name], allowed[name])
+    for name in by_seed.keys() & allowed.keys():
+        each = allowed[name]
+        inner = [(0, 0)] * (each.number is not None) + ([each.axes] if each.axes is not None else [])
+        if inner:
+            axes = 1 + min(low for low, _ in inner), 1 + max(high for _, high in inner)
+            admitted(name, by_seed[name], each._replace(number=None, axes=axes))
 
 
 def admitted(name: str, value: Any, allowed: Allowed) -> Any:
@@ -244,8 +140,10 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
     Raises:
       ValueError: if the value is not allowed.
     """
-    if allowed.record is not None and isinstance(value, allowed.record):
+    if isinstance(value, allowed.records):
         return _admitted_fields(name, value)
+    if allowed.records and isinstance(value, Mapping):
+        return value  # an old form of some records, for the builder to read or refuse
     if allowed.anything or (value is None and allowed.none):
         return value
     if isinstance(value, str):
@@ -257,7 +155,7 @@ def admitted(name: str, value: Any, allowed: Allowed) -> Any:
         if allowed.truth:
             return bool(value)
         raise _refused(name, value, allowed)
-    if isinstance(value, numbers.Number) or hasattr(value, "dtype") or isinstance(value, list | tuple | range):
+    if isinstance(value, numbers.Number | list | tuple | range) or hasattr(value, "__array__"):
         return _admitted_numbers(name, value, allowed)
     kinds = tuple(each for each in allowed.others if each is not Callable)
     if (Callable in allowed.others and callable(value)) or (kinds and isinstance(value, kinds)):
@@ -278,30 +176,50 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
     """One number or several, traced or not."""
     if isinstance(value, list | tuple) and Sequence in allowed.others and all(isinstance(each, str) for each in value):
         return value
+    if isinstance(value, int) and abs(value) >= 2**63 and allowed.number is not None:  # NumPy has no such numbers
+        if allowed.bounds.least <= value <= allowed.bounds.most:
+            return value
+        raise _refused(name, value, allowed)
     found = _concrete(value)
     if found is None:  # traced: its numbers are unknown
-        array = jnp.asarray(value)  # a list may hold traced numbers
-        axes = array.ndim
-        if not jnp.iscomplexobj(array) and _fits(axes, allowed) and not (axes == 0 and allowed.number == "whole"):
+        if _traced_fits(value, allowed):
             return value
         raise _refused(name, value, allowed)
     kind = found.dtype.kind
     if kind not in "biuf" or not _fits(found.ndim, allowed):
         raise _refused(name, value, allowed)
     whole = allowed.whole_entries if found.ndim else allowed.number == "whole"
-    if (whole and kind not in "iu") or (found.ndim == 0 and kind == "b"):
+    if (whole and kind not in "iu" and found.size) or (found.ndim == 0 and kind == "b"):
         raise _refused(name, value, allowed)
     if not allowed.bounds.allows(found.astype(float) if kind in "bf" else found):
         raise _refused(name, value, allowed)
     if found.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
         return found.item()
-    return value
+    return tuple(found.tolist()) if allowed.whole_entries and isinstance(value, jax.Array | list | tuple) else value
+
+
+def _traced_fits(value: Any, allowed: Allowed) -> bool:
+    """Whether a traced array, or a list that holds traced numbers, has an allowed shape and dtype."""
+    entries = jax.tree.leaves(value, is_leaf=lambda entry: entry is None)
+    if not all(isinstance(entry, numbers.Number) or hasattr(entry, "dtype") for entry in entries):
+        return False
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):  # a ragged list, or an array of objects
+        return False
+    number = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
+    if array.ndim == 0:
+        return number and allowed.number == "any"  # a whole number shapes the program
+    return _fits(array.ndim, allowed) and (number or array.dtype == jnp.bool_)
 
 
 def check_flags(name: str, array: Any) -> None:
     """Raises a ValueError if an array holds anything but zeros and ones; traced numbers are not checked."""
     found = _concrete(array)
-    if found is not None and not (wrong := found[(found != 0) & (found != 1)]).size == 0:
+    if found is None:
+        return
+    wrong = found[(found != 0) & (found != 1)]
+    if wrong.size:
         raise ValueError(f"expected {name} to hold zeros and ones, got {wrong[0]}")
 
 
@@ -322,10 +240,12 @@ def as_whole(value: Any) -> int | None:
 
 
 def _concrete(value: Any) -> np.ndarray | None:
-    """The numbers of a value; None if some are traced. Of a ragged list, an array of objects."""
+    """The numbers of a value; None if they cannot be known here. Of what is no array, an array of objects."""
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
+        return np.empty((), object)  # random keys
     try:
         found = np.asarray(value)
-    except jax.errors.TracerArrayConversionError:
+    except (jax.errors.TracerArrayConversionError, RuntimeError):  # traced, or not all on this process
         return None
     except (TypeError, ValueError):
         return np.empty((), object)
@@ -346,28 +266,7 @@ def _refused(name: str, value: Any, allowed: Allowed, question: str = "") -> Val
 
 def _shown(value: Any) -> str:
     if _concrete(value) is None:
-        return f"a traced array of shape {jnp.asarray(value).shape}"
-    return shown(value.tolist() if isinstance(value, np.ndarray | jax.Array) else value)
-
-
-def words(allowed: Allowed) -> str:
-    """What is allowed, for a sentence: ``one number from 0 to 1 or None``."""
-    bounds = f" {text}" if (text := allowed.bounds.words()) else ""
-    said = allowed.bounds.infinite or allowed.bounds.unknown or math.isfinite(allowed.bounds.most)
-    finite = "" if said else "finite "
-    one = "a whole number" if allowed.number == "whole" else f"one {finite}number"
-    found = [f"{one}{bounds}"] if allowed.number else []
-    if allowed.axes is not None:
-        low, high = allowed.axes
-        axes = f"{low:g}" if low == high else f"at least {low:g}" if math.isinf(high) else f"{low:g} or {high:g}"
-        entries = f"{'whole ' if allowed.whole_entries else finite}numbers{bounds}"
-        found.append(f"an array of {entries} with {axes} {'axis' if axes == '1' else 'axes'}")
-    found += [*allowed.names]
-    found += ["True", "False"] if allowed.truth else []
-    found += [f"a {allowed.record.__name__}"] if allowed.record is not None else []
-    found += [_WORDS[each] for each in dict.fromkeys(allowed.others)]
-    found += ["None"] if allowed.none else []
-    return f"{', '.join(found[:-1])} or {found[-1]}" if len(found) > 1 else found[0]
-
-
-_WORDS = {str: "text", os.PathLike: "a path", Callable: "a function", Sequence: "a list of names"}
+        shape = getattr(value, "shape", None)
+        return "a list with traced numbers" if shape is None else f"a traced array of shape {shape}"
+    is_array = isinstance(value, np.ndarray | jax.Array) and hasattr(value, "tolist")
+    return " ".join(shown(value.tolist() if is_array else value).split())

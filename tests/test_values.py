@@ -11,16 +11,20 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import strategies
+from jaxtyping import Array, Bool, Int, Key
 
-from fljax import algorithms, scenarios, values
+from fljax import algorithms, engine, scenarios, values
+from fljax.allowed_values import ALL, Allowed, Range
 from fljax.data.partition import PARTITIONERS
-from fljax.training import Local
+from fljax.engine.program import partition_plan
+from fljax.training import Local, named_optimizer
 from fljax.types import Algorithm, AnyArray, Task
-from fljax.values import ALL, Allowed, Count, NonNegative, Range, Share, checked
+from fljax.values import Count, NonNegative, Share, checked
 from tests.drawn import at_most
-from tests.laws.cases import ALGORITHMS, TASK
+from tests.laws.cases import ALGORITHMS, TASK, federation
 
 LOCAL = Local(0.1, 4, steps=2)
 LABELS = np.arange(60) % 3
@@ -62,10 +66,10 @@ def _parameters(build: Callable[..., Any]) -> dict[str, Allowed]:
     """By name, or by record and field, what is checked. Tasks and algorithms are made by builders, not by users."""
     found = {}
     for name, allowed in values.allowances(build).items():
-        if allowed.record in (Task, Algorithm):
+        if allowed.records in ((Task,), (Algorithm,)):
             continue
-        if allowed.record is Local or isinstance(_default(build, name), tuple):
-            fields = values.allowances(allowed.record).items()
+        if allowed.records == (Local,) or isinstance(_default(build, name), tuple):
+            fields = values.allowances(allowed.records[0]).items()
             found |= {f"{name}.{field}": each for field, each in fields if not each.anything}
         elif not allowed.anything:
             found[name] = allowed
@@ -83,7 +87,8 @@ def _build_of(path: str) -> Callable[..., Any]:
     return (algorithms.REGISTRY if kind == "algorithms" else scenarios.REGISTRY)[name].build
 
 
-WRONG_FOR_ALL: tuple[Any, ...] = (object(), 1j, {"a": 1}, np.array("x"))
+WRONG_FOR_ALL: tuple[Any, ...] = (object(), 1j, {1, 2}, np.array("x"), jax.random.key(0))
+WRONG_ARRAYS: list[Any] = [["a"], [[1.0], [1.0, 2.0]]]
 TOO_DEEP = (np.ones((2, 2, 2)), jnp.ones((1, 2, 2, 2)))
 
 
@@ -100,7 +105,8 @@ def _wrong(allowed: Allowed) -> strategies.SearchStrategy[Any]:
     if allowed.number == "whole":
         found.append(strategies.floats(width=32).map(_of_some_kind))
     if allowed.number == "any" and not allowed.bounds.unknown:
-        found.append(strategies.sampled_from([math.nan, np.float32("nan"), jnp.asarray(jnp.nan), -math.inf]))
+        infinite = [] if allowed.bounds.infinite else [-math.inf, jnp.asarray(jnp.inf)]
+        found.append(strategies.sampled_from([math.nan, np.float32("nan"), jnp.asarray(jnp.nan), *infinite]))
     if allowed.axes is None or math.isfinite(allowed.axes[1]):
         found.append(strategies.sampled_from(TOO_DEEP))
     if allowed.number is not None and allowed.axes is None and Sequence not in allowed.others:
@@ -120,7 +126,8 @@ def _wrong(allowed: Allowed) -> strategies.SearchStrategy[Any]:
             strategies.floats(2.0**-10, 2.0**90, width=32).map(lambda step: _of_some_kind(allowed.bounds.most + step))
         )
     if allowed.axes is not None:
-        found.append(strategies.sampled_from([[0.1, math.nan], np.array([0.2, -math.inf]), ["a"], [[1.0], [1.0, 2.0]]]))
+        unknown = [[0.1, math.nan], np.array([0.2, math.nan])]
+        found.append(strategies.sampled_from(WRONG_ARRAYS + (unknown if not allowed.bounds.unknown else [])))
     return strategies.one_of(found)
 
 
@@ -147,10 +154,11 @@ def _refuses(path: str, name: str, wrong: Any) -> None:
 @pytest.mark.parametrize("path", BUILDERS)
 def test_a_wrong_value_of_any_parameter_is_one_sentence(path: str) -> None:
     for name, allowed in _parameters(_build_of(path)).items():
-        for wrong in (1j, {"a": 1}, *([] if allowed.truth else [True])):
+        for wrong in (1j, {1, 2}, jax.random.key(0), *([] if allowed.truth else [True])):
             _refuses(path, name, wrong)
         if allowed.number is not None and not allowed.bounds.unknown:
-            for wrong in (math.nan, np.float32(-math.inf), jnp.asarray(jnp.nan), "0.1"):
+            infinite = () if allowed.bounds.infinite else (np.float32(-math.inf),)
+            for wrong in (math.nan, jnp.asarray(jnp.nan), "0.1", *infinite):
                 _refuses(path, name, wrong)
             if allowed.axes is None and Sequence not in allowed.others:
                 _refuses(path, name, [0.5, 0.5])
@@ -277,3 +285,55 @@ def test_python_reports_a_missing_or_an_unknown_parameter() -> None:
 )
 def test_a_range_in_words(bounds: Range, text: str) -> None:
     assert bounds.words() == text
+
+
+def test_a_plan_is_checked_before_its_numbers_are_traced() -> None:
+    plan = engine.Plan(algorithms.incfl, {"task": TASK, "local": LOCAL, "threshold": [1.0, math.nan, 1.0, 1.0, 1.0]})
+    assert engine.groups([plan, plan])
+    for name, wrong in (("server_lr", -1.0), ("eps", [0.1, 0.2]), ("local", LOCAL._replace(decay=math.nan))):
+        changed = plan._replace(arguments={**plan.arguments, name: wrong})
+        with pytest.raises(ValueError, match=rf"^expected {name}[.\w]* to be "):
+            partition_plan(changed, federation())
+    by_seed = plan._replace(arguments={"task": TASK, "local": LOCAL}, by_seed={"threshold": np.ones((2, 5))})
+    partition_plan(by_seed, federation())
+    with pytest.raises(ValueError, match=r"^expected threshold to be an array of numbers with 1 or 2 axes, got"):
+        partition_plan(by_seed._replace(by_seed={"threshold": np.ones((2, 5, 1))}), federation())
+
+
+@pytest.mark.unchecked
+@pytest.mark.filterwarnings("ignore:.*goes with the next version:DeprecationWarning")
+def test_what_stays_allowed() -> None:
+    old: Any = {"name": "sgd", "momentum": 0.9}
+    algorithms.fedavg(TASK, LOCAL, server_optimizer=old)
+    algorithms.iafl(TASK, LOCAL, contribution=[0.5, math.nan, 1.0])
+    algorithms.incfl(TASK, LOCAL, threshold=-math.inf)
+    inner = algorithms.fedavg(TASK, LOCAL)
+    scenarios.free_riding(inner, ids=[])
+    ids: Any = jnp.array([0, 2])
+    scenarios.free_riding(inner, ids=ids)
+    scenarios.misreporting(inner, report="loss", offset=math.inf, fraction=0.5)
+    named_optimizer("rprop", 0.1, {"max_step_size": math.inf})
+    scenarios.finetuned(inner, learning_rate=0.1, batch_size=2, steps=1, optimizer=optax.sgd)
+    PARTITIONERS["iid"](LABELS, clients=3, seed=2**100)
+
+
+def _keyed(key: Key[Array, ""], mask: Bool[Array, ""], ids: Int[Array, " N"], rate: float = None) -> Any:  # type: ignore[assignment] # noqa: RUF013
+    return key, mask, ids, rate
+
+
+def test_annotations_of_a_users_builder() -> None:
+    build = checked(_keyed)
+    key, ids = jax.random.key(0), jnp.arange(2)
+    nothing: Any = None
+    found = build(key, jnp.bool_(True), ids, nothing)
+    assert found[0] is key
+    assert found[2] == (0, 1)
+    floats: Any = jnp.ones(2)
+    with pytest.raises(ValueError, match="expected ids to be an array of whole numbers with 1 axis, got"):
+        build(key, jnp.bool_(True), floats)
+
+
+@pytest.mark.parametrize("wrong", [lambda x: [x, "a"], lambda x: [[x, x], [x]], lambda x: [x, None], lambda x: x > 0])
+def test_what_is_traced_and_wrong_is_one_sentence(wrong: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^expected rate to be one finite number of at least 0, got a "):
+        jax.jit(lambda x: _build(0, wrong(x)))(1.0)

@@ -24,6 +24,7 @@ from fljax.aggregators.arrays import (
     wide,
 )
 from fljax.aggregators.linear import weighted_sum
+from fljax.trees import least_divisor
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree
@@ -52,7 +53,7 @@ def qffl_update(
       loss: ``[S]``, ``F_k`` of the received model, before training; smaller values are raised to 1e-10.
       q: fairness; 0 gives the plain mean of the updates.
       learning_rate: rate of local training in this round; ``1 / learning_rate`` is the paper's Lipschitz constant L. At
-        0 nobody moved, and the increment is that of ``||g_k|| = 0``.
+        0, or near the least number of the dtype, nobody moved, and the increment is that of ``||g_k|| = 0``.
       present: ``[S]`` clients that count; None: all. Entries of absent clients are never read.
       axis_name: a mapped axis over which the S rows of all arrays are split; every device or lane gets the whole
         result. None: not split.
@@ -70,7 +71,7 @@ def qffl_update(
     power = jnp.exp(below)  # unmasked, an absent client's power could overflow and give NaN gradients
 
     # A rate of zero moves nobody: the squares vanish in the limit, and the powers alone remain.
-    moves = learning_rate >= jnp.finfo(loss.dtype).tiny
+    moves = learning_rate >= least_divisor(loss.dtype)
     learning_rate = jnp.where(moves, learning_rate, 1)
 
     def squares(leaf: Array) -> Array:

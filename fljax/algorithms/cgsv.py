@@ -35,7 +35,7 @@ from fljax.algorithms.rewarding import (
 )
 from fljax.training import Local
 from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
-from fljax.values import Count, NonNegative, Positive, Share, checked
+from fljax.values import Count, Positive, Share, checked
 
 REFERENCE = """@inproceedings{xu2021gradient,
   title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},
@@ -123,7 +123,7 @@ def cgsv_iafl(
     *,
     length: Positive = 0.5,
     alpha: Share = 0.95,
-    ceiling: NonNegative | Literal["max"] = "max",
+    ceiling: Positive | Literal["max"] = "max",
     kappa: Share = 0.0,
     recovery: Share = 0.0,
     reference_rule: Literal["max", "median"] = "max",

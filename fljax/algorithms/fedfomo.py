@@ -140,8 +140,11 @@ def fedfomo(
             jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
             for leaf in jax.tree.leaves(roles.trained_leaves(task, away))
         ]
-        distance = jnp.sqrt(jnp.sum(jnp.stack(squares), axis=0)).astype(loss.dtype)
-        weight = (loss[0] - loss[1:]) / (distance + CLOSE)
+        square = jnp.sum(jnp.stack(squares), axis=0)
+        # Equal models have equal losses; a root and a quotient at 0 would make the gradient NaN.
+        apart = square > 0
+        distance = jnp.sqrt(jnp.where(apart, square, 1)).astype(loss.dtype)
+        weight = jnp.where(apart, (loss[0] - loss[1:]) / (distance + CLOSE), 0)
         # The client's own model counts once. Before the first training it equals ``before_k``, so its weight is 0.
         real = jnp.concatenate([jnp.ones(1, bool), down.real & (down.id != id)])
         # The weight is 0 if one of the two models has diverged.

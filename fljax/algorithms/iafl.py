@@ -31,7 +31,7 @@ from fljax.algorithms.rewarding import (
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
-from fljax.values import Count, NonNegative, Range, Share, checked
+from fljax.values import LOSSES, Count, Positive, Range, Share, checked
 
 
 @checked
@@ -39,8 +39,8 @@ def iafl(
     task: Task,
     local: Local,
     *,
-    contribution: Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]],
-    ceiling: NonNegative | Literal["max"] = "max",
+    contribution: Annotated[Real[AnyArray, "*rounds N"] | Sequence[float] | Sequence[Sequence[float]], LOSSES],
+    ceiling: Positive | Literal["max"] = "max",
     kappa: Share = 0.0,
     recovery: Share = 0.0,
     reference_rule: Literal["max", "median"] = "max",

@@ -19,7 +19,7 @@ from fljax.algorithms.partly_shared import partly_shared
 from fljax.roles import roles_of
 from fljax.training import Local
 from fljax.types import Algorithm, Task
-from fljax.values import Count, checked
+from fljax.values import Count, CountOrZero, checked
 
 REFERENCE = """@article{liang2020think,
   title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
@@ -35,7 +35,7 @@ def lg_fedavg(
     task: Task,
     local: Local,
     *,
-    shared: int | Sequence[str] | Callable[[str], bool] = 3,
+    shared: CountOrZero | Sequence[str] | Callable[[str], bool] = 3,
     clients_per_round: Count | None = None,
 ) -> Algorithm:
     """``G <- G + (1/|S|) sum_k Delta_k[G]``; client k trains all of ``(G, L_k)`` and keeps its trained ``L_k``.
@@ -67,7 +67,7 @@ def lg_fedavg(
 
 
 def _chosen(
-    paths: list[str], shared: int | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree
+    paths: list[str], shared: CountOrZero | Sequence[str] | Callable[[str], bool], task: Task, shapes: PyTree
 ) -> list[bool]:
     """Whether each leaf is shared."""
     if callable(shared):

@@ -15,11 +15,11 @@ from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
 from fljax.algorithms.rewarding import Models, move_models, per_client_models
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
-from fljax.values import checked
+from fljax.values import Count, checked
 
 
 @checked
-def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: int | None = None) -> Algorithm:
+def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_round: Count | None = None) -> Algorithm:
     """``theta_(i) <- theta_(i) + (1/(i+1)) sum_{j<=i} g_(j)``, clients in ascending order of their accuracy.
 
     The accuracy is that of the locally trained model ``theta_k + g_k`` on the server's rows ``rank_on``. The server

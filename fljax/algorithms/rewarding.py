@@ -177,7 +177,7 @@ def share_rewards(
 
 
 def check_sharing(sharing: Sharing) -> Sharing:
-    """Raises a ValueError if a name is not valid or a number is out of range; traced values are not checked."""
+    """Raises a ValueError if ``ceiling`` is no text that is known; numbers are checked by annotations."""
     iafl_rates(jnp.zeros(1), ceiling=sharing.ceiling)
     return sharing
 

@@ -135,7 +135,7 @@ def scaffold(
         else:
             eta = training.rate(local, seat.round, jax.tree.leaves(update)[0].dtype)
             length = trained.steps.astype(eta.dtype) * eta
-            moved = length >= jnp.finfo(eta.dtype).tiny
+            moved = length >= trees.least_divisor(eta.dtype)
             mean = trees.scale(update, -1 / jnp.where(moved, length, 1))
             found = trees.subtract(mean, drift)
             # Without a step there is no gradient to average, as where decay has brought the rate to zero.

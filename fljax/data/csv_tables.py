@@ -71,15 +71,15 @@ def read(place: Path, columns: Columns, *, encoding: str = "utf-8", separator: s
         ) from None
     except UnicodeError as error:
         raise ValueError(
-            f"expected text with the encoding {encoding}, got {_one_line(error)}; "
+            f"expected text with the encoding {encoding}, got {one_line(error)}; "
             "name the file's own, e.g. encoding = 'latin-1', 'utf-16' or 'gbk'"
         ) from None
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError, EOFError, zlib.error) as error:
         raise ValueError(
-            f"expected a table with a line of names and {separator!r} between cells, got {_one_line(error)}"
+            f"expected a table with a line of names and {separator!r} between cells, got {one_line(error)}"
         ) from None
     except OSError as error:
-        raise ValueError(f"expected a file that can be read, got {_one_line(error)}") from None
+        raise ValueError(f"expected a file that can be read, got {one_line(error)}") from None
     found = found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
     _check_separator(list(found.columns), list(kinds), separator)
     for name, kind in kinds.items():
@@ -132,7 +132,7 @@ def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
         return pandas.Series(np.array([int(each) for each in texts], np.int64), column.index)
     if kind == "label" and set(texts) <= {"True", "False"}:
         return pandas.Series(np.array([each == "True" for each in texts]), column.index)
-    if kind != "id":
+    if kind != "id" and (decimal == "." or not any("." in each for each in texts)):
         texts = [each.replace(decimal, ".") for each in texts]
         written = kind == "number" or any("." in each for each in texts)
         if written and all(_DECIMAL.fullmatch(each) for each in texts):
@@ -140,5 +140,6 @@ def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
     return column
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, for a sentence."""
     return shown(" ".join(str(error).split()) or type(error).__name__)

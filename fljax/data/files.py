@@ -220,7 +220,7 @@ def _read_parquet(place: Path) -> Any:
             "expected pyarrow to read .parquet, got none; install it (pip install 'fljax[parquet]')"
         ) from None
     except Exception as error:  # pyarrow's errors for damaged files have several classes
-        raise ValueError(f"expected a table in Parquet, got {_one_line(error)}") from None
+        raise ValueError(f"expected a table in Parquet, got {csv_tables.one_line(error)}") from None
 
 
 def _read_npz(place: Path) -> dict[str, np.ndarray]:
@@ -230,7 +230,7 @@ def _read_npz(place: Path) -> dict[str, np.ndarray]:
         with np.load(place, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
-        raise ValueError(f"expected arrays of numpy.savez, got {_one_line(error)}") from None
+        raise ValueError(f"expected arrays of numpy.savez, got {csv_tables.one_line(error)}") from None
     except ValueError as error:
         if "pickle" not in str(error):
             raise
@@ -241,11 +241,7 @@ def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
     try:
         return np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"expected an array of numpy.save in {place.name}, got {_one_line(error)}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return shown(" ".join(str(error).split()) or type(error).__name__)
+        raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
 
 
 def _pieces(found: dict[str, np.ndarray], features: str, label: str, client: str | None) -> list[Piece]:

@@ -17,8 +17,8 @@ from fljax.arguments import with_current_names
 from fljax.signatures import annotations_of
 from fljax.types import Task
 
-_FLOAT = re.compile(r"(?<![\w.])(float\b|Float\[)")
-_INTEGER = re.compile(r"(?<![\w.])(int\b|Int\[)")
+_FLOAT = re.compile(r"(?<!\w)(float\b|Float\[)")
+_INTEGER = re.compile(r"(?<!\w)(int\b|Int\[)")
 _PARTIALS: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax import trees
+from fljax import trees, values
 from fljax.anomalies import NonFinite
 from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
@@ -164,6 +164,7 @@ def plan_of(plan: Algorithm | Plan) -> Plan:
 
 def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
     plan = plan_of(plan)
+    values.check_arguments(plan.build, plan.arguments, plan.by_seed)
     leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
     is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
     traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]

@@ -55,9 +55,9 @@ class DeployedModels:
                 f"got {client!r}, {seed!r}"
             )
         row = inputs.federation.examples.x.shape[1:]
-        if x is not None and x.shape[1:] != row:
-            of = ", ".join(map(str, row))
-            raise ValueError(f"expected x to be a batch of raw examples [b, {of}], got shape {list(x.shape)}")
+        sentence = f"expected x to be a batch of raw examples [b, {', '.join(map(str, row))}], got shape "
+        if x is not None and x.ndim != 1 + len(row):
+            raise ValueError(f"{sentence}{list(x.shape)}")
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
         where = who
@@ -65,7 +65,12 @@ class DeployedModels:
             inputs, at = only_client(inputs, at, place, who, unseen)
             where = 0
         layout = Layout(1, 1, 1, precision=self._precision)
-        return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
+        try:
+            return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
+        except Exception as error:  # a model may take rows of another shape, such as longer texts, or any error
+            if x is None or x.shape[1:] == row:
+                raise
+            raise ValueError(f"{sentence}{list(x.shape)}") from error
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
         """The plan, the state on one device, the number of seeds and the precision.

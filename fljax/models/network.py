@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, ParamSpec, TypedDict
 
 import flax.linen as nn
@@ -58,7 +58,7 @@ def network_task(
       ValueError: if ``input_shape`` is no sequence, or ``initialisation`` is not a valid name
         (``fljax.models.initialisation`` has both rules).
     """
-    if isinstance(input_shape, str) or not isinstance(input_shape, Sequence):
+    if isinstance(input_shape, str) or not isinstance(input_shape, Iterable):
         raise ValueError(f"expected input_shape to be the shape of one example, such as (28, 28), got {input_shape!r}")
     task = task_from_module(
         module,

@@ -98,8 +98,7 @@ def chosen_by(
     """The misbehaving clients by the one of ``ids``, ``who`` and ``fraction`` that is not None.
 
     Raises:
-      ValueError: unless exactly one of the three is given; if ``of_ids`` or ``given`` raises it; or if ``fraction`` is
-        outside [0, 1].
+      ValueError: unless exactly one of the three is given, or if ``of_ids`` or ``given`` raises it.
     """
     if (ids is not None) + (who is not None) + (fraction is not None) != 1:
         raise ValueError(f"expected exactly one of ids, who and fraction for {name}")

@@ -16,7 +16,7 @@ from fljax.messages import changed_report, changed_update
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
 from fljax.types import Algorithm, AnyArray
-from fljax.values import NonNegative, Number, Share, checked
+from fljax.values import NonNegative, NumberOrInfinity, Share, checked
 
 
 @checked
@@ -24,7 +24,7 @@ def byzantine(
     inner: Algorithm,
     *,
     fraction: Share = 0.1,
-    loss_increase: Number = 10.0,
+    loss_increase: NumberOrInfinity = 10.0,
     noise: NonNegative = 10.0,
     count_all: bool = False,
     who: Shaped[AnyArray, "*rounds N"] | None = None,

@@ -6,23 +6,25 @@ clipping). Deviation: each client adds the noise (local privacy); the paper adds
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fljax import roles, trees
 from fljax.messages import changed_update
 from fljax.scenarios.behaviour import everybody, given, with_behaviour
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
 from fljax.types import Algorithm, AnyArray
-from fljax.values import NonNegative, Positive, checked
+from fljax.values import NonNegative, Range, checked
 
 
 @checked
 def clipped(
     inner: Algorithm,
     *,
-    norm: Positive,
+    norm: Annotated[float | Float[Array, ""], Range(0, above=True, infinite=True)],
     noise: NonNegative = 0.0,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:

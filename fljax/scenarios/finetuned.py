@@ -5,6 +5,9 @@ Source: INCFL, appendix F.2 (local tuning, 5 steps); IAFL's FedAvg-finetune (1 e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
@@ -29,7 +32,7 @@ def finetuned(
     batch_size: Count,
     steps: Count | None = None,
     epochs: Count | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Callable[[Any], Any] = "sgd",
     shuffle: bool = True,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
 ) -> Algorithm:
@@ -42,7 +45,7 @@ def finetuned(
       batch_size: batch size of tuning.
       steps: local steps, or
       epochs: passes over the client's training rows.
-      optimizer: the name of an optax optimizer.
+      optimizer: as for ``fljax.training.Local``.
       shuffle: whether batches are drawn, as for ``fljax.training.Local``, whatever ``inner`` does; if False, they are
         rows in their order.
       who: the clients that tune, by client id ``[N]``, or by round and client id ``[rounds, N]``, where row

@@ -18,7 +18,7 @@ from fljax.messages import changed_report
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import MISREPORTING, Entry, key_number
 from fljax.types import Algorithm, AnyArray
-from fljax.values import Number, Share, checked
+from fljax.values import NumberOrInfinity, Share, checked
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 
@@ -28,8 +28,8 @@ def misreporting(
     inner: Algorithm,
     *,
     report: Reportable,
-    factor: Number = 1.0,
-    offset: Number = 0.0,
+    factor: NumberOrInfinity = 1.0,
+    offset: NumberOrInfinity = 0.0,
     ids: Sequence[int] | None = None,
     who: Shaped[AnyArray, "*rounds N"] | None = None,
     fraction: Share | None = None,

@@ -122,14 +122,14 @@ def bypass_statistics(task: Task, inner: optax.GradientTransformation) -> optax.
 
 
 def check_options(name: str, builder: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raises a ValueError for an option that the optimizer does not have, and for a number that is not finite."""
+    """Raises a ValueError for an option that the optimizer does not have, and for NaN."""
     valid = [each for each in parameters_of(builder) if each != "learning_rate"]
     for option, value in options.items():
         if option not in valid and not takes_anything(builder):
             raise ValueError(f"{unknown('option', option, valid)} for the optimizer {name}")
         number = as_number(value)
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"expected the option {option} of the optimizer {name} to be finite, got {value}")
+        if number is not None and math.isnan(number):
+            raise ValueError(f"expected the option {option} of the optimizer {name} to be a number, got {value}")
 
 
 def named_optimizer(

@@ -182,21 +182,24 @@ def test_bad_arguments_are_named():
     invalid: Any = "all"
     nothing: Any = None
     wrong: Any = (
-        ({"clusters": 0}, "expected a positive number of clusters, got 0"),
+        ({"clusters": 0}, "expected clusters to be a whole number of at least 1, got 0"),
         (
             {"bidding": Bidding(invalid)},
-            "expected bidding.rule to be valid, got 'all'; valid names are threshold, argmax",
+            "expected bidding.rule to be threshold, argmax or random, got 'all'",
         ),
-        ({"bidding": Bidding(fill_empty=nothing)}, "expected bidding.fill_empty to be 'always' or a number of rounds"),
-        ({"importance_split": "train"}, "valid names are valid, test"),
-        ({"importance": "loss"}, "importance to be valid, got 'loss'; valid names are accuracy, least_loss, argmax"),
+        (
+            {"bidding": Bidding(fill_empty=nothing)},
+            "bidding.fill_empty to be a whole number of at least 0 or always, got None",
+        ),
+        ({"importance_split": "train"}, "expected importance_split to be valid or test, got 'train'"),
+        ({"importance": "loss"}, "importance to be accuracy, least_loss or argmax, got 'loss'"),
         ({"exploration": Exploration(random_slots=9)}, "expected exploration.random_slots to be from 0 to 5, got 9"),
-        ({"exploration": Exploration(1.5)}, "expected exploration.initial to be from 0 to 1, got 1.5"),
-        ({"clients_per_cluster": 0}, "expected clients_per_cluster to be positive, got 0"),
-        ({"tokens": Tokens(ranked=nothing)}, "expected tokens.ranked to be valid, got None; valid names are members"),
-        ({"tokens": Tokens(price=-1)}, "expected tokens.price above 0, got -1"),
+        ({"exploration": Exploration(1.5)}, "expected exploration.initial to be one number from 0 to 1, got 1.5"),
+        ({"clients_per_cluster": 0}, "clients_per_cluster to be a whole number of at least 1, got 0"),
+        ({"tokens": Tokens(ranked=nothing)}, "expected tokens.ranked to be members or all, got None"),
+        ({"tokens": Tokens(price=-1)}, "expected tokens.price to be one finite number above 0, got -1"),
         ({"tokens": Tokens(price=1.5)}, r"a whole number for tokens.price, since tokens are whole, got 1\.5"),
-        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial of at least 0, got -5\.0"),
+        ({"tokens": Tokens(-5.0)}, r"expected tokens.initial to be one finite number of at least 0, got -5\.0"),
         ({"tokens": Tokens(0.5)}, r"expected a whole number for tokens.initial, since tokens are whole, got 0\.5"),
     )
     ipfl(TASK, HOW, tokens=Tokens(0.5, price=1.5, whole=False))

@@ -187,7 +187,7 @@ def test_lg_fedavg_shares_the_last_dense_layers():
 @pytest.mark.unchecked
 @pytest.mark.parametrize("shared", [2.5, True, [1], None])
 def test_lg_fedavg_refuses_what_names_no_layers(shared):
-    with pytest.raises(ValueError, match="expected shared to be a whole number, a list of names or a function, got"):
+    with pytest.raises(ValueError, match="a whole number of at least 0, a list of names or a function, got"):
         lg_fedavg(quadratic.quadratic(jnp.asarray(START)), how(STEPS), shared=shared)
 
 
@@ -253,7 +253,7 @@ def test_tuning_moves_every_client_towards_its_own_data(exact):
             {"contribution": np.ones(4), "joining": (0.5, 1.5, 1.0, 0.0)},
             "joining to be an array of numbers from 0 to 1",
         ),
-        ({"contribution": np.ones(4), "ceiling": 0.0}, "expected ceiling to be positive, got 0.0"),
+        ({"contribution": np.ones(4), "ceiling": 0.0}, "ceiling to be one finite number above 0 or max, got 0.0"),
     ],
 )
 def test_what_iafl_refuses(arguments, message):

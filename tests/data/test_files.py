@@ -120,6 +120,14 @@ def test_labels_with_decimals_are_classes_if_asked(tmp_path):
     assert load(str(tmp_path / "mine.csv"), label="ill", regression=False).class_names == ("4.0", "5.0")
 
 
+def test_points_between_thousands_make_no_number(tmp_path):
+    (tmp_path / "mine.csv").write_text("a;ill\n1;1.500\n2;2,5\n")
+    options = {"separator": ";", "decimal": ","}
+    assert load(str(tmp_path / "mine.csv"), label="ill", **options).class_names == ("1.500", "2,5")
+    with pytest.raises(ValueError, match="expected numbers as labels for a regression, got"):
+        load(str(tmp_path / "mine.csv"), label="ill", regression=True, **options)
+
+
 def test_words_for_nothing_are_missing_features(tmp_path):
     (tmp_path / "mine.csv").write_text("a,ill\n1,x\nNA,y\n")
     with pytest.raises(ValueError, match=r"column 'a', got none \(NaN\) in 1 of 2 rows, first in row 1"):

@@ -269,7 +269,7 @@ def test_what_is_given_by_seed_is_checked_before_anything_runs():
         go(np.ones((1, 5), np.float32))
     with pytest.raises(ValueError, match="one for each of 5 clients"):
         go(np.ones((2, 3), np.float32))
-    with pytest.raises(ValueError, match=r"expected threshold to be .* with 1 axis, got a traced"):
+    with pytest.raises(ValueError, match=r"expected threshold to be .* with 1 axis, got"):
         go(np.ones((1, 5), np.float32), by_seed=False)
     with pytest.raises(ValueError, match="expected seeds to be distinct integers"):
         engine.standalone(task, federation, local, seeds=(-1,))
