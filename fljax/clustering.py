@@ -87,11 +87,11 @@ def by_f1(
     members, models = [], []
     for place, seed in enumerate(seeds):
         found = jax.tree.map(lambda leaf, place=place: leaf[place], result.state.server)
-        held = Rows(*federation.held[rows])
+        held, moments = Rows(*federation.held[rows]), federation.moments
         if is_stacked(federation):
-            held = jax.tree.map(lambda leaf, place=place: leaf[place], held)
+            held, moments = jax.tree.map(lambda leaf, place=place: leaf[place], (held, moments))
         with products_of(execution.precision if execution else "default"):
-            scores = np.asarray(_scores(task, found.models, Subset(*server_rows(federation, held))))
+            scores = np.asarray(_scores(task, found.models, Subset(*server_rows(federation, held), moments=moments)))
         answered = np.asarray(found.answered)
         member = _members(scores, answered, clusters, features, seed)
         members.append(member)

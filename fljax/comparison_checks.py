@@ -12,7 +12,7 @@ from typing import Any
 import filelock
 import jax
 
-from fljax import folders, hosts
+from fljax import folders, hosts, training
 from fljax.algorithms import REGISTRY
 from fljax.folders import COMPARISON, CONFIG, RESULTS
 from fljax.setup import Setup
@@ -75,7 +75,7 @@ def fingerprint(task: Task, federation: Federation) -> str:
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), federation.examples)
 
     def loss(model: Any, one: Any) -> Any:
-        return task.loss(task.logits(model, one.x if task.prepare is None else task.prepare(one.x)), one.y)
+        return task.loss(task.logits(model, training.prepare(task, one.x)), one.y)
 
     computed = jax.make_jaxpr(loss)(model, one)
     return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(computed)).encode()).hexdigest()[:16]

@@ -291,15 +291,9 @@ def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}
-    elif not known and np.ndim(dataset.mean):  # the features of a table, which are on any scale
-        if config.data.dataset_options.get("standardise"):
-            raise ValueError(
-                "expected a model with a parameter prepare for data.standardise = true, "
-                f"got {config.model.name}, which would see the features as they are"
-            )
-        if tell is not None:
-            words = f"the model {config.model.name} takes no prepare, so it sees the features of {config.data.dataset}"
-            tell("note", "", 0, 0, f"{words} as they are, not standardised")
+    elif not known and np.ndim(dataset.mean) and tell is not None:  # moments that the user's own source gives
+        words = f"the model {config.model.name} takes no prepare, so it sees the features of {config.data.dataset}"
+        tell("note", "", 0, 0, f"{words} as they are, not standardised")
     defaults = {"prepare": None, "dtype": jnp.float32}
     must = {name: value for name, value in defaults.items() if is_required(builder, name)}
     options = builder_arguments(builder, config.model.options)

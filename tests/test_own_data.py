@@ -13,6 +13,7 @@ from fljax import cli
 from fljax.config import ConfigError, dumps, load, parse
 from fljax.config.sweeping import parse_grid
 from fljax.setup import build_data, resolve_setup
+from fljax.types import Features
 
 TEXT = """
 rounds = 2
@@ -58,9 +59,8 @@ def test_the_path_is_relative_to_the_config_and_clients_are_counted(config, monk
     setup = resolve_setup(found)
     assert setup.federation.names.clients == ("h0", "h1", "h2", "h3")
     assert setup.federation.names.classes == ("no", "yes")
-    assert setup.task.prepare is not None
-    mean = np.asarray(setup.task.prepare(setup.federation.examples.x)).mean(axis=0)
-    np.testing.assert_allclose(mean, 0, atol=1e-5)
+    assert setup.federation.moments is not None
+    assert setup.federation.features == Features(("age", "income"))
 
 
 def test_what_is_written_is_read_again(config, tmp_path_factory):
@@ -223,14 +223,29 @@ def test_names_of_clients_that_differ_between_seeds(config):
         run.names_of(6)
 
 
-def test_features_that_the_model_would_not_see_standardised(config, monkeypatch):
+def test_every_model_sees_standardised_features(config, monkeypatch):
     module = config.parent / "nets_of_the_test.py"
     module.write_text(
-        "from fljax import models\n"
+        "from fljax import models\ndef bare(input_shape, classes):\n    return models.mlp(input_shape, classes)\n"
+    )
+    monkeypatch.syspath_prepend(config.parent)
+    for model in ("nets_of_the_test:bare", "mlp"):
+        found = resolve_setup(load(config, [f"model.name={model}"]))
+        assert found.federation.moments is not None
+        found = resolve_setup(load(config, [f"model.name={model}", "data.standardise=false"]))
+        assert found.federation.moments is None
+
+
+def test_moments_that_an_own_source_gives(config, monkeypatch):
+    module = config.parent / "source_of_the_test.py"
+    module.write_text(
+        "import numpy as np\n"
+        "from fljax import data, models\n"
         "def bare(input_shape, classes):\n"
         "    return models.mlp(input_shape, classes)\n"
-        "def ready(input_shape, classes, prepare=None):\n"
-        "    return models.mlp(input_shape, classes, prepare=prepare)\n"
+        "def source(*, folder=None):\n"
+        "    made = data.dataset(np.ones((20, 2)), np.arange(20) % 2)\n"
+        "    return made._replace(mean=np.ones(2), std=np.ones(2))\n"
     )
     monkeypatch.syspath_prepend(config.parent)
     told: list[str] = []
@@ -238,16 +253,8 @@ def test_features_that_the_model_would_not_see_standardised(config, monkeypatch)
     def tell(stage, label, round, rounds, message):
         told.append(message)
 
-    def resolved(*changes):
-        told.clear()
-        return resolve_setup(load(config, changes), tell).task
-
-    words = "takes no prepare, so it sees the features of .*patients.csv as they are"
-    resolved("model.name=nets_of_the_test:bare")
-    assert re.search(words, told[-1])
-    with pytest.raises(ValueError, match=r"expected a model with a parameter prepare .*, got nets_of_the_test:bare"):
-        resolved("model.name=nets_of_the_test:bare", "data.standardise=true")
-    resolved("model.name=nets_of_the_test:bare", "data.standardise=false")
-    assert len(told) == 1
-    assert resolved("model.name=nets_of_the_test:ready", "data.standardise=true").prepare is not None
-    assert len(told) == 1
+    own = ["data.dataset=source_of_the_test:source", "data.partition=iid", "data.clients=4"]
+    config.write_text(re.sub(r"(?m)^(label|client) = .*\n", "", config.read_text()))
+    resolve_setup(load(config, [*own, "model.name=source_of_the_test:bare"]), tell)
+    assert re.search("takes no prepare, so it sees the features of .*:source as they are", told[-1])
+    assert resolve_setup(load(config, own)).task.prepare is not None

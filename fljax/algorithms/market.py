@@ -269,14 +269,16 @@ def profile(
     width = max(each.rows.index.shape[-1] for each in held)
     index = jnp.stack([jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1])) for each in held])
     size = jnp.stack([each.rows.size for each in held])
-    examples = held[0].examples
+    first = held[0]
 
     def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
         return task.loss(task.logits(roles.hold_statistics(task, params), x), y)
 
     def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
         model, index, size = each
-        return training.full_gradient(plain, model, Subset(examples, Rows(index, size)), key, loss=loss)
+        return training.full_gradient(
+            plain, model, Subset(first.examples, Rows(index, size), moments=first.moments), key, loss=loss
+        )
 
     gradients = training.map_models(slope, (after, index, size), held[0].spread)
     return aggregators.shapley_first_order(gradients, updates, weights, normalised=normalised, models=before)

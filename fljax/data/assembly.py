@@ -10,7 +10,9 @@ import numpy as np
 from fljax.data.arrays import check_finite
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.labels import is_missing, join_labels, number_labels, plain_labels
+from fljax.data.moments import centred
 from fljax.naming import shown
+from fljax.types import Features
 
 
 class Piece(NamedTuple):
@@ -38,6 +40,7 @@ def assemble(
     regression: bool | None = None,
     vocabulary: int | None = None,
     class_names: Sequence[Any] | None = None,
+    standardise: bool = False,
 ) -> Dataset:
     """Joins pieces into one data set, with numbers for labels and owners, and the user's names for both.
 
@@ -50,6 +53,7 @@ def assemble(
       regression: True makes numbers to predict of whole numbers; False makes classes of floats.
       vocabulary: number of different tokens, where features are tokens.
       class_names: the names of classes, where labels are numbers of classes already.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
 
     Raises:
       ValueError: if pieces do not fit together.
@@ -76,6 +80,8 @@ def assemble(
     order = np.argsort(end, kind="stable")
     # One piece is taken as it is, since it may be a mapped file.
     x = pieces[0].x if len(pieces) == 1 else np.concatenate([each.x for each in pieces])
+    standardise = standardise and x.ndim == 2 and x.dtype.kind in "fb"
+    x, shift = centred(x) if standardise else (x, None)
     made = dataset(
         x[order] if end.any() else x,
         labels.y[order],
@@ -89,6 +95,8 @@ def assemble(
         part=np.where(test, 2, 0).astype(np.int8)[order] if own_tests else None,
         class_names=labels.names if class_names is None else tuple(class_names),
         owner_names=names,
+        standardise=standardise,
+        features=Features(shift=shift),
     )
 
 

@@ -16,6 +16,7 @@ from fljax.data.arrays import (
     stored_labels,
     whole_numbers,
 )
+from fljax.types import Features
 
 
 class Dataset(NamedTuple):
@@ -27,7 +28,7 @@ class Dataset(NamedTuple):
       classes: number of classes; None if labels are not classes.
       train_size: the first ``train_size`` rows are upstream's training part, and the other rows its test part; n if
         upstream has no test part.
-      mean: mean of the training part's features, for standardisation; for images after division by 255.
+      mean: mean of the training part's features, before the split into clients; for images after division by 255.
       std: standard deviation of the same features.
       owner: natural owner of each row, -1 for none; None if the data set has no owners.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
@@ -35,6 +36,9 @@ class Dataset(NamedTuple):
         nobody chose, and ``federate`` splits by its fractions.
       class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
       owner_names: what the user calls each owner; None if owners have no names.
+      standardise: whether models see each float feature with mean 0 and standard deviation 1. ``federate`` then takes
+        the moments of the training rows of the clients that train.
+      features: the names of features, and what was subtracted from them before they became float32.
     """
 
     x: np.ndarray
@@ -48,6 +52,8 @@ class Dataset(NamedTuple):
     part: Int[np.ndarray, " n"] | None = None
     class_names: tuple[Any, ...] | None = None
     owner_names: tuple[Any, ...] | None = None
+    standardise: bool = False
+    features: Features = Features()
 
 
 def dataset(

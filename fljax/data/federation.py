@@ -22,6 +22,7 @@ from fljax.data.arrays import (
 from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
 from fljax.data.datasets import Dataset, check_rows, count_owners, dataset
+from fljax.data.moments import training_moments
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.describing import describe
@@ -140,7 +141,8 @@ def federate(
         tables.append(client_lists(store, trains, valids, tests, noise) if len(group) else None)
     server = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
-    return Federation(Examples(x, y), tables[0], tables[1], server, names, store.lists())
+    moments = training_moments(x, [numbers[parts[i][0]] for i in range(clients)]) if dataset.standardise else None
+    return Federation(Examples(x, y), tables[0], tables[1], server, names, store.lists(), moments, dataset.features)
 
 
 def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:

@@ -13,7 +13,7 @@ import numpy as np
 from fljax.data import csv_tables
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
-from fljax.data.frames import Columns, read_columns, with_moments
+from fljax.data.frames import Columns, read_columns
 from fljax.naming import shown, unknown
 
 
@@ -56,8 +56,8 @@ def table(
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels.
       vocabulary: number of different tokens, where the features are tokens.
-      standardise: whether models see each feature with mean 0 and standard deviation 1 (on the training rows). The
-        data set itself is not changed.
+      standardise: whether models see each feature with mean 0 and standard deviation 1, on the training rows of the
+        clients that train.
       encoding: of a CSV file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
       separator: the character between the cells of a CSV file, e.g. ``";"``, or ``"\\t"`` for a tab.
       decimal: the character before the decimals of numbers in a CSV file, e.g. ``","``.
@@ -77,10 +77,10 @@ def table(
             found = _read_parquet(place)
         else:
             found = csv_tables.read(place, columns, encoding=encoding, separator=separator, decimal=decimal)
-        made = read_columns(found, columns)
+        made = read_columns(found, columns, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-    return made if standardise or made.x.dtype != np.float32 else made._replace(mean=0.0, std=1.0)
+    return made._replace(mean=0.0, std=1.0) if made.x.dtype == np.float32 else made
 
 
 def arrays(
@@ -120,10 +120,10 @@ def arrays(
     place = existing_file(path)
     try:
         pieces = _pieces(_read_npz(place), features, label, client)
-        made = assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary)
+        return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-    return with_moments(made) if standardise and made.x.ndim == 2 else made
+    return made
 
 
 def mapped(
@@ -167,10 +167,10 @@ def mapped(
         y = _read_npy(beside(label), mapped=False)
         owner = None if client is None else _read_npy(beside(client), mapped=False)
         piece = Piece(_read_npy(place, mapped=True), y, owner, name="rows")
-        made = assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary)
+        return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-    return with_moments(made) if standardise and made.x.ndim == 2 else made
+    return made
 
 
 def existing_file(path: str | Path) -> Path:

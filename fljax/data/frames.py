@@ -11,8 +11,9 @@ import numpy as np
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate
 from fljax.data.labels import Labels, is_missing, number_labels
+from fljax.data.moments import centred, stored_standardised, with_moments
 from fljax.naming import nearest, shown, unknown
-from fljax.types import Federation
+from fljax.types import Features, Federation
 
 _PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
 # The number of columns that an error message names.
@@ -69,7 +70,8 @@ def from_frame(
       shape: the shape of one example, e.g. ``[28, 28, 1]`` for 784 columns of pixels, which are then stored as uint8
         if they are whole numbers in 0..255.
       vocabulary: number of different tokens, where the features are tokens.
-      standardise: whether each feature is shifted and scaled to mean 0 and standard deviation 1 on the training rows.
+      standardise: whether each feature is shifted and scaled to mean 0 and standard deviation 1 on the training rows of
+        the clients that train. Predictions take raw rows: the shift and the scale are kept as ``features``.
       **options: as for ``federate``: ``partition``, ``clients``, ``unseen``, ``train_fraction``, ``seed``, ...
 
     Raises:
@@ -81,10 +83,9 @@ def from_frame(
             "expected client, the column of the clients, or partition and clients, e.g. partition='iid', clients=10, "
             "got neither"
         )
-    made = read_columns(frame, Columns(label, client, features, part, classes, regression, shape, vocabulary))
-    if standardise and made.x.dtype == np.float32:
-        made = made._replace(x=((made.x - made.mean) / made.std).astype(np.float32), mean=0.0, std=1.0)
-    return federate(made, "natural" if partition is None else partition, **options)
+    columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
+    made = read_columns(frame, columns, standardise=standardise)
+    return stored_standardised(federate(made, "natural" if partition is None else partition, **options))
 
 
 def dataset_from_frame(
@@ -98,18 +99,22 @@ def dataset_from_frame(
     regression: bool | None = None,
     shape: Sequence[int] | None = None,
     vocabulary: int | None = None,
+    standardise: bool = False,
 ) -> Dataset:
-    """As ``from_frame``, but the Dataset. ``mean`` and ``std`` have one number for each float feature.
+    """As ``from_frame``, but the Dataset: for federations of several seeds that share its rows, ``federations``.
 
-    ``fljax.models.standardise(made.mean, made.std)`` standardises features inside a task; a config does so by itself.
+    With ``standardise``, each federation has the moments of the training rows of its own clients that train, and every
+    model sees standardised features. Without it, ``mean`` and ``std`` have one number for each float feature, of all
+    rows that are not test rows by ``part``: also of those that a split makes test rows later.
 
     Raises:
       ValueError: if a column does not exist, is empty in some rows or is not numeric.
     """
-    return read_columns(frame, Columns(label, client, features, part, classes, regression, shape, vocabulary))
+    columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
+    return read_columns(frame, columns, standardise=standardise)
 
 
-def read_columns(frame: Any, columns: Columns) -> Dataset:
+def read_columns(frame: Any, columns: Columns, *, standardise: bool = False) -> Dataset:
     """As ``dataset_from_frame``, of the columns as one value."""
     label, client, features, part, classes, regression, shape, vocabulary = columns
     table = _as_frame(frame)
@@ -126,7 +131,11 @@ def read_columns(frame: Any, columns: Columns) -> Dataset:
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
             f"{_listed(list(table.columns))}"
         )
-    x = _features(table, chosen, shape, vocabulary)
+    plain = shape is None and vocabulary is None
+    x, shift = _features(table, chosen, shape, vocabulary), None
+    if plain:
+        x, shift = centred(x) if standardise else (x, None)
+        x = _narrow(x)
     labels = _labels(table, label if len(labels_of) > 1 else labels_of[0], classes, regression)
     owner, owners = (None, None) if client is None else _numbered(table[client], client)
     which = None if part is None else _which(table[part], part)
@@ -140,28 +149,10 @@ def read_columns(frame: Any, columns: Columns) -> Dataset:
         x, labels, which = x[order], labels._replace(y=labels.y[order]), None
     made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
     made = made._replace(part=which, class_names=labels.names, owner_names=owners)
-    return with_moments(made) if shape is None and vocabulary is None else made
-
-
-# Numbers of a table that are read at a time.
-_AT_ONCE = 2**24
-
-
-def with_moments(made: Dataset) -> Dataset:
-    """The data set with mean and standard deviation of each float feature, by the training rows."""
-    if made.x.dtype != np.float32:
+    if not plain:
         return made
-    training = np.arange(len(made.y)) < made.train_size
-    if made.part is not None:
-        training &= np.asarray(made.part) == 0
-    places = np.flatnonzero(training)
-    parts = np.array_split(places, max(1, -(-len(places) * made.x.shape[1] // _AT_ONCE)))  # not all rows at once
-    rows = lambda part: made.x[part].astype(np.float64)  # noqa: E731
-    mean = np.sum([rows(part).sum(axis=0) for part in parts], axis=0) / len(places)
-    std = np.sqrt(np.sum([((rows(part) - mean) ** 2).sum(axis=0) for part in parts], axis=0) / len(places))
-    # A feature that is constant up to rounding has no scale.
-    still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
-    return made._replace(mean=mean.astype(np.float32), std=np.where(still, 1.0, std).astype(np.float32))
+    made = made._replace(features=Features(tuple(chosen), shift))
+    return made._replace(standardise=True) if standardise else with_moments(made)
 
 
 def _as_frame(frame: Any) -> Any:
@@ -222,9 +213,7 @@ def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vo
             raise ValueError(f"expected a shape of {x.shape[1]} entries, the columns of features, got {list(lengths)}")
         x = x.reshape(len(x), *lengths)
         return x.astype(np.uint8) if whole and x.min() >= 0 and x.max() <= 255 else _narrow(x)
-    if vocabulary is not None:
-        return x
-    return _narrow(x)
+    return x
 
 
 def _narrow(x: np.ndarray) -> np.ndarray:

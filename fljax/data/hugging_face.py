@@ -10,7 +10,6 @@ import numpy as np
 
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
-from fljax.data.frames import with_moments
 from fljax.naming import shown, unknown
 
 _ADVICE = "install it (pip install 'fljax[huggingface]')"
@@ -79,8 +78,7 @@ def hugging_face_dataset(
             raise ValueError(unknown("split", split, splits))
     pieces = [_piece(splits[split], label, features, client, is_test) for split, is_test in wanted]
     names = getattr(splits[train_split].features[label], "names", None)
-    made = assemble(pieces, classes=classes, regression=regression, class_names=names)
-    return with_moments(made) if standardise and made.x.ndim == 2 else made
+    return assemble(pieces, classes=classes, regression=regression, class_names=names, standardise=standardise)
 
 
 def _piece(split: Any, label: str, features: str | Sequence[str] | None, client: str | None, test: bool) -> Piece:

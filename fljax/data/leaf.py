@@ -12,7 +12,6 @@ import numpy as np
 
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
-from fljax.data.frames import with_moments
 from fljax.naming import shown
 
 
@@ -59,8 +58,9 @@ def leaf(
     arranged = [
         piece._replace(x=_tokens(piece.x, number, length) if texts else _numbers(piece, shape)) for piece in pieces
     ]
-    made = assemble(arranged, classes=classes, regression=regression, vocabulary=len(alphabet) + 1 if texts else None)
-    return with_moments(made) if standardise and made.x.ndim == 2 and not texts else made
+    vocabulary = len(alphabet) + 1 if texts else None
+    standardise = standardise and not texts
+    return assemble(arranged, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
 
 
 def _files(place: Path) -> list[tuple[Path, bool]]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fljax.naming import unknown
-from fljax.types import Census, ClientData, Examples, Federation, Names, Rows, Spans
+from fljax.types import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.types.lists import row_lists
 
 _PARTS = ("train", "valid", "test")
@@ -145,7 +145,29 @@ def stack(federations: Sequence[Federation]) -> Federation:
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
-    return Federation(examples, clients, unseen, held, _shared_names([each.names for each in federations]), lists)
+    names = _shared_names([each.names for each in federations])
+    return Federation(examples, clients, unseen, held, names, lists, _moments(federations), _features(federations))
+
+
+def _moments(federations: Sequence[Federation]) -> Moments | None:
+    """The moments of all federations, ``[seeds, ...]``; 0 and 1 for those without."""
+    found = [each.moments for each in federations]
+    first = next((each for each in found if each is not None), None)
+    if first is None:
+        return None
+    plain = Moments(jnp.zeros_like(first.mean), jnp.ones_like(first.std))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(plain if each is None else each for each in found))
+
+
+def _features(federations: Sequence[Federation]) -> Features | tuple[Features, ...]:
+    """What raw features become; one for each federation if they differ."""
+    found = [features for each in federations for features in each_of(each.features)]
+    return found[0] if len(set(found)) == 1 else tuple(found)
+
+
+def each_of(features: Features | tuple[Features, ...]) -> tuple[Features, ...]:
+    """The features of each federation, where they differ."""
+    return (features,) if isinstance(features, Features) else features
 
 
 def _shared_names(names: Sequence[Names]) -> Names:

@@ -17,7 +17,6 @@ from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.download import reachable
 from fljax.data.files import with_home
-from fljax.data.frames import with_moments
 from fljax.naming import shown, unknown
 
 _INSTALL = "install it (pip install tensorflow-cpu)"
@@ -83,8 +82,7 @@ def tfds_dataset(
             splits.append(("test" if test_split is None else test_split, True))
         pieces = [_piece(builder, split, is_test, chosen, str(names["label"]), client) for split, is_test in splits]
     class_names = getattr(info.features[names["label"]], "names", None)
-    made = assemble(pieces, classes=classes, regression=regression, class_names=class_names)
-    return with_moments(made) if standardise and made.x.ndim == 2 else made
+    return assemble(pieces, classes=classes, regression=regression, class_names=class_names, standardise=standardise)
 
 
 @contextmanager

@@ -13,16 +13,27 @@ from jaxtyping import Array
 from fljax.engine.lanes import Spread
 from fljax.engine.layout import Layout
 from fljax.training.evaluation import SIDE_BY_SIDE
-from fljax.types import Census, ClientData, Federation, LocalData, Names, Rows, Spans, Subset, Vectors
+from fljax.types import (
+    Census,
+    ClientData,
+    Features,
+    Federation,
+    LocalData,
+    Names,
+    Rows,
+    Spans,
+    Subset,
+    Vectors,
+)
 
 
 def by_id(federation: Federation) -> Federation:
     """The federation with its seen clients sorted by id, so that their original order does not matter.
 
     Takes one federation or several stacked ones. Names of classes and clients are left out, since federations that
-    differ in names alone run the same programs.
+    differ in names alone run the same programs; so is what raw features become.
     """
-    federation = federation._replace(names=Names())
+    federation = federation._replace(names=Names(), features=Features())
     try:
         if np.all(np.diff(np.asarray(federation.clients.id), axis=-1) > 0):
             return federation
@@ -83,7 +94,7 @@ def local_data(federation: Federation, client: ClientData) -> LocalData:
         if isinstance(index, Spans):
             assert federation.lists is not None
             index = index.of(federation.lists, rows.size)
-        return Subset(federation.examples, Rows(index, rows.size), noise)
+        return Subset(federation.examples, Rows(index, rows.size), noise, moments=federation.moments)
 
     return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
 
@@ -92,4 +103,6 @@ def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:
     """The server's own examples by name; devices share the models that are judged on them."""
     spread = None if layout.devices == 1 else Spread(1 if layout.platform == "cpu" else SIDE_BY_SIDE, layout.devices)
     held = federation.held.items()
-    return {name: Subset(federation.examples, Rows(*rows), spread=spread) for name, rows in held}
+    return {
+        name: Subset(federation.examples, Rows(*rows), spread=spread, moments=federation.moments) for name, rows in held
+    }

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax import trees, values
+from fljax import training, trees, values
 from fljax.anomalies import NonFinite
 from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
@@ -381,5 +381,4 @@ def deployed(
     model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
     if x is None:
         return model
-    prepare = algorithm.task.prepare
-    return algorithm.predict(model, x if prepare is None else prepare(x))
+    return algorithm.predict(model, training.prepare(algorithm.task, x, mine.moments))

@@ -48,7 +48,7 @@ from fljax.engine.states import State
 from fljax.engine.trained import DeployedModels, Predictions, arrays_of, state_of, unbound, with_arrays
 from fljax.infinite_losses import infinite_losses
 from fljax.results import BestModels, Reference, Result
-from fljax.types import Algorithm, Federation, Info, Labelled
+from fljax.types import Algorithm, Features, Federation, Info, Labelled
 
 
 def simulate(
@@ -183,7 +183,7 @@ def run_plans(
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
     capacity = program.capacity_of(rounds, evaluate_every)
     program.check_seeds(seeds, federation)
-    federation = by_id(federation)
+    features, federation = federation.features, by_id(federation)
     parts = [program.partition_plan(plan, federation) for plan in plans]
     for (_, inputs), reference in zip(parts, references, strict=True):
         _check_rows(seeds, inputs, reference)
@@ -276,7 +276,7 @@ def run_plans(
     for place, (part, reference) in enumerate(zip(parts, references, strict=True)):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = course if len(plans) == 1 else course.of(own)
-        found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine))
+        found.append(_result(_Run(*part, layout, shapes, seeds, reference), mine, features))
     offenders.check_stopped(non_finite, found)
     return found
 
@@ -363,7 +363,7 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
     return with_arrays(fresh, {name: np.array(each) for name, each in arrays_of(initial).items()})
 
 
-def _result(run: _Run, course: _Course) -> Result:
+def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
     seeds, state = run.seeds, course.state
     metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
@@ -393,6 +393,6 @@ def _result(run: _Run, course: _Course) -> Result:
     infinite, best = infinite_losses(metrics), None
     if course.best is not None:
         own = DeployedModels(plan, course.best[0], len(seeds), 1, run.layout.precision)
-        best = BestModels(*course.best, own, Predictions(own))
+        best = BestModels(*course.best, own, Predictions(own, features))
     frozen = diverged(seeds, state)
-    return Result(metrics, table, state, deployed, Predictions(deployed), frozen, infinite, best, found)
+    return Result(metrics, table, state, deployed, Predictions(deployed, features), frozen, infinite, best, found)

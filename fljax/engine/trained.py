@@ -19,7 +19,7 @@ from fljax.engine.layout import Layout, Precision, of_this_process, on_one
 from fljax.engine.offload.single import only_client
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.states import State
-from fljax.types import Algorithm, Federation
+from fljax.types import Algorithm, Features, Federation
 from fljax.values import as_whole
 
 
@@ -56,7 +56,8 @@ class DeployedModels:
             )
         row = inputs.federation.examples.x.shape[1:]
         sentence = f"expected x to be a batch of raw examples [b, {', '.join(map(str, row))}], got shape "
-        if x is not None and x.ndim != 1 + len(row):
+        fixed = inputs.federation.moments is not None
+        if x is not None and (x.ndim != 1 + len(row) or (fixed and x.shape[1:] != row)):
             raise ValueError(f"{sentence}{list(x.shape)}")
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
@@ -94,11 +95,44 @@ class DeployedModels:
 class Predictions:
     """``(client, x, *, seed=0, unseen=False) -> logits`` of the client's deployed model, on raw examples."""
 
-    def __init__(self, deployed: DeployedModels) -> None:
-        self._deployed = deployed
+    def __init__(self, deployed: DeployedModels, features: Features | tuple[Features, ...]) -> None:
+        self._deployed, self._features = deployed, features
 
     def __call__(self, client: int, x: Any, *, seed: int = 0, unseen: bool = False) -> Array:
-        return self._deployed(client, seed=seed, unseen=unseen, x=jnp.asarray(x))
+        of_seed = self._features
+        if not isinstance(of_seed, Features):
+            place = as_whole(seed)
+            of_seed = of_seed[place] if place is not None and 0 <= place < len(of_seed) else Features()
+        return self._deployed(client, seed=seed, unseen=unseen, x=stored_features(x, of_seed))
+
+
+def stored_features(x: Any, features: Features) -> Array:
+    """Raw examples as a run has them stored: a table's columns by name, then ``(x - shift) / scale``, in float64.
+
+    Arrays of JAX are shifted and scaled in their own precision.
+
+    Raises:
+      ValueError: if a table lacks a column, or features have another number.
+    """
+    if hasattr(x, "columns") and features.names is not None:
+        x = _columns_of(x, features.names)
+    if features.shift is None and features.scale is None:
+        return jnp.asarray(x)
+    numpy: Any = jnp if isinstance(x, jax.Array) else np
+    shift, scale = np.asarray(features.shift or 0.0), np.asarray(features.scale or 1.0)
+    dtype = x.dtype if numpy is jnp else np.float64
+    values = numpy.asarray(x, dtype)
+    if values.ndim < 1 or values.shape[-1:] != shift.shape[-1:]:
+        return jnp.asarray(x)  # the sentence about shapes comes from the call
+    return jnp.asarray((values - shift.astype(dtype)) / scale.astype(dtype), jnp.float32)
+
+
+def _columns_of(table: Any, names: tuple[Any, ...]) -> np.ndarray:
+    lacking = [name for name in names if name not in table.columns]
+    if lacking:
+        there = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
+        raise ValueError(f"expected a table with the columns of the model ({there}), got none named {lacking[0]!r}")
+    return np.stack([np.asarray(table[name]) for name in names], axis=1).astype(np.float64)
 
 
 class Models(NamedTuple):
@@ -152,7 +186,7 @@ def restore(
     spec, inputs = program.partition_plan(plan, federation)
     state = state_of(arrays, spec, Layout(1, 1, 1), inputs, jnp.asarray(seeds, jnp.uint32))
     deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision)
-    return Models(state, deployed, Predictions(deployed))
+    return Models(state, deployed, Predictions(deployed, federation.features))
 
 
 def is_on_host(inputs: Inputs, state: State) -> bool:

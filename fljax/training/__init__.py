@@ -5,7 +5,17 @@ inner problem) reuse the batches. The functions are written for ONE client with 
 unpadded computation, because batch positions are drawn in ``[0, size)`` and masked rows have weight zero.
 """
 
-from fljax.training.batches import SHORTEST, Batches, draw, draw_distinct, fetch, pick_distinct, shuffle, shuffles
+from fljax.training.batches import (
+    SHORTEST,
+    Batches,
+    draw,
+    draw_distinct,
+    fetch,
+    pick_distinct,
+    prepare,
+    shuffle,
+    shuffles,
+)
 from fljax.training.evaluation import (
     AT_ONCE,
     check_classes,
@@ -70,6 +80,7 @@ __all__ = [
     "optimizer_settings",
     "per_sample",
     "pick_distinct",
+    "prepare",
     "proximal",
     "rate",
     "shuffle",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from fljax.training.settings import Local
-from fljax.types import Rows, Subset, Task
+from fljax.types import Moments, Rows, Subset, Task
 from fljax.types.lists import least_rows
 
 # Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
@@ -32,7 +32,7 @@ class Batches(NamedTuple):
 def fetch(
     task: Task, subset: Subset, position: Int[Array, " b"], key: Key[Array, ""] | None = None
 ) -> tuple[Array, Array]:
-    """Reads and prepares rows of a subset: ``(x, y)``.
+    """Reads rows of a subset, standardises and prepares them: ``(x, y)``.
 
     Args:
       task: gives ``prepare``.
@@ -43,12 +43,19 @@ def fetch(
     """
     row = subset.rows.index[jnp.minimum(position, jnp.maximum(subset.rows.size - 1, 0))]
     x, y = subset.examples.x[row], subset.examples.y[row]
-    x = x if task.prepare is None else task.prepare(x)
+    x = prepare(task, x, subset.moments)
     if key is not None and subset.noise is not None:
         draw_one = lambda index: jax.random.normal(jax.random.fold_in(key, index), x.shape[1:], x.dtype)  # noqa: E731
         number = row if subset.examples.number is None else subset.examples.number[row]
         x = x + subset.noise.astype(x.dtype) * jax.vmap(draw_one)(number)
     return x, y
+
+
+def prepare(task: Task, x: Array, moments: Moments | None = None) -> Array:
+    """What the model sees of stored features ``x [b, ...]``: standardised by ``moments``, then ``task.prepare``."""
+    if moments is not None:
+        x = (x - moments.mean[None]) / moments.std[None]
+    return x if task.prepare is None else task.prepare(x)
 
 
 def draw_distinct(

@@ -7,7 +7,19 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 """
 
 from fljax.types.arrays import AnyArray, NumpyArray
-from fljax.types.data import ClientData, Examples, Federation, Held, LocalData, Names, Rows, Subset, Vectors
+from fljax.types.data import (
+    ClientData,
+    Examples,
+    Features,
+    Federation,
+    Held,
+    LocalData,
+    Moments,
+    Names,
+    Rows,
+    Subset,
+    Vectors,
+)
 from fljax.types.lists import IndexList, Spans
 from fljax.types.protocol import (
     Aggregate,
@@ -60,6 +72,7 @@ __all__ = [
     "Counts",
     "Examples",
     "Exchanged",
+    "Features",
     "Federation",
     "Held",
     "IndexList",
@@ -70,6 +83,7 @@ __all__ = [
     "Labelled",
     "LocalData",
     "Models",
+    "Moments",
     "Names",
     "NumpyArray",
     "Peers",

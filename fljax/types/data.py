@@ -94,6 +94,18 @@ class Examples(NamedTuple):
         return isinstance(base, np.memmap)
 
 
+class Moments(NamedTuple):
+    """How features are standardised when they are read: ``(x - mean) / std``.
+
+    Attributes:
+      mean: ``[*batch, ...]``, of one example's shape: of the training rows of the clients that train.
+      std: the standard deviation of the same rows, positive.
+    """
+
+    mean: Float[Array, "*batch"]
+    std: Float[Array, "*batch"]
+
+
 class Rows(NamedTuple):
     """Index lists of a fixed length, of which only the first ``size`` entries are real.
 
@@ -140,12 +152,32 @@ class Names:
     unseen: tuple[Any, ...] | None = None
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Features:
+    """What raw features of a table become before they are stored: ``(raw - shift) / scale``, in float64.
+
+    It has no leaves, as ``Names``; predictions on raw examples read it.
+
+    Attributes:
+      names: the columns, in the order of the features; None if they have no names.
+      shift: of each feature; None: 0.
+      scale: of each feature; None: 1.
+    """
+
+    names: tuple[Any, ...] | None = None
+    shift: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
+
+
 class Federation(NamedTuple):
     """A partitioned data set: examples, seen clients [N], unseen clients [U] (None: none), the server's rows by name.
 
     ``names`` has what the user calls classes and clients. ``lists`` has the index lists of all clients, one after
-    another; None: clients have tables (``Rows`` of arrays). Several federations (one per seed) that share ``examples``
-    may be stacked: see ``fljax.data.stack``.
+    another; None: clients have tables (``Rows`` of arrays). ``moments`` standardise the features of every row that is
+    read; None: features are read as they are stored. ``features`` has what raw features become before that; of several
+    federations that differ in it, one for each. Several federations (one per seed) that share ``examples`` may be
+    stacked: see ``fljax.data.stack``.
     """
 
     examples: Examples
@@ -154,6 +186,8 @@ class Federation(NamedTuple):
     held: Mapping[str, Rows] = {}
     names: Names = Names()
     lists: Int[Array, " total"] | None = None
+    moments: Moments | None = None
+    features: Features | tuple[Features, ...] = Features()
 
     def __repr__(self) -> str:
         """Numbers of clients and examples. Only shapes are read, so it works for tracers and for shapes alone."""
@@ -210,12 +244,14 @@ class Subset(NamedTuple):
       noise: ``[]``, the standard deviation of noise on prepared training features; None: no noise.
       spread: of the server's rows, how ``(function, models)`` is computed for each of several models where several
         devices share them (static); None: on one device.
+      moments: standardise the features that are read; None: they are read as they are stored.
     """
 
     examples: Examples
     rows: Rows
     noise: Float[Array, ""] | None = None
     spread: Any = None
+    moments: Moments | None = None
 
 
 class LocalData(NamedTuple):

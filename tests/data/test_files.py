@@ -22,9 +22,9 @@ def test_tables_are_read(tmp_path):
         assert made.x.tolist() == [[20], [40], [30], [50]]
         assert (made.class_names, made.owner_names) == (("no", "yes"), ("a", "b"))
         assert (made.y.tolist(), np.asarray(made.owner).tolist()) == ([0, 1, 0, 1], [1, 0, 1, 0])
-        assert np.asarray(made.mean).tolist() == [35]
+        assert (made.standardise, made.mean, made.std, made.features.names) == (True, 0.0, 1.0, ("age",))
     plain = load(str(tmp_path / "mine.csv"), label="ill", client="site", standardise=False)
-    assert (plain.mean, plain.std) == (0.0, 1.0)
+    assert (plain.standardise, plain.mean, plain.std) == (False, 0.0, 1.0)
 
 
 def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.types import ClientData, Examples, Federation, Names, Rows, Spans
+from fljax.types import ClientData, Examples, Federation, Moments, Names, Rows, Spans
 
 PARTS = ("train", "valid", "test")
 
@@ -81,6 +82,7 @@ class HostData(NamedTuple):
     y: np.ndarray
     seen: Population
     unseen: Population | None
+    moments: Moments | None = None  # [seeds, ...], or [1, ...] of one federation; arrays of NumPy
 
     @classmethod
     def of(cls, federation: Federation) -> HostData:
@@ -88,7 +90,11 @@ class HostData(NamedTuple):
         lists = None if federation.lists is None else np.asarray(federation.lists)
         seen = Population.of(federation.clients, lists)
         unseen = None if federation.unseen is None else Population.of(federation.unseen, lists)
-        return cls(np.asarray(federation.examples.x), np.asarray(federation.examples.y), seen, unseen)
+        moments = federation.moments
+        if moments is not None:
+            alone = federation.clients.id.ndim == 1
+            moments = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf), moments)
+        return cls(np.asarray(federation.examples.x), np.asarray(federation.examples.y), seen, unseen, moments)
 
     @property
     def row_bytes(self) -> int:
@@ -128,7 +134,8 @@ class HostData(NamedTuple):
         noise = None if population.noise is None else population.noise[place, clients]
         examples = self._examples(rows, min(capacity, len(self.x)), noise is not None)
         data = ClientData(population.id[place, clients].astype(np.int32), **spans, noise=noise)
-        return Federation(examples, data, None, {}, Names(), index)  # pyright: ignore[reportArgumentType]
+        moments = None if self.moments is None else Moments(*(leaf[place] for leaf in self.moments))
+        return Federation(examples, data, None, {}, Names(), index, moments)  # pyright: ignore[reportArgumentType]
 
     def resident(self, federation: Federation) -> Federation:
         """What programs on the devices read of the federation: sizes of clients, and the server's own rows."""
@@ -151,7 +158,8 @@ class HostData(NamedTuple):
 
         unseen = None if federation.unseen is None else without_rows(federation.unseen)
         lists_of = jnp.zeros(1, jnp.int32)
-        return Federation(examples, without_rows(federation.clients), unseen, held, Names(), lists_of)
+        clients = without_rows(federation.clients)
+        return Federation(examples, clients, unseen, held, Names(), lists_of, federation.moments)
 
     def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:
         def read(array: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from fljax.engine.polling import poll
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import train_one
 from fljax.engine.states import State, initial_clients
-from fljax.types import Algorithm, ClientData, Federation, Rows
+from fljax.types import Algorithm, ClientData, Federation, Moments, Rows
 
 Parts = tuple[str, ...]
 
@@ -56,10 +56,13 @@ def reads_of(spec: Spec, inputs: Inputs, state: State) -> Reads:
         def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
             parts = {part: Rows(own, zero[None]) for part, own in zip(PARTS, index, strict=True)}
             noise = None if clients.noise is None else jnp.zeros(1)
+            moments = federation.moments
+            if moments is not None:
+                moments = Moments(*(jnp.ones(x.shape[1:], leaf.dtype) for leaf in moments))
             data = ClientData(zero[None], **parts, noise=noise)
             own = federation._replace(
                 examples=federation.examples._replace(x=x, y=y), clients=data, unseen=data, held={}, lists=None
-            )
+            )._replace(moments=moments)
             return function(spec.algorithm(traced, by_seed), as_vectors(own), state)
 
         traced = [_first(leaf) if place in spec.varied else _shape(leaf) for place, leaf in enumerate(inputs.traced)]

@@ -1,0 +1,142 @@
+"""Moments of a federation: every function that reads rows sees them standardised, and predictions take raw rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+import pytest
+
+from fljax import data, engine, models
+from fljax.algorithms import REGISTRY, fedavg
+from fljax.clustering import by_f1
+from fljax.engine import Execution
+from fljax.engine.federations import by_id
+from fljax.training import Local
+from fljax.types import Features, Federation, Moments
+from tests.engine.test_offload import assert_same
+from tests.laws.cases import bench, federation
+
+MEAN = np.array([[0.5, -1.0, 2.0, 0.25], [1.5, 0.0, -0.5, 3.0]], np.float32)
+STD = np.array([[2.0, 0.5, 1.0, 4.0], [0.25, 1.0, 2.0, 0.5]], np.float32)
+
+
+def both() -> tuple[Federation, Federation]:
+    """Raw features with moments of each of two seeds, and stored features that are standardised; powers of 2."""
+    parts = [federation(), federation()]
+    standard = [np.asarray(each.examples.x) for each in parts]
+    raw = [x * std + mean for x, mean, std in zip(standard, MEAN, STD, strict=True)]
+    plain = [(x - mean) / std for x, mean, std in zip(raw, MEAN, STD, strict=True)]
+    put = lambda each, x, **more: each._replace(examples=each.examples._replace(x=jnp.asarray(x)), **more)  # noqa: E731
+    moved = [
+        put(each, x, moments=Moments(jnp.asarray(mean), jnp.asarray(std)))
+        for each, x, mean, std in zip(parts, raw, MEAN, STD, strict=True)
+    ]
+    return data.stack(moved), data.stack([put(each, x) for each, x in zip(parts, plain, strict=True)])
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_algorithm_sees_standardised_rows(name: str) -> None:
+    raw, standard = both()
+    run = lambda data: engine.simulate(bench(name).plan, data, rounds=3, seeds=(0, 3), evaluate_every=2)  # noqa: E731
+    assert_same(run(raw), run(standard))
+
+
+@pytest.mark.parametrize("where", [{"examples": "host"}, {"client_states": "host"}])
+def test_rows_on_the_host(where: dict[str, Any]) -> None:
+    raw, standard = both()
+    options: dict[str, Any] = {"rounds": 2, "seeds": (0, 3)}
+    found = engine.simulate(bench("ditto").plan, raw, execution=Execution(2, 1, 2, **where), **options)
+    assert_same(found, engine.simulate(bench("ditto").plan, standard, execution=Execution(2, 1, 2), **options))
+
+
+def test_standalone_models_and_clusters_see_them() -> None:
+    raw, standard = both()
+    task = bench("fedavg").algorithm().task
+    local = Local(0.2, batch_size=2, steps=3)
+    for execution in (None, Execution(examples="host")):
+        found, expected = (
+            engine.standalone(task, each, local, seeds=(0, 3), execution=execution) for each in (raw, standard)
+        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    one, other = (
+        by_f1(task, local, each, clusters=2, rounds=2, seeds=(0, 3), rows="validation") for each in (raw, standard)
+    )
+    np.testing.assert_array_equal(one.member, other.member)
+
+
+FRAME = pandas.DataFrame(
+    {
+        "age": np.random.default_rng(1).normal(50, 20, 40),
+        "time": 1_700_000_000 + np.arange(40),
+        "ill": [0, 1] * 20,
+        "site": np.repeat(["a", "b"], 20),
+    }
+)
+LOCAL = Local(0.1, batch_size=4, steps=3)
+
+
+def plan(task: Any) -> Any:
+    return engine.Plan(fedavg, {"task": task, "local": LOCAL, "clients_per_round": 2})
+
+
+def test_predictions_take_raw_rows() -> None:
+    task = models.logistic_regression((2,), 2)
+    made = data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True)
+    found = engine.simulate(plan(task), data.stack(data.federations(made, "natural", seeds=2)), rounds=2, seeds=2)
+    own = [data.from_frame(FRAME, label="ill", client="site", standardise=True, seed=seed) for seed in (0, 1)]
+    other = engine.simulate(plan(task), data.stack(own), rounds=2, seeds=2)
+    raw = FRAME[["age", "time"]]
+    rows = raw.to_numpy()
+    for seed in (0, 1):
+        params: Any = found.deployed(0, seed=seed)
+        train = np.concatenate(data.row_numbers(own[seed], "train"))
+        seen = (rows - rows[train].mean(axis=0)) / rows[train].std(axis=0)
+        expected = task.logits(params, jnp.asarray(seen, jnp.float32))
+        for result in (found, other):
+            for x in (rows, raw, FRAME[["time", "site", "age"]]):  # a table's columns are taken by name
+                np.testing.assert_allclose(result.predict(0, x, seed=seed), expected, atol=1e-4)
+    with pytest.raises(
+        ValueError, match=r"expected a table with the columns of the model \(age, time\), got none .*age"
+    ):
+        found.predict(0, FRAME[["time"]])
+    with pytest.raises(ValueError, match=r"expected x to be a batch of raw examples \[b, 2\], got shape \[40, 1\]"):
+        found.predict(0, rows[:, :1])
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+
+
+def test_another_seed_compiles_nothing() -> None:
+    task = models.logistic_regression((2,), 2)
+    made = data.place(data.dataset_from_frame(FRAME, label="ill", client="site", standardise=True))
+    given = [data.federate(made, "natural", seed=seed) for seed in (0, 1)]
+    assert given[0].moments is not None
+    assert given[1].moments is not None
+    assert not np.array_equal(given[0].moments.mean, given[1].moments.mean)
+    assert given[0].examples.x is given[1].examples.x
+    engine.simulate(plan(task), given[0], rounds=2, seeds=(0,))
+    with compilations() as seen:
+        engine.simulate(plan(task), given[1], rounds=2, seeds=(1,))
+    assert seen == []
+
+
+def test_features_are_static_and_no_program_sees_them() -> None:
+    made = data.from_frame(FRAME, label="ill", client="site")
+    assert len(jax.tree.leaves(made)) == len(jax.tree.leaves(made._replace(features=Features())))
+    assert by_id(made).features == Features()
