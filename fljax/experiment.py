@@ -134,6 +134,7 @@ def run(
         keep = None if directory is None or not hosts.is_first() else functools.partial(save, directory, text=text)
         models = ModelFiles(directory, config.save_models)
         setup = resolve_setup(config, tell)
+        models.begin(setup)
         watch = Watch.of(setup, directory, tell, callbacks)
         return run_setup(setup, Outputs(tell, files, models, watch, keep, on_result), claimed.finished)
 

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fljax import folders, hosts
-from fljax.engine import Plan, arrays_of, common_models
+from fljax import folders, hosts, outlines
+from fljax.engine import Plan, arrays_of, checksum_of, common_models
 from fljax.initial_models import COMMON, SEEDS
 from fljax.results import BestModels, Result
 from fljax.setup import Setup
@@ -102,6 +102,18 @@ class ModelFiles(NamedTuple):
 
     directory: pathlib.Path | None
     which: str
+
+    def begin(self, setup: Setup) -> None:
+        """Writes what models need to know of the data; of several processes, process 0 does.
+
+        Raises:
+          ValueError: if the folder has models of other data.
+          OSError: if the file cannot be written.
+        """
+        if self.directory is None or self.which == "none" or setup.world is None or not hosts.is_first():
+            return
+        federation, dataset, names = setup.world
+        outlines.save(self.directory, federation, dataset, names, checksum_of(federation))
 
     def arguments(self, setup: Setup, label: str, plan: Plan) -> Mapping[str, Any]:
         """Arguments of ``simulate`` with which a run keeps what is to be saved."""

@@ -4,7 +4,8 @@
     run.metrics.average_accuracy.sel(algorithm="incfl")
     run.predict("incfl", client=3, x=x, which="best")
 
-Nothing is read before it is asked for. Metrics and records need no engine; models read the data again, once.
+Nothing is read before it is asked for. Metrics and records need no engine, and models need no data, but for those that
+are trained on their client's rows before they are used.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.engine import Models
+    from fljax.outlines import Outline
     from fljax.setup import Setup
     from fljax.types import Names
 
@@ -132,7 +134,7 @@ class Run:
 
         self._check_config("a config")
 
-        return config.load(self.folder / folders.CONFIG)
+        return config.load(self.folder / folders.CONFIG, needs_data=self._outline is None)
 
     def _check_config(self, what: str) -> None:
         if self._file != folders.CONFIG:
@@ -143,6 +145,12 @@ class Run:
             )
 
     @functools.cached_property
+    def _outline(self) -> Outline | None:
+        from fljax import outlines
+
+        return outlines.load(self.folder)
+
+    @functools.cached_property
     def _setup(self) -> Setup:
         from fljax.setup import resolve_setup
 
@@ -150,15 +158,18 @@ class Run:
 
     @property
     def names(self) -> Names:
-        """What the data call classes and clients, e.g. ``names.classes[2]``; the data set is read for it.
+        """What the data call classes and clients, e.g. ``names.classes[2]``.
+
+        They are those of the data that the models were trained on; the data set is read for it in runs without models.
 
         Names of clients are None if they differ between seeds, as with unseen clients that each seed draws: see
         ``names_of``.
         """
-        return self._setup.federation.names
+        outline = self._outline
+        return self._setup.federation.names if outline is None else outline.federation.names
 
     def names_of(self, seed: int = 0) -> Names:
-        """What the data call classes and clients in one seed; the data set is read for it.
+        """What the data call classes and clients in one seed, as ``names``.
 
         ::
 
@@ -171,12 +182,14 @@ class Run:
         Raises:
           ValueError: if there is no such seed, or the results are of ``fljax.compare``.
         """
-        from fljax.setup import build_data
-
         seeds = self.config.seeds
         if not 0 <= seed < len(seeds):
             raise ValueError(f"expected a position of a seed below {len(seeds)}, got {seed}")
-        return build_data(self.config.model_copy(update={"seeds": (seeds[seed],)}))[0].names
+        if self._outline is not None:
+            return self._outline.names[seed]
+        from fljax.setup import build_world
+
+        return build_world(self.config.model_copy(update={"seeds": (seeds[seed],)})).names[0]
 
     def models(self, label: str, which: str = "last", round: int | None = None) -> Models:
         """The trained models of an algorithm: ``state``, ``deployed(client)`` and ``predict(client, x)``.
@@ -198,7 +211,8 @@ class Run:
             from fljax import saved_models
 
             saved_models.find(self.folder, label, which, round)  # before the data are read
-            known[key] = saved_models.load(self.folder, label, which, round, setup=self._setup)
+            setup = self._setup if self._outline is None else None
+            known[key] = saved_models.load(self.folder, label, which, round, setup=setup)
         return known[key]
 
     @functools.cached_property
@@ -221,7 +235,7 @@ class Run:
         Args:
           label: one of ``labels``.
           client: the id of a seen client, or the number of an unseen one.
-          x: raw examples.
+          x: raw examples, or a table with the model's columns by name.
           seed: the position in the list of seeds.
           unseen: whether the client is unseen.
           which: as for ``models``.

@@ -6,23 +6,26 @@
     logits = models.predict(client=3, x=x)
 
 A file has the state of one algorithm (server and clients, all seeds) and its arguments by seed, such as thresholds. It
-has no code and no pickle. Loading reads the data again, and names in the config must be importable. ``fljax.load`` is
-a run folder as a value, with metrics and models.
+has no code and no pickle. Loading needs no data (``fljax.outlines``), and names in the config must be importable. Only
+a model that is trained on its client's rows before it is used reads them, and refuses data that have changed.
+``fljax.load`` is a run folder as a value, with metrics and models.
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from fljax import config as configuration
-from fljax import experiment, folders
-from fljax.engine import Models, restore
+from fljax import experiment, folders, outlines
+from fljax.engine import Models, checksum_of, restore
 from fljax.model_files import GIVEN, STATE, path_of, read, rounds_of, save
 from fljax.naming import unknown
-from fljax.setup import Setup, resolve_setup
+from fljax.setup import Setup, assemble, build_task, build_world, resolve_setup
+from fljax.types import Federation
 
 __all__ = ["load", "path_of", "save"]
 
@@ -44,7 +47,7 @@ def load(
       label: label of the algorithm.
       which: "last": after the last round. "best": of each seed's best evaluation by validation rows.
       round: the number of rounds done at an evaluation, in place of ``which``; for runs with ``--save-models all``.
-      setup: of the run's config, if it is resolved already; None: the data are read.
+      setup: of the run's config, if it is resolved already, with its data.
 
     Returns:
       ``deployed(client)`` and ``predict(client, x)`` as in ``Result``, and the state, from which ``simulate`` can
@@ -56,12 +59,17 @@ def load(
     written = pathlib.Path(directory) / "config.toml"
     if not written.is_file():
         raise ValueError(f"expected a run folder with config.toml, got {str(directory)!r}")
-    config = configuration.load(written)
+    outline = outlines.load(pathlib.Path(directory))
+    config = configuration.load(written, needs_data=outline is None)
     folders.check_origin(pathlib.Path(directory), configuration.dumps(config))
     entries = {entry.label: entry for entry in config.algorithms}
     if label not in entries:
         raise ValueError(unknown("label", label, entries))
     stored = read(find(directory, label, which, round))
+    rows = None
+    if setup is None and outline is not None:
+        setup = assemble(config, outline.federation, build_task(config, outline.dataset, initial=False))
+        rows = _reader(written, outline.checksum)
     setup = resolve_setup(config) if setup is None else setup
     # The plan's arguments by seed are placeholders here; the stored arguments replace them.
     plan = experiment.check(setup, rehearsed=False)[label]
@@ -72,7 +80,24 @@ def load(
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
     state = {name.removeprefix(STATE): values for name, values in stored.items() if name.startswith(STATE)}
     plan, precision = plan._replace(by_seed=by_seed), setup.execution.precision
-    return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision)
+    return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision, rows=rows)
+
+
+def _reader(written: pathlib.Path, checksum: int) -> Callable[[], Federation]:
+    """Reads the federation of a run with its rows, when a model needs them; data that have changed are refused."""
+    needed = "expected the data of the run for a model that is trained on its client's rows before it is used"
+
+    def rows() -> Federation:
+        try:
+            config = configuration.load(written)
+            federation = build_world(config).federation
+        except ValueError as error:
+            raise ValueError(f"{needed}, got none: {error}") from None
+        if checksum_of(federation) != checksum:
+            raise ValueError(f"{needed}, got data that have changed: {config.data.dataset}")
+        return federation
+
+    return rows
 
 
 def find(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:

@@ -27,7 +27,7 @@ from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local
-from fljax.types import Algorithm, Federation, Task
+from fljax.types import Algorithm, Federation, Names, Task
 
 Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
 
@@ -63,6 +63,20 @@ class CallbackSetup(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
+class World(NamedTuple):
+    """The data of a config.
+
+    Attributes:
+      federation: of all seeds, stacked.
+      dataset: of the first seed.
+      names: of classes and clients, of each seed.
+    """
+
+    federation: Federation
+    dataset: data.Dataset
+    names: tuple[Names, ...]
+
+
 class Setup(NamedTuple):
     """An experiment.
 
@@ -81,6 +95,7 @@ class Setup(NamedTuple):
       callbacks: of every algorithm.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
       standalone_initial: where standalone models start, as for ``fljax.standalone``.
+      world: what the federation was made of; None: unknown.
     """
 
     name: str
@@ -97,6 +112,7 @@ class Setup(NamedTuple):
     callbacks: tuple[CallbackSetup, ...] = ()
     stop: Callable[[], StopEarly] | None = None
     standalone_initial: Initial = "shared"
+    world: World | None = None
 
     @property
     def clients(self) -> int:
@@ -123,7 +139,8 @@ def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
     Raises:
       ValueError: the data cannot be partitioned as asked, or the model does not fit the data.
     """
-    return assemble(config, *build_federation(config, tell))
+    world = build_world(config, tell)
+    return assemble(config, world.federation, build_task(config, world.dataset, tell))._replace(world=world)
 
 
 def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Setup]:
@@ -229,12 +246,12 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
 
 def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
     """The federations of all seeds, stacked, and the task on them."""
-    federation, dataset = build_data(config, tell)
-    return federation, with_initial(_task(config, dataset, tell), config.model.initial, config.model.initial_seed)
+    world = build_world(config, tell)
+    return world.federation, build_task(config, world.dataset, tell)
 
 
-def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, data.Dataset]:
-    """The federations of all seeds, stacked, and the data set of the first seed; no model is built.
+def build_world(config: Config, tell: Tell | None = None) -> World:
+    """The data of all seeds; no model is built.
 
     Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
     """
@@ -270,11 +287,16 @@ def build_data(config: Config, tell: Tell | None = None) -> tuple[Federation, da
                 **builder_arguments(partition, config.data.partition_options),
             )
         )
-    return data.stack(federations), datasets[config.seeds[0]]
+    return World(data.stack(federations), datasets[config.seeds[0]], tuple(each.names for each in federations))
+
+
+def build_task(config: Config, dataset: data.Dataset, tell: Tell | None = None, *, initial: bool = True) -> Task:
+    """The model of a config for a data set; ``initial``: it starts from what the config names."""
+    task = _task(config, dataset, tell)
+    return with_initial(task, config.model.initial, config.model.initial_seed) if initial else task
 
 
 def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
-    """The model of a config for a data set."""
     builder = resolve(config.model.name, models.MODELS, "model")
     known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
     if known and not accepts(builder, "vocabulary"):

@@ -12,7 +12,7 @@ import fljax
 from fljax import cli
 from fljax.config import ConfigError, dumps, load, parse
 from fljax.config.sweeping import parse_grid
-from fljax.setup import build_data, resolve_setup
+from fljax.setup import build_world, resolve_setup
 from fljax.types import Features
 
 TEXT = """
@@ -215,7 +215,7 @@ def test_names_of_clients_that_differ_between_seeds(config):
     assert run.names.clients is None
     assert run.names.classes == ("no", "yes")
     for seed in (0, 5):
-        federation = build_data(load(config).model_copy(update={"seeds": (seed,)}))[0]
+        federation = build_world(load(config).model_copy(update={"seeds": (seed,)})).federation
         names = run.names_of(seed)
         assert names == federation.names
         assert sorted((*(names.clients or ()), *(names.unseen or ()))) == ["h0", "h1", "h2", "h3"]

@@ -44,9 +44,9 @@ def show_data(
     import jax
 
     from fljax import data
-    from fljax.setup import build_data
+    from fljax.setup import build_world
 
-    stacked, dataset = build_data(chosen.model_copy(update={"seeds": chosen.seeds[:1]}))
+    stacked, dataset, _ = build_world(chosen.model_copy(update={"seeds": chosen.seeds[:1]}))
     held = {name: int(rows.size[0]) for name, rows in stacked.held.items()}
     clients, unseen = jax.tree.map(lambda leaf: leaf[0], (stacked.clients, stacked.unseen))
     counts = data.count_clients(stacked._replace(clients=clients, unseen=unseen), dataset.classes)

@@ -72,10 +72,11 @@ OVERRIDABLE: Mapping[str, Any] = {
 SHAPED = ("contribution", "clustering", "server_optimizer")
 
 
-def with_checked_options(config: Config, imports: bool = True) -> Config:
+def with_checked_options(config: Config, imports: bool = True, needs_data: bool = True) -> Config:
     """Checks names and options against the builders' signatures; returns the config with typed options.
 
-    If ``imports`` is False, only names in registries are accepted.
+    If ``imports`` is False, only names in registries are accepted. If ``needs_data`` is False, the data set is not
+    looked for.
     """
     found = registries()._replace(imports=imports)
     data = config.data
@@ -89,7 +90,9 @@ def with_checked_options(config: Config, imports: bool = True) -> Config:
         from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
         check_metric("stop.metric", config.stop.metric, OF_ONE_EVALUATION, data)
-    dataset_options = checked_source(data.dataset, data.dataset_options, found)[1]
+    dataset_options: Mapping[str, Any] = data.dataset_options
+    if needs_data:
+        dataset_options = checked_source(data.dataset, dataset_options, found)[1]
     partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
     model = _find("model.name", config.model.name, found.models, "model", found.imports)
     data = data.model_copy(

@@ -18,7 +18,9 @@ from fljax.config.shipped import find, suggestion
 from fljax.naming import shown, unknown
 
 
-def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bool = True) -> Config:
+def load(
+    path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bool = True, needs_data: bool = True
+) -> Config:
     """Reads, overrides and checks a config.
 
     A file may extend another file: ``base = "other.toml"`` (relative to the file's own folder). Tables are merged key
@@ -31,6 +33,8 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bo
         algorithm by its label (by its name if it has no label).
       imports: False refuses import paths (``"module:name"``), so that the config runs only fljax's code. The
         environment variable FLJAX_NO_IMPORT refuses import paths everywhere.
+      needs_data: False reads the config of a finished run: its data need not be there, and their options are taken as
+        they are.
 
     Returns:
       The config with all defaults. ``name`` defaults to the name of the file.
@@ -41,7 +45,7 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = (), *, imports: bo
     raw = read(path)
     for text in overrides:
         override(raw, text)
-    return parse(raw, name=pathlib.Path(path).stem, imports=imports)
+    return parse(raw, name=pathlib.Path(path).stem, imports=imports, needs_data=needs_data)
 
 
 def read(path: str | pathlib.Path) -> dict[str, Any]:
@@ -109,15 +113,16 @@ def check(raw: Mapping[str, Any]) -> None:
         raise ConfigError(str(error)) from None
 
 
-def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True) -> Config:
+def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True, needs_data: bool = True) -> Config:
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
     check(raw)
-    raw = with_natural_clients(with_absolute_path(dict(raw), pathlib.Path()), imports)
+    raw = with_absolute_path(dict(raw), pathlib.Path())
+    raw = with_natural_clients(raw, imports) if needs_data else raw
     try:
         config = Config.model_validate({"name": name, **raw})
     except pydantic.ValidationError as error:
         raise ConfigError(sentence(error, raw)) from None
-    return with_checked_options(config, imports)
+    return with_checked_options(config, imports, needs_data)
 
 
 def override(raw: dict[str, Any], text: str) -> None:

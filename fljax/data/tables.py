@@ -145,7 +145,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
 
     parts = [(each.clients, each.unseen, dict(each.held)) for each in moved]
     clients, unseen, held = jax.tree.map(join, *parts, is_leaf=is_rows)
-    names = _shared_names([each.names for each in federations])
+    names = shared_names([each.names for each in federations])
     return Federation(examples, clients, unseen, held, names, lists, _moments(federations), _features(federations))
 
 
@@ -170,7 +170,7 @@ def each_of(features: Features | tuple[Features, ...]) -> tuple[Features, ...]:
     return (features,) if isinstance(features, Features) else features
 
 
-def _shared_names(names: Sequence[Names]) -> Names:
+def shared_names(names: Sequence[Names]) -> Names:
     """The names that are the same in all federations; None in place of others."""
 
     def shared(values: list[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:

@@ -14,8 +14,10 @@ from fljax.engine.lanes import Spread
 from fljax.engine.layout import Layout
 from fljax.training.evaluation import SIDE_BY_SIDE
 from fljax.types import (
+    AbsentRows,
     Census,
     ClientData,
+    Examples,
     Features,
     Federation,
     LocalData,
@@ -69,6 +71,31 @@ def with_least(federation: Federation) -> Federation:
     least = least if 2 * least > train.index.capacity else 0
     marked = train._replace(index=dataclasses.replace(train.index, least=least))
     return federation._replace(clients=federation.clients._replace(train=marked))
+
+
+def without_rows(federation: Federation) -> Federation:
+    """The federation without the rows of clients and server: sizes, moments and shapes alone."""
+
+    def absent(array: Any) -> Any:
+        return AbsentRows((0, *array.shape[1:]), np.dtype(array.dtype))
+
+    def blank(rows: Rows) -> Rows:
+        index: Any = rows.index
+        if isinstance(index, Spans):
+            return rows._replace(index=dataclasses.replace(index, start=jnp.zeros_like(jnp.asarray(index.start))))
+        return rows._replace(index=jnp.zeros(index.shape, jnp.int32))
+
+    def clients(data: ClientData) -> ClientData:
+        return data._replace(train=blank(data.train), valid=blank(data.valid), test=blank(data.test))
+
+    examples = federation.examples
+    return federation._replace(
+        examples=Examples(absent(examples.x), absent(examples.y)),
+        clients=clients(federation.clients),
+        unseen=None if federation.unseen is None else clients(federation.unseen),
+        held={name: blank(rows) for name, rows in federation.held.items()},
+        lists=None if federation.lists is None else jnp.zeros(1, jnp.int32),
+    )
 
 
 def without_shared(federation: Federation) -> Federation:

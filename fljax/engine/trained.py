@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,21 +14,31 @@ from jaxtyping import Array, PyTree
 
 from fljax import hosts
 from fljax.engine import eager, program
+from fljax.engine.federations import by_id, with_least, without_rows
 from fljax.engine.keys import Seeds, seeds_of
 from fljax.engine.layout import Layout, Precision, of_this_process, on_one
 from fljax.engine.offload.single import only_client
 from fljax.engine.program import Inputs, Plan, Spec
 from fljax.engine.states import State
-from fljax.types import Algorithm, Features, Federation
+from fljax.types import Algorithm, Features, Federation, RowsAbsent
 from fljax.values import as_whole
 
 
 class DeployedModels:
     """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
 
-    Pickle saves the state, the plan and the data, which later calls need. Either the plan's functions must be
-    importable (functions of the built-in models are not: they are defined inside functions), or the package cloudpickle
-    must be installed. Otherwise only the plan and the data are lost, and a call raises a ValueError with the reason.
+    Pickle saves the state and the plan, which later calls need, but no rows of clients: a model that is trained on its
+    client's rows before it is used raises ``RowsAbsent`` then. Either the plan's functions must be importable
+    (functions of the built-in models are not: they are defined inside functions), or the package cloudpickle must be
+    installed. Otherwise the plan is lost, and a call raises a ValueError with the reason.
+
+    Args:
+      plan: the static and the traced part of the run's plan, pickled or not, or why it could not be pickled.
+      state: of all seeds.
+      seeds: the number of seeds.
+      devices: the number of devices that hold the state.
+      precision: of predictions.
+      rows: reads the federation if a model needs its rows and the plan has none; None: it cannot be read.
     """
 
     def __init__(
@@ -38,9 +48,11 @@ class DeployedModels:
         seeds: int,
         devices: int,
         precision: Precision = "default",
+        rows: Callable[[], Federation] | None = None,
     ) -> None:
         self._plan, self._state, self._seeds, self._devices = plan, state, seeds, devices
         self._precision: Precision = precision
+        self._rows = rows
 
     def __call__(self, client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
         if not isinstance(self._plan, tuple):
@@ -68,6 +80,12 @@ class DeployedModels:
         layout = Layout(1, 1, 1, precision=self._precision)
         try:
             return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
+        except RowsAbsent:
+            if self._rows is None:
+                raise
+            self._plan = spec, inputs._replace(federation=with_least(by_id(self._rows())))
+            self._rows = None
+            return self(client, seed=seed, unseen=unseen, x=x)
         except Exception as error:  # a model may take rows of another shape, such as longer texts, or any error
             if x is None or x.shape[1:] == row:
                 raise
@@ -85,7 +103,10 @@ class DeployedModels:
         return self._plan, state, self._seeds, self._precision
 
     def __reduce__(self) -> Any:
-        packed = _packed(*self._plan) if isinstance(self._plan, tuple) else self._plan
+        packed = self._plan
+        if isinstance(packed, tuple):
+            spec, inputs = packed
+            packed = _packed(spec, inputs._replace(federation=without_rows(inputs.federation)))
         return DeployedModels, (packed, self._state, self._seeds, 1, self._precision)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
@@ -168,6 +189,7 @@ def restore(
     *,
     seeds: Seeds,
     precision: Precision = "default",
+    rows: Callable[[], Federation] | None = None,
 ) -> Models:
     """The models of an earlier run, from the arrays of its state.
 
@@ -177,6 +199,8 @@ def restore(
       arrays: ``arrays_of(result.state)``.
       seeds: the run's seeds.
       precision: of predictions, the run's ``Execution.precision``.
+      rows: reads the federation with its rows when a model needs them; ``federation`` then has placeholders in place of
+        rows. None: ``federation`` has the rows.
 
     Raises:
       ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
@@ -185,7 +209,9 @@ def restore(
     program.check_seeds(seeds, federation)
     spec, inputs = program.partition_plan(plan, federation)
     state = state_of(arrays, spec, Layout(1, 1, 1), inputs, jnp.asarray(seeds, jnp.uint32))
-    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision)
+    if rows is not None:
+        inputs = inputs._replace(federation=without_rows(inputs.federation))
+    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision, rows)
     return Models(state, deployed, Predictions(deployed, federation.features))
 
 

@@ -8,6 +8,7 @@ and equal values share a program. The leaves of a ``Task`` are the arrays that i
 
 from fljax.types.arrays import AnyArray, NumpyArray
 from fljax.types.data import (
+    AbsentRows,
     ClientData,
     Examples,
     Features,
@@ -17,6 +18,7 @@ from fljax.types.data import (
     Moments,
     Names,
     Rows,
+    RowsAbsent,
     Subset,
     Vectors,
 )
@@ -59,6 +61,7 @@ from fljax.types.rounds import (
 from fljax.types.task import Role, Task, TrainingBatch, TrainingKey
 
 __all__ = [
+    "AbsentRows",
     "Aggregate",
     "Algorithm",
     "AnyArray",
@@ -92,6 +95,7 @@ __all__ = [
     "Poll",
     "Role",
     "Rows",
+    "RowsAbsent",
     "Seat",
     "Select",
     "Send",

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -30,10 +30,10 @@ class Vectors:
     row_shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, x: Array | Vectors) -> Vectors:
-        """The rows of ``x``, as vectors."""
-        if isinstance(x, Vectors):
-            return x
+    def of(cls, x: Any) -> Vectors:
+        """The rows of ``x``, as vectors; absent rows stay absent."""
+        if isinstance(x, Vectors | AbsentRows):
+            return x  # type: ignore[return-value]
         return cls(x.reshape(x.shape[0], math.prod(x.shape[1:])), x.shape[1:])
 
     @property
@@ -68,6 +68,30 @@ class Vectors:
             return self.__jax_array__()[index]
         rows = self.vectors[index]
         return rows.reshape(*rows.shape[:-1], *self.row_shape)
+
+
+class RowsAbsent(ValueError):
+    """Rows of clients are read where there are none: in a saved model or in a pickled result."""
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class AbsentRows:
+    """Stands for the features or labels of a federation without rows. It has a shape and a dtype, and no numbers."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array."""
+        return len(self.shape)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise RowsAbsent(
+            "expected the rows of the client for a model that is trained on them before it is used, got none: saved "
+            "models and pickled results have no rows"
+        )
 
 
 class Examples(NamedTuple):
