@@ -172,6 +172,8 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
         return [standalone(setup.task, setup.federation, setup.standalone, **settings, on_memory=held)]
 
     (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
+    if words := preparation.absent_classes(setup):
+        tell("note", "", 0, rounds, words)
     if setup.clients_per_round > setup.clients:
         asked = setup.clients_per_round
         words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"
@@ -318,6 +320,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
       AlgorithmError: if a builder or a function of an algorithm raises another exception.
     """
     check_initial(setup.task, setup.standalone_initial)
+    preparation.check_test_rows(setup.federation)
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None

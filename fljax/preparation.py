@@ -15,6 +15,7 @@ import numpy as np
 
 from fljax import clustering
 from fljax.arguments import argument_of, parameters_of
+from fljax.data import row_numbers
 from fljax.folders import Parts
 from fljax.results import Reference
 from fljax.setup import AlgorithmSetup, Setup
@@ -22,6 +23,7 @@ from fljax.training import check_classes
 from fljax.types import Federation
 
 _SPLITS = ("valid", "test")
+_NAMED = 5  # classes in a sentence
 
 
 def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF1, trial: bool) -> Any:
@@ -42,6 +44,41 @@ def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF
         rows=chosen.rows,
         execution=setup.execution,
     )
+
+
+def check_test_rows(federation: Federation) -> None:
+    """Raises a ValueError if neither a client nor the server has rows to test on."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    sizes = [each.test.size for each in groups] + [rows.size for rows in federation.held.values()]
+    if any(np.any(np.asarray(size) > 0) for size in sizes):
+        return
+    most = max(int(np.max(np.asarray(each.train.size), initial=0)) for each in groups)
+    why = "every client has one row at most" if most <= 1 else "train_fraction leaves none"
+    raise ValueError(
+        f'expected rows to test on, got none: {why}; test = "global" tests all clients on the same rows, and '
+        "held_fraction keeps rows for the server"
+    )
+
+
+def absent_classes(setup: Setup) -> str | None:
+    """A sentence on the classes of which no client that trains has a training row; None: there are none."""
+    classes, federation = setup.task.classes, setup.federation
+    if classes is None:
+        return None
+    labels, rows = np.asarray(federation.examples.y), row_numbers(federation)
+    seeds = len(rows) // setup.clients  # the clients of each seed one after another
+    lacking = set[int]()
+    for seed in range(seeds):
+        own = np.concatenate(rows[seed * setup.clients : (seed + 1) * setup.clients])
+        lacking |= set(range(classes)) - set(np.unique(labels[own]).tolist())
+    if not lacking:
+        return None
+    names = federation.names.classes or range(classes)
+    shown = ", ".join(str(names[each]) for each in sorted(lacking)[:_NAMED]) + (
+        ", ..." if len(lacking) > _NAMED else ""
+    )
+    seed_words = " in some seed" if seeds > 1 else ""
+    return f"no client that trains has a training row of {len(lacking)} of {classes} classes{seed_words}: {shown}"
 
 
 def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:

@@ -172,3 +172,13 @@ def test_a_label_is_the_same_letters_everywhere(here, capsys, quick_compilation)
     again = ("--out", "x", "--resume", "--no-report", "--set", f"algorithms.fedavg.label={LABEL}")
     code, out, err = call(capsys, "run", "tiny.toml", *again)
     assert (code, LABEL in out) == (0, True), err
+
+
+def test_a_platform_that_is_not_there_is_one_sentence(here):
+    run = [sys.executable, "-m", "fljax", "run", "tiny.toml", "--out", "x"]
+    path = os.pathsep.join(each for each in sys.path if each)
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "nowhere"}
+    done = subprocess.run(run, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("fljax: JAX_PLATFORMS: expected platforms that JAX finds on this machine, got 'nowhere'")

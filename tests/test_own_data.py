@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import fljax
-from fljax import cli
+from fljax import cli, experiment, preparation
 from fljax.config import ConfigError, dumps, load, parse
 from fljax.config.sweeping import parse_grid
 from fljax.setup import build_world, resolve_setup
@@ -258,3 +258,26 @@ def test_moments_that_an_own_source_gives(config, monkeypatch):
     resolve_setup(load(config, [*own, "model.name=source_of_the_test:bare"]), tell)
     assert re.search("takes no prepare, so it sees the features of .*:source as they are", told[-1])
     assert resolve_setup(load(config, own)).task.prepare is not None
+
+
+def test_rows_to_test_on_are_needed(config):
+    rows = pandas.read_csv(config.parent / "patients.csv").iloc[:4]
+    rows.to_csv(config.parent / "patients.csv", index=False)
+    with pytest.raises(
+        ValueError, match="expected rows to test on, got none: every client has one row at most; test ="
+    ):
+        experiment.check(resolve_setup(load(config)), rehearsed=False)
+    several = pandas.concat([rows] * 4)
+    several.to_csv(config.parent / "patients.csv", index=False)
+    for change in ("data.held_fraction=0.3", "data.test=global"):
+        experiment.check(resolve_setup(load(config, [change])), rehearsed=False)
+
+
+def test_classes_without_training_rows_are_said(config):
+    rows = pandas.read_csv(config.parent / "patients.csv")
+    assert preparation.absent_classes(resolve_setup(load(config))) is None
+    rows["split"] = np.where(np.arange(40) < 30, "train", "test")
+    rows["ill"] = np.where(rows.split == "train", rows.ill, "perhaps")
+    rows.to_csv(config.parent / "patients.csv", index=False)
+    found = preparation.absent_classes(resolve_setup(load(config, ["data.part=split", "seeds=2"])))
+    assert found == "no client that trains has a training row of 1 of 3 classes in some seed: perhaps"

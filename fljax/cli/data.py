@@ -51,8 +51,7 @@ def show_data(
     clients, unseen = jax.tree.map(lambda leaf: leaf[0], (stacked.clients, stacked.unseen))
     counts = data.count_clients(stacked._replace(clients=clients, unseen=unseen), dataset.classes)
     heading = f"{pathlib.PurePath(chosen.data.dataset).name}, {chosen.data.partition}"
-    if out is not None:
-        _draw(out, counts, heading)
+    said = None if out is None else _draw(out, counts, heading)
     if as_json:
         print_json(_plain(counts, held) | {"picture": None if out is None else str(out)})
         return
@@ -64,20 +63,23 @@ def show_data(
         whose = ", on which all clients are tested" if name == "test" and shared else ""
         print(f"The server has {rows} rows called {name!r}{whose}.")
     if out is not None:
-        print(f"Picture: {out}")
+        print(f"Picture: {out}", *filter(None, [said]), sep="\n")
 
 
-def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> None:
+def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
+    """Writes the picture; a sentence if no font has some of its letters."""
     from fljax.atomic_files import write
-    from fljax.report import data_picture
+    from fljax.report import data_picture, font_note, fonts_for
 
-    content = io.BytesIO()
-    data_picture(counts, heading).savefig(content, format=out.suffix.lower()[1:], dpi=150)
+    content, texts = io.BytesIO(), [heading, *_texts(counts.clients), *_texts(counts.classes or ())]
+    with fonts_for(texts):
+        data_picture(counts, heading).savefig(content, format=out.suffix.lower()[1:], dpi=150)
     try:
         write(out, content.getvalue())
     except OSError as error:
         said = getattr(error.__cause__, "strerror", None) or error
         raise ValueError(f"expected a place for the picture, got {str(out)!r} ({said})") from None
+    return font_note(texts)
 
 
 def _texts(names: Sequence[Any]) -> list[str]:

@@ -99,6 +99,8 @@ def _main(arguments: Sequence[str]) -> int:
             return fail(str(error), 2)
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
+        if (absent := faults.absent_platform()) is not None:
+            return fail(absent, 2)
         return fail(f"{faults.in_words(error)} (run with FLJAX_TRACEBACK=1 for the traceback)", 1)
 
 

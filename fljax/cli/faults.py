@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import os
+
 from fljax.failures import AlgorithmError, short, user_frame
 from fljax.failures import in_words as words_of
 from fljax.naming import ABOUT_ALGORITHM
+
+
+def absent_platform() -> str | None:
+    """A sentence if JAX cannot start on the platforms that the environment asks for; None: it can."""
+    asked = os.environ.get("JAX_PLATFORMS")
+    if not asked:
+        return None
+    import jax
+
+    try:
+        jax.devices()
+    except Exception:  # RuntimeError or AssertionError, with and without the platform's package
+        return (
+            f"JAX_PLATFORMS: expected platforms that JAX finds on this machine, got {asked!r}; without this variable "
+            "JAX takes the best one that it finds"
+        )
+    return None
 
 
 def in_words(error: BaseException) -> str:

@@ -112,6 +112,8 @@ def run(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
+        if pictures and (said := report.font_note(report.texts_of(outcome.metrics))):
+            print(said)
     files = ModelFiles(folder, chosen.save_models)
     absent = hosts.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:

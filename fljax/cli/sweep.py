@@ -140,6 +140,8 @@ def sweep(
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
+        if pictures and (said := report.font_note(report.texts_of(outcome.metrics))):
+            print(said)
     if outcome.diverged:
         label, cell, seed, round_ = outcome.diverged[0]
         where = ", ".join(f"{name} = {value}" for name, value in cell.items())

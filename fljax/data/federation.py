@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import jax
@@ -270,6 +270,7 @@ def _deal(
     offered = arguments_for(function, {key: facts[key] for key in _OFFERED}, parameters)
     made = function(labels, clients=clients, unseen=unseen, seed=seed, **offered)
     if not isinstance(made, Partition):
+        _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
     everything = [*made.rows, *(made.valid or ()), *(made.test or ()), *made.held.values()]
     used = np.concatenate(everything)
@@ -279,6 +280,22 @@ def _deal(
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
         raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")
     return made
+
+
+def _check_lists(name: str, made: Any) -> None:
+    """Raises a ValueError if a partition returned a mapping, or one number for each row."""
+    if isinstance(made, Mapping):
+        got = f"a mapping of {len(made)} keys; list(found.values()) of it is such a list"
+    elif isinstance(made, np.ndarray | jax.Array) and made.ndim == 1 and made.dtype != object:
+        got = (
+            f"an array of {len(made)} numbers; if they are the owner of each row, give them to fljax.data.dataset(..., "
+            "owner=) and take the partition natural"
+        )
+    else:
+        return
+    raise ValueError(
+        f"expected the partition {name} to return a list with the row numbers of each client, no mapping, got {got}"
+    )
 
 
 def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def arrays(
     """
     place = existing_file(path)
     try:
-        pieces = _pieces(_read_npz(place), features, label, client)
+        with _npz(place) as file:
+            pieces = _pieces(file, features, label, client)
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
@@ -223,18 +225,16 @@ def _read_parquet(place: Path) -> Any:
         raise ValueError(f"expected a table in Parquet, got {csv_tables.one_line(error)}") from None
 
 
-def _read_npz(place: Path) -> dict[str, np.ndarray]:
+@contextmanager
+def _npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of a file by name; each is read when it is asked for."""
     if not zipfile.is_zipfile(place):
         raise ValueError("expected arrays of numpy.savez, got a file of another kind")
     try:
         with np.load(place, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            yield file
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
         raise ValueError(f"expected arrays of numpy.savez, got {csv_tables.one_line(error)}") from None
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise
-        raise ValueError("expected arrays of numbers or text, got arrays of Python objects") from None
 
 
 def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
@@ -244,7 +244,7 @@ def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
         raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
 
 
-def _pieces(found: dict[str, np.ndarray], features: str, label: str, client: str | None) -> list[Piece]:
+def _pieces(found: Mapping[str, np.ndarray], features: str, label: str, client: str | None) -> list[Piece]:
     """The rows of the file: all, or those for training and for test."""
     if features in found:
         split = {"": False}
@@ -255,7 +255,15 @@ def _pieces(found: dict[str, np.ndarray], features: str, label: str, client: str
     def array(name: str) -> np.ndarray:
         if name not in found:
             raise ValueError(unknown("array", name, sorted(found)))
-        return found[name]
+        try:
+            return found[name]
+        except ValueError as error:
+            if "pickle" not in str(error):
+                raise
+            raise ValueError(
+                f"expected numbers or text in the array {name!r}, got Python objects; {name}.astype(str) makes text of "
+                "them before they are saved"
+            ) from None
 
     def owner(end: str) -> np.ndarray | None:
         needed = client is not None and (end != "_test" or f"{client}_test" in found)

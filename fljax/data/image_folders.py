@@ -58,7 +58,7 @@ def image_folder(
     if not found:
         wanted = "folder/client/class/image" if client else "folder/class/image"
         raise ValueError(f"expected images in {wanted} ({', '.join(ENDINGS)}), got none in {shown(str(place))}")
-    images = _read([image for image, *_ in found], size)
+    images = read_images([image for image, *_ in found], size)
     pieces = []
     for test in (False, True):
         rows = [number for number, each in enumerate(found) if each[3] == test]
@@ -73,7 +73,12 @@ def _folders(place: Path) -> list[Path]:
     return sorted(each for each in place.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def _read(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
+def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
+    """The images of some files: uint8 ``[n, height, width, channels]``, with one channel if all are grey.
+
+    Raises:
+      ValueError: if one cannot be read, or they differ in size and ``size`` is not given.
+    """
     try:
         from PIL import Image
     except ImportError:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
+from fljax.data.image_folders import ENDINGS, read_images
 from fljax.naming import shown
 
 
@@ -22,6 +23,8 @@ def leaf(
     classes: int | None = None,
     regression: bool | None = None,
     standardise: bool = True,
+    images: str | Path | None = None,
+    size: Sequence[int] | None = None,
 ) -> Dataset:
     """Data in LEAF's JSON format: a file, a folder of files, or a folder with the folders ``train`` and ``test``.
 
@@ -39,8 +42,12 @@ def leaf(
       classes: number of classes, if some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+      images: the folder of the images, where rows are names of image files; LEAF's own, ``raw/img_align_celeba``, is
+        found beside the files.
+      size: height and width to which images are resized; without it all must have one size. LEAF's models take 84, 84.
 
-    Rows of text (Shakespeare) become tokens, one for each character, with 0 as padding at the end.
+    Rows of text (Shakespeare) become tokens, one for each character, with 0 as padding at the end. Rows that are names
+    of image files (CelebA) become images.
 
     Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018.
 
@@ -52,6 +59,12 @@ def leaf(
     texts = any(isinstance(row, str) for piece in pieces for row in piece.x[:1])
     if texts and not all(isinstance(row, str) for piece in pieces for row in piece.x):
         raise ValueError("expected rows of text or rows of numbers, got both")
+    if texts and all(row.lower().endswith(ENDINGS) for piece in pieces for row in piece.x):
+        folder = _images_of(place, images, pieces[0].x[0])
+        pixels = read_images([folder / row for piece in pieces for row in piece.x], size)
+        ends = np.cumsum([len(piece.x) for piece in pieces])
+        parts = [piece._replace(x=x) for piece, x in zip(pieces, np.split(pixels, ends[:-1]), strict=True)]
+        return assemble(parts, classes=classes, regression=regression)
     alphabet = sorted({letter for piece in pieces for row in piece.x for letter in row}) if texts else []
     length = max((len(row) for piece in pieces for row in piece.x), default=0) if texts else 0
     number = {letter: token for token, letter in enumerate(alphabet, 1)}
@@ -63,6 +76,39 @@ def leaf(
     return assemble(arranged, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
 
 
+def is_leaf(place: Path) -> bool:
+    """Whether a folder has LEAF's JSON files. Beside folders of images a JSON file must begin as LEAF's do."""
+    files = [*place.glob("*.json"), *(place / "train").glob("*.json")]
+    if not files or not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")):
+        return bool(files)
+    return any(b'"user' in _beginning(each) for each in files)
+
+
+def _beginning(file: Path) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(4096)
+    except OSError:
+        return b""
+
+
+def _images_of(place: Path, images: str | Path | None, example: str) -> Path:
+    """The folder of the images whose names are rows."""
+    if images is not None:
+        found = [place.parent / Path(images).expanduser(), place / Path(images).expanduser()]
+    else:
+        found = [above / "raw" / "img_align_celeba" for above in (place, *place.resolve().parents[:2])]
+    for folder in found:
+        if folder.is_dir():
+            return folder
+    got = "no such folder" if images is None else f"no folder {shown(str(images))}"
+    raise ValueError(
+        f"expected images=, the folder of the images, for rows that are names of files such as {shown(example)}, got "
+        f"{got}"
+    )
+
+
 def _files(place: Path) -> list[tuple[Path, bool]]:
     """The JSON files, and whether each has test rows."""
     if place.is_file():
@@ -70,7 +116,10 @@ def _files(place: Path) -> list[tuple[Path, bool]]:
     folders = [(place / "train", False), (place / "test", True)] if (place / "train").is_dir() else [(place, False)]
     found = [(file, test) for folder, test in folders for file in sorted(folder.glob("*.json"))]
     if not found:
-        raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}")
+        inside = [each for each in (*place.glob("*"), *place.glob("*/*")) if each.is_file()]
+        others = [each for each in sorted(inside) if each.suffix != ".json"]
+        named = f", where there is {shown(str(others[0].relative_to(place)))}" if others else ""
+        raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}{named}")
     return found
 
 

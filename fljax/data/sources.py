@@ -15,7 +15,7 @@ from fljax.data.datasets import Dataset
 from fljax.data.files import arrays, existing_file, is_folder, mapped, table, with_home
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
-from fljax.data.leaf import leaf
+from fljax.data.leaf import is_leaf, leaf
 from fljax.data.tfds import tfds_dataset
 from fljax.naming import resolve, shown
 
@@ -95,8 +95,7 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
         return None
     place = with_home(name)
     if is_folder(place):
-        has_json = any(place.glob("*.json")) or any((place / "train").glob("*.json"))
-        return _of(leaf if has_json else image_folder, name, name)
+        return _of(leaf if is_leaf(place) else image_folder, name, name)
     reader = next((read for ending, read in FILES.items() if name.lower().endswith(ending)), None)
     if reader is None:
         endings = ", ".join(FILES)

@@ -35,6 +35,23 @@ def check_blocks(blocks: Sequence[Sequence[Any]]) -> tuple[tuple[int, ...], ...]
     return tuple(check_widths("blocks", block) for block in blocks)
 
 
+def check_image(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of an image, ``(height, width, channels)`` or ``(height, width)``.
+
+    Raises:
+      ValueError: if it has another number of axes, or looks as if the channels came first.
+    """
+    found = tuple(shape)
+    if len(found) not in (2, 3):
+        raise ValueError(f"expected an input shape (height, width, channels), got {found}")
+    if len(found) == 3 and found[0] in (1, 3, 4) and found[1] == found[2] > 4:
+        raise ValueError(
+            f"expected an input shape (height, width, channels), got {found}, whose channels are first; "
+            "numpy.moveaxis(x, 1, -1) moves those of images x to the end"
+        )
+    return found
+
+
 def check_convolution(shape: Sequence[int], kernel: int, groups: int | None) -> None:
     """Checks the kernel size for images of this shape, and the number of groups of the normalisation.
 

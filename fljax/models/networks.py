@@ -13,7 +13,7 @@ import flax.linen as nn
 from jaxtyping import Array
 
 from fljax.models import trunk
-from fljax.models.checks import check_blocks, check_convolution, check_rate, check_widths
+from fljax.models.checks import check_blocks, check_convolution, check_image, check_rate, check_widths
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.network import Common, network, network_task
 from fljax.models.product import dot_general
@@ -156,9 +156,7 @@ def cnn(
     Raises:
       ValueError: if the input is not an image or too small for the blocks, or ``groups`` does not divide a width.
     """
-    shape, blocks = tuple(input_shape), check_blocks(blocks)
-    if len(shape) not in (2, 3):
-        raise ValueError(f"expected an input shape (height, width, channels), got {shape}")
+    shape, blocks = check_image(input_shape), check_blocks(blocks)
     if padding not in ("SAME", "VALID"):
         raise ValueError(f"expected a known padding, got {padding!r}; valid names are 'SAME', 'VALID'")
     check_convolution(shape, kernel, groups)
@@ -233,9 +231,7 @@ def resnet18(input_shape: Sequence[int], classes: int, **common: Unpack[Common])
     Raises:
       ValueError: if the input is not an image.
     """
-    if len(tuple(input_shape)) not in (2, 3):
-        raise ValueError(f"expected an input shape (height, width, channels), got {tuple(input_shape)}")
-    return network_task(ResNet18(classes), input_shape, classes, **common)
+    return network_task(ResNet18(classes), check_image(input_shape), classes, **common)
 
 
 MODELS: dict[str, Callable[..., Task]] = {

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from fljax.report.clients import data_picture as data_picture
     from fljax.report.drawing import figures as figures
     from fljax.report.drawing import picture as picture
+    from fljax.report.fonts import font_note as font_note
+    from fljax.report.fonts import fonts_for as fonts_for
+    from fljax.report.fonts import texts_of as texts_of
     from fljax.report.live import follow as follow
     from fljax.report.page import write as write
     from fljax.report.page import write_page as write_page
@@ -29,11 +32,14 @@ _HOME = {
     "best_rows": "best_cells",
     "data_picture": "clients",
     "figures": "drawing",
+    "font_note": "fonts",
+    "fonts_for": "fonts",
     "follow": "live",
     "overview": "tables",
     "picture": "drawing",
     "pivot": "tables",
     "summary": "tables",
+    "texts_of": "fonts",
     "sweep_picture": "sweeps",
     "write": "page",
     "write_page": "page",

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from fljax.naming import file_name
 from fljax.report.drawing import figures
+from fljax.report.fonts import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, when
 from fljax.sweep import axes_of
@@ -92,9 +93,10 @@ def write_panels(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Path)
 
     The same results give the same bytes. Letters in PDF files are letters (TrueType), as publishers ask for.
     """
-    drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
+    with fonts_for(texts_of(metrics)):
+        drawn = {"sweep": sweep_picture(metrics)} if axes_of(metrics) else figures(metrics, records)
+        return [path for name, figure in drawn.items() for path in _written(folder / file_name(name), figure)]
 
 
 def _written(stem: pathlib.Path, figure: Figure) -> list[pathlib.Path]:

@@ -15,6 +15,7 @@ import xarray as xr
 from fljax.engine.callbacks import duration
 from fljax.folders import RESULTS
 from fljax.report.drawing import curves
+from fljax.report.fonts import fonts_for, texts_of
 from fljax.report.page import attached_to, metric_table, note, png, shown, whole_page, write
 from fljax.report.tables import summary, title
 from fljax.watching import Line, RunState, best_cell, is_running, read_lines, read_state
@@ -61,7 +62,8 @@ def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) 
         rows = summary(metrics)
         parts += [f'<p class="note">{html.escape(note(rows))}</p>']
         parts += [metric_table("Seen clients", rows, unseen=False), metric_table("Unseen clients", rows, unseen=True)]
-        drawn = [shown(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
+        with fonts_for(texts_of(metrics)):
+            drawn = [shown(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
         parts += [f'<h2>So far</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""]
     head = "" if reload is None else f'<meta http-equiv="refresh" content="{reload}">'
     return whole_page(state.name, parts, attached_to(folder), head)

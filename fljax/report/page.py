@@ -17,6 +17,7 @@ from fljax.anomalies import diverged_seeds, in_which, senders_of
 from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.report.best_cells import best_rows
 from fljax.report.drawing import picture
+from fljax.report.fonts import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title, when
 from fljax.sweep import axes_of, best
@@ -56,8 +57,9 @@ def write(
     heading = str(metrics.attrs.get("name", folder.resolve().name))
     swept = bool(axes_of(metrics))
     path, page = folder / ("sweep.png" if swept else "report.png"), folder / "report.html"
-    drawn = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
-    content = png(drawn)
+    with fonts_for(texts_of(metrics, heading)):
+        drawn = sweep_picture(metrics, heading) if swept else picture(metrics, records, heading)
+        content = png(drawn)
     path.write_bytes(content)
     if swept:
         text = _sweep_page(heading, metrics, shown(content, title(str(metrics.attrs["metric"]))), attached_to(folder))
@@ -79,8 +81,10 @@ def write_page(
       heading: of the page.
       attached: texts at the end of the page, by title.
     """
-    drawn = picture(metrics, records)
-    path.write_text(_page(heading, metrics, _panels(drawn, png(drawn)), attached), encoding="utf-8")
+    with fonts_for(texts_of(metrics)):
+        drawn = picture(metrics, records)
+        panels = _panels(drawn, png(drawn))
+    path.write_text(_page(heading, metrics, panels, attached), encoding="utf-8")
 
 
 def attached_to(folder: pathlib.Path) -> dict[str, str]:
@@ -93,7 +97,9 @@ def _page(heading: str, metrics: xr.Dataset, drawn: str, attached: Mapping[str, 
     rows = summary(metrics)
     marks = diverged_seeds(metrics)
     tables = [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
+    said = font_note(texts_of(metrics)) if drawn else None
     parts = [f'<p class="note">{html.escape(note(rows))}</p>', *_diverged(metrics), *tables]
+    parts += [f'<p class="note">{html.escape(said)}</p>'] if said else []
     return whole_page(heading, [*parts, drawn], attached)
 
 

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.data import Dataset, Partition, census, federate, federations, from_arrays, load, pad, row_numbers, stack
+from fljax.data import (
+    Dataset,
+    Partition,
+    census,
+    dataset,
+    federate,
+    federations,
+    from_arrays,
+    load,
+    pad,
+    row_numbers,
+    stack,
+)
 from tests.drawn import at_most
 
 BLOBS = load("blobs", samples=240, test_samples=40, classes=4, seed=1)
@@ -328,3 +340,20 @@ def test_census_counts_by_id_whatever_the_order():
         np.testing.assert_array_equal(counted.train, made.clients.train.size)
         np.testing.assert_array_equal(counted.valid, made.clients.valid.size)
     assert jax.vmap(census)(stack([made, made])._replace(examples=None, held={}, lists=None)).train.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ({0: [0, 1], 1: [2, 3]}, r"got a mapping of 2 keys; list\(found.values\(\)\)"),
+        (np.array([0, 0, 1, 1]), "got an array of 4 numbers; if they are the owner of each row"),
+    ],
+)
+def test_what_a_partition_returns_is_a_list_by_client(returned, words):
+    made = dataset(np.zeros((4, 2)), np.array([0, 1, 0, 1]))
+
+    def other(labels, *, clients, unseen, seed):
+        return returned
+
+    with pytest.raises(ValueError, match=f"expected the partition other to return a list .*, no mapping, {words}"):
+        federate(made, other, clients=2)

@@ -196,7 +196,11 @@ def test_damaged_files_are_named_in_one_sentence(tmp_path, name, content, option
         ({"x": np.ones((2, 2)), "y": [0, 1]}, {"client": "z"}, "got 'z'"),
         ({"x": np.ones((2, 2)), "y": [0, 1], "z": [0]}, {"client": "z"}, "one owner for each of the 2 rows"),
         ({"x": np.ones((2, 2)), "y": [0]}, {}, "expected features"),
-        ({"x": np.array([[1, None]], object), "y": [0]}, {}, "expected arrays of numbers or text"),
+        (
+            {"x": np.array([[1, None]], object), "y": [0]},
+            {},
+            "expected numbers or text in the array 'x', got Python objects",
+        ),
         (
             {"x_train": np.ones((2, 2)), "y_train": [0, 1], "x_test": np.ones((2, 3)), "y_test": [0, 1]},
             {},
@@ -238,3 +242,12 @@ def test_hf_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"expected the package datasets for hf:a/b, got none; .*fljax\[huggingface\]"):
         load("hf:a/b")
+
+
+def test_arrays_that_nobody_asked_for_are_not_read(tmp_path):
+    odd = np.array([{"made": 2024}], dtype=object)
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.array([0, 1] * 2), info=odd)
+    assert load(str(tmp_path / "a.npz")).x.shape == (4, 2)
+    np.savez(tmp_path / "b.npz", x=np.zeros((4, 2)), y=np.array(["a", "b"] * 2, dtype=object))
+    with pytest.raises(ValueError, match=r"expected numbers or text in the array 'y', got Python objects; y\.astype"):
+        load(str(tmp_path / "b.npz"))

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fljax.data import federate, load, row_numbers
 from fljax.data.datasets import count_owners
@@ -86,3 +87,54 @@ def test_no_json_is_named(tmp_path):
     (tmp_path / "train").mkdir()
     source = own_source(f"{tmp_path}/")
     assert source is not None
+
+
+@pytest.fixture
+def celeba(tmp_path):
+    """LEAF's CelebA: rows are names of image files; user 2's are grey."""
+    draw, images = np.random.default_rng(0), tmp_path / "raw" / "img_align_celeba"
+    images.mkdir(parents=True)
+    names = {"1": ["000001.jpg", "000002.JPG"], "2": ["000003.jpg"]}
+    for name in [each for row in names.values() for each in row]:
+        Image.fromarray(draw.integers(0, 255, (6, 4, 3), dtype=np.uint8)).save(images / name, format="png")
+    rows = {who: {"x": own, "y": [place % 2 for place in range(len(own))]} for who, own in names.items()}
+    write(tmp_path / "train" / "a.json", rows)
+    return tmp_path
+
+
+def test_names_of_images_become_images(celeba):
+    made = load(f"{celeba}/")
+    assert (made.x.shape, made.x.dtype, made.owner_names) == ((3, 6, 4, 3), np.uint8, ("1", "2"))
+    found = np.asarray(Image.open(celeba / "raw" / "img_align_celeba" / "000003.jpg"))
+    np.testing.assert_array_equal(made.x[2], found)
+    assert load(f"{celeba}/train/a.json", size=[2, 2]).x.shape == (3, 2, 2, 3)
+    (celeba / "raw").rename(celeba / "pictures")
+    assert load(f"{celeba}/", images="pictures/img_align_celeba").x.shape == (3, 6, 4, 3)
+
+
+def test_images_that_are_not_there_are_named(celeba):
+    (celeba / "raw").rename(celeba / "pictures")
+    with pytest.raises(
+        ValueError, match=r"expected images=, .* names of files such as '000001.jpg', got no such folder"
+    ):
+        load(f"{celeba}/")
+    with pytest.raises(ValueError, match=r"expected images=, .*, got no folder 'nowhere'"):
+        load(f"{celeba}/", images="nowhere")
+    (celeba / "pictures" / "img_align_celeba" / "000002.JPG").unlink()
+    with pytest.raises(ValueError, match=r"expected an image, got .*000002\.JPG"):
+        load(f"{celeba}/", images="pictures/img_align_celeba")
+
+
+def test_folders_of_other_kinds(tmp_path):
+    for kind in ("cat", "dog"):
+        (tmp_path / "pictures" / kind).mkdir(parents=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "pictures" / kind / "0.png")
+    (tmp_path / "pictures" / "names.json").write_text('["cat", "dog"]')
+    assert load(f"{tmp_path}/pictures/").x.shape == (2, 4, 4, 1)
+    write(tmp_path / "pictures" / "names.json", {"u": user(2, 1.0)})
+    assert load(f"{tmp_path}/pictures/").x.shape == (2, 4)
+    (tmp_path / "MNIST" / "train").mkdir(parents=True)
+    np.savez(tmp_path / "MNIST" / "train" / "0.npz", x=np.zeros(2))
+    (tmp_path / "MNIST" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"expected a JSON file, .*MNIST', where there is 'train/0\.npz'"):
+        load(f"{tmp_path}/MNIST/")

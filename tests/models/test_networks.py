@@ -249,3 +249,13 @@ def test_options_that_all_networks_have_are_shown_by_each() -> None:
     assert typing.get_type_hints(Common) == {
         each: typing.get_type_hints(network_task)[each] for each in list(common)[3:]
     }
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (4, 64, 64)])
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_channels_that_come_first_are_refused(name, shape):
+    with pytest.raises(
+        ValueError, match=r"expected an input shape \(height, width, channels\), got .*channels are first"
+    ):
+        MODELS[name](shape, 10)
+    assert MODELS[name]((4, 32, 16), 10).classes == 10  # an image of 4 x 32, which may be meant
