@@ -262,6 +262,8 @@ def compare(
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
         standalone_initial=standalone_initial,
     )
+    names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round", "standalone")
+    hosts.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
     check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)
     if stop is not None and directory is None:

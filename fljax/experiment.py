@@ -16,6 +16,7 @@ import xarray as xr
 from fljax import hosts, long_records, preparation, results
 from fljax.anomalies import unstopped, until_stopped
 from fljax.config import Config, dumps
+from fljax.config.comparing import flat
 from fljax.engine import (
     Block,
     Memory,
@@ -119,6 +120,7 @@ def run(
         until then are saved, but not the models. Resuming runs this algorithm again.
     """
     labels = [entry.label for entry in config.algorithms]
+    hosts.check_same(lambda: flat(dumps(config)))
     text = "" if directory is None else dumps(config)
     with claim(directory, text, resume) as claimed:
         tell = teller(directory, on_event)

@@ -10,6 +10,7 @@ import atexit
 import builtins
 import contextlib
 import inspect
+import math
 import os
 import pickle
 import sys
@@ -30,6 +31,8 @@ Value = TypeVar("Value")
 SILENCE = 40
 # What JAX's errors say if another process does not answer: its collectives on CPUs and GPUs, and its coordinator.
 _LOST = ("Gloo ", "NCCL", "oordination service", "CoordinationService", "Connection reset by peer")
+# Seconds that processes wait for each other at the start.
+PATIENCE = 60
 # Bytes of the first message of process 0, which is all there is to most decisions.
 _FIRST = 1024
 
@@ -56,7 +59,8 @@ def distributed(
       num_processes: their number; None: that of the cluster.
       process_id: the number of this process, from 0; None: that of the cluster.
       **options: further arguments of ``jax.distributed.initialize``. ``heartbeat_timeout_seconds`` is 40 by default,
-        if the installed JAX has it.
+        if the installed JAX has it. After ``initialization_timeout`` seconds, 60 by default, without all others this
+        process ends with a sentence and the exit code 1; JAX would abort it.
 
     Raises:
       ValueError: if JAX lacks an argument and detects no cluster, or the arguments do not fit together.
@@ -64,10 +68,17 @@ def distributed(
     """
     import jax
 
+    _check_place(coordinator_address, num_processes, process_id)
+    patience = options.get("initialization_timeout", PATIENCE)
+    if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 < patience < math.inf:
+        raise ValueError(f"expected initialization_timeout of more than 0 seconds, got {patience!r}")
+    # JAX waits longer, since it aborts the process in the end.
+    options["initialization_timeout"] = math.ceil(patience) + 30
     if "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters:
         options = {"heartbeat_timeout_seconds": SILENCE} | options
     try:
-        jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+        with _patient(patience, coordinator_address):
+            jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
     except (ValueError, TypeError) as error:
         raise ValueError(
             "expected coordinator_address, num_processes and process_id that fit together, or a cluster in which JAX "
@@ -80,6 +91,45 @@ def distributed(
         ) from None
     sys.excepthook = _end
     _notice_exits()
+
+
+def _check_place(address: str | None, processes: int | None, process: int | None) -> None:
+    """Raises a ValueError unless the address has a host and a port, and the numbers of processes fit together."""
+    if address is not None:
+        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        whole = port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+        if not host or "/" in host or not whole:
+            raise ValueError(
+                "expected coordinator_address as 'host:port' with a port from 1 to 65535, such as '10.0.0.1:1234', got "
+                f"{address!r}"
+            )
+    for name, number, least in (("num_processes", processes, 1), ("process_id", process, 0)):
+        if number is not None and (isinstance(number, bool) or not hasattr(number, "__index__") or number < least):
+            raise ValueError(f"expected {name} to be a whole number of at least {least}, got {number!r}")
+    if processes is not None and process is not None and process >= processes:
+        raise ValueError(f"expected process_id below num_processes, {processes}, got {process}")
+
+
+@contextlib.contextmanager
+def _patient(seconds: float, address: str | None) -> Iterator[None]:
+    """Ends this process if what is inside takes longer: JAX waits for others in code that no exception leaves."""
+
+    def end() -> None:
+        at = "" if address is None else f" at {address}"
+        print(
+            f"fljax: expected all processes{at} within {seconds:g} seconds, got fewer; their number, their ids and the "
+            "address must be right in each of them",
+            file=sys.stderr,
+        )
+        leave(1)
+
+    watch = threading.Timer(seconds, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -239,7 +289,8 @@ def check_same(tell: Callable[[], dict[str, Any]]) -> None:
     """
     if not are_several():
         return
-    everybody = gathered(tell())
+    _check_devices()
+    everybody = gathered(_settings() | tell())
     for process, other in enumerate(everybody):
         changed = [name for name in {**everybody[0], **other} if everybody[0].get(name) != other.get(name)]
         if changed:
@@ -247,6 +298,31 @@ def check_same(tell: Callable[[], dict[str, Any]]) -> None:
                 f"expected the same call in all processes, got another one in process {process} than in process 0; "
                 f"different are: {', '.join(changed)}"
             )
+
+
+def _check_devices() -> None:
+    """Raises a ValueError unless all processes have equally many devices; each knows it without the others."""
+    import jax
+
+    counts = [0] * jax.process_count()
+    for device in jax.devices():
+        counts[device.process_index] += 1
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"expected equally many devices in all processes, got {', '.join(map(str, counts))} in processes "
+            f"0 to {len(counts) - 1}"
+        )
+
+
+def _settings() -> dict[str, Any]:
+    """Settings of this process on which its programs depend."""
+    import jax
+
+    from fljax import __version__
+
+    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_numpy_dtype_promotion")
+    found = {name: str(getattr(jax.config, name, None)) for name in names}
+    return found | {"version of fljax": __version__, "version of JAX": jax.__version__}
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What models of a run need to know of its data, without any row: ``data.npz`` in the run folder.
 
 It has numbers of rows, moments, names of classes, clients and columns, and a checksum of the data. Predictions then
-need neither the data nor the code that reads them.
+need neither the data nor the code that reads them. Names that are dates or other objects are text in it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from fljax.atomic_files import write
 from fljax.data import Dataset
 from fljax.data.tables import each_of, shared_names
+from fljax.folders import MODELS
 from fljax.types import ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 
 FILE = "data.npz"
@@ -51,11 +52,16 @@ def save(folder: pathlib.Path, federation: Federation, dataset: Dataset, names: 
     """Writes the outline, atomically.
 
     Raises:
-      ValueError: if the folder has the outline of other data.
+      ValueError: if the folder has models of other data, or of a version without outlines.
       OSError: if it cannot be written.
     """
-    before = load(folder)
-    if before is not None:
+    if any((folder / MODELS).rglob("*.npz")):
+        before = load(folder)
+        if before is None:
+            raise ValueError(
+                f"expected {FILE} beside the models in {str(folder)!r}, got none: an older fljax saved them; take a "
+                "new folder"
+            )
         if before.checksum != checksum:
             raise ValueError(
                 f"expected the data of {str(folder)!r}, whose models were trained on them, got data that have changed; "
@@ -64,14 +70,14 @@ def save(folder: pathlib.Path, federation: Federation, dataset: Dataset, names: 
         return
     x, y = dataset.x, dataset.y
     text = {
-        "classes": dataset.classes,
-        "vocabulary": dataset.vocabulary,
+        "classes": _plain(dataset.classes),
+        "vocabulary": _plain(dataset.vocabulary),
         "rows": [list(x.shape[1:]), np.dtype(x.dtype).name, list(y.shape[1:]), np.dtype(y.dtype).name],
         "stored": np.dtype(federation.examples.x.dtype).name,
         "capacities": [_capacities(each) for each in (federation.clients, federation.unseen)],
         "held": list(federation.held),
         "names": [[_plain(each) for each in (of.classes, of.clients, of.unseen)] for of in names],
-        "features": [[_plain(of.names), of.shift, of.scale] for of in each_of(federation.features)],
+        "features": [[_plain(of.names), of.shift, of.mean, of.std] for of in each_of(federation.features)],
         "checksum": checksum,
     }
     arrays: dict[str, Any] = {"mean": np.asarray(dataset.mean), "std": np.asarray(dataset.std)}
@@ -122,11 +128,11 @@ def _outline(text: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Outline:
         for place, name in enumerate(text["held"])
         for size in (arrays[f"held/{place}"],)
     }
-    names = [Names(*(None if each is None else tuple(each) for each in of)) for of in text["names"]]
+    names = [Names(*map(_tuple, of)) for of in text["names"]]
     moments = None
     if "moments/mean" in arrays:
         moments = Moments(jnp.asarray(arrays["moments/mean"]), jnp.asarray(arrays["moments/std"]))
-    features = [Features(*(None if each is None else tuple(each) for each in of)) for of in text["features"]]
+    features = [Features(*map(_tuple, of)) for of in text["features"]]
     of_all = features[0] if len(features) == 1 else tuple(features)
     longest = max([1, *(length for each in text["capacities"] if each is not None for length in each)])
     examples, lists = Examples(jnp.zeros((1, *row), text["stored"]), jnp.asarray(y)), jnp.zeros(longest, jnp.int32)
@@ -150,6 +156,14 @@ def _capacities(clients: ClientData | None) -> list[int] | None:
     return None if clients is None else [int(getattr(clients, part).index.shape[-1]) for part in _PARTS]
 
 
-def _plain(values: Sequence[Any] | None) -> list[Any] | None:
-    """Names as JSON has them; dates and other objects become text."""
-    return None if values is None else [each if isinstance(each, str | int | float) else str(each) for each in values]
+def _plain(value: Any) -> Any:
+    """A name, or a tuple of names, as JSON has it; dates and other objects become text."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _tuple(value: Any) -> Any:
+    """The opposite of ``_plain``: lists are tuples."""
+    return tuple(_tuple(each) for each in value) if isinstance(value, list) else value

@@ -7,14 +7,14 @@
 
 A file has the state of one algorithm (server and clients, all seeds) and its arguments by seed, such as thresholds. It
 has no code and no pickle. Loading needs no data (``fljax.outlines``), and names in the config must be importable. Only
-a model that is trained on its client's rows before it is used reads them, and refuses data that have changed.
+a model that depends on its client's rows when it is used reads them, and refuses data that have changed.
 ``fljax.load`` is a run folder as a value, with metrics and models.
 """
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +69,13 @@ def load(
     rows = None
     if setup is None and outline is not None:
         setup = assemble(config, outline.federation, build_task(config, outline.dataset, initial=False))
-        rows = _reader(written, outline.checksum)
+        rows = functools.partial(_read_rows, written, outline.checksum)
     setup = resolve_setup(config) if setup is None else setup
+    if rows is None and setup.federation.moments is not None:
+        raise ValueError(
+            f"expected {outlines.FILE} with the scale of the features in {str(directory)!r}, got none: an older fljax, "
+            "which scaled them otherwise, saved these models, and can use them"
+        )
     # The plan's arguments by seed are placeholders here; the stored arguments replace them.
     plan = experiment.check(setup, rehearsed=False)[label]
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
@@ -83,21 +88,21 @@ def load(
     return restore(plan, setup.federation, state, seeds=setup.seeds, precision=precision, rows=rows)
 
 
-def _reader(written: pathlib.Path, checksum: int) -> Callable[[], Federation]:
-    """Reads the federation of a run with its rows, when a model needs them; data that have changed are refused."""
-    needed = "expected the data of the run for a model that is trained on its client's rows before it is used"
+def _read_rows(written: pathlib.Path, checksum: int) -> Federation:
+    """The federation of a run with its rows, when a model needs them.
 
-    def rows() -> Federation:
-        try:
-            config = configuration.load(written)
-            federation = build_world(config).federation
-        except ValueError as error:
-            raise ValueError(f"{needed}, got none: {error}") from None
-        if checksum_of(federation) != checksum:
-            raise ValueError(f"{needed}, got data that have changed: {config.data.dataset}")
-        return federation
-
-    return rows
+    Raises:
+      ValueError: if the data are not there, or have changed.
+    """
+    needed = "expected the data of the run for a model that depends on its client's rows when it is used"
+    try:
+        config = configuration.load(written)
+        federation = build_world(config).federation
+    except ValueError as error:
+        raise ValueError(f"{needed}, got none: {error}") from None
+    if checksum_of(federation) != checksum:
+        raise ValueError(f"{needed}, got data that have changed: {config.data.dataset}")
+    return federation
 
 
 def find(directory: str | pathlib.Path, label: str, which: str = "last", round: int | None = None) -> pathlib.Path:

@@ -14,6 +14,7 @@ from fljax import experiment, hosts
 from fljax.anomalies import NotFinite
 from fljax.cells import unstack_cells
 from fljax.config import ConfigError, dumps
+from fljax.config.comparing import flat
 from fljax.config.options import check_metric
 from fljax.config.sweeping import Axis, Grid
 from fljax.endings import at_end
@@ -108,6 +109,7 @@ def run(
       fljax.anomalies.NotFinite: if a cell's ``non_finite`` is "stop" and something was not finite in it. The results of
         algorithms before are saved.
     """
+    hosts.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
     metric = check(grid)
     text = "" if directory is None else dumps(grid.config)
     with claim(directory, text, resume, paths(grid)) as claimed:

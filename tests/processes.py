@@ -39,13 +39,21 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
-def start(code: str, folder: pathlib.Path, *arguments: str, devices: int = 1, count: int = 2) -> list[Any]:
-    """Processes that run ``code``; in it, ``give(value)`` hands a value to ``given``."""
+def start(
+    code: str, folder: pathlib.Path, *arguments: str, devices: int = 1, count: int = 2, before: str = ""
+) -> list[Any]:
+    """Processes that run ``code``, and ``before`` earlier; in ``code``, ``give(value)`` hands a value to ``given``."""
     port = free_port()
     given = [str(count), str(port), str(devices), str(folder), *arguments]
     return [
         subprocess.Popen(
-            [sys.executable, "-c", START + code, str(rank), *given],
+            [
+                sys.executable,
+                "-c",
+                START.replace("import fljax\n", f"{before}import fljax\n") + code,
+                str(rank),
+                *given,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

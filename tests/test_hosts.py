@@ -189,6 +189,64 @@ def test_bad_numbers_are_one_sentence(place: pathlib.Path, words: list[str], exp
     assert not (place / "two").exists()
 
 
+@pytest.mark.thorough
+def test_configs_that_differ_are_named(place: pathlib.Path) -> None:
+    (place / "other.toml").write_text(CONFIG.replace('"logistic_regression"', '"mlp"') + 'label = "two"\n')
+    port, processes = free_port(), []
+    for process, config in enumerate(("tiny.toml", "other.toml")):
+        together = ["--distributed", "--coordinator-address", f"127.0.0.1:{port}", "--num-processes", "2"]
+        words = ["run", config, "--out", "two", *together, "--process-id", str(process)]
+        command, kept = [sys.executable, "-m", "fljax", *words], environment()
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=kept, cwd=place)
+        )
+    for code, _, err in ended(processes):
+        assert code == 2
+        words = [line for line in err.splitlines() if line.startswith("fljax: ")][-1]
+        assert words.startswith("fljax: expected the same call in all processes, got another one in process 1 than in")
+        assert "model.name" in words
+        assert "label" in words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("127.0.0.1", 2, 0), "expected coordinator_address as 'host:port' with a port from 1 to 65535, .*'127.0.0.1'"),
+        (("127.0.0.1:99999", 2, 0), "expected coordinator_address as 'host:port'"),
+        (("http://host:1234", 2, 0), "expected coordinator_address as 'host:port'"),
+        ((":1234", 2, 0), "expected coordinator_address as 'host:port'"),
+        (("", 2, 0), "expected coordinator_address as 'host:port'"),
+        ((1234, 2, 0), "expected coordinator_address as 'host:port'"),
+        (("host:1234", 0, 0), "expected num_processes to be a whole number of at least 1, got 0"),
+        (("host:1234", 2.0, 0), "expected num_processes to be a whole number of at least 1, got 2.0"),
+        (("host:1234", 2, -1), "expected process_id to be a whole number of at least 0, got -1"),
+        (("host:1234", 2, 2), "expected process_id below num_processes, 2, got 2"),
+    ],
+)
+def test_addresses_are_checked_first(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hosts.distributed(*given)
+    assert not hosts.is_joined()
+
+
+def test_the_time_to_wait_is_a_number() -> None:
+    for wrong in (0, -1, float("inf"), float("nan"), True, "5"):
+        with pytest.raises(ValueError, match="expected initialization_timeout of more than 0 seconds, got"):
+            hosts.distributed("127.0.0.1:1234", 2, 0, initialization_timeout=wrong)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("process", ["0", "1"])
+def test_a_process_that_waits_in_vain_says_so(place: pathlib.Path, process: str) -> None:
+    at = f"127.0.0.1:{free_port()}"
+    together = ["--coordinator-address", at, "--num-processes", "2", "--process-id", process]
+    more = ["--distributed", *together, "--initialization-timeout", "2"]
+    ((code, _, err),) = ended(start(place, "run", "tiny.toml", "--out", "two", *more, processes=1))
+    assert code == 1
+    assert f"fljax: expected all processes at {at} within 2 seconds, got fewer" in err
+    assert not (place / "two").exists()
+
+
 LONELY = """
 from fljax import data, models
 blobs = data.load("blobs")

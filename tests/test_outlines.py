@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import datetime
 import pathlib
 import pickle
 import shutil
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas
 import pytest
@@ -15,7 +18,8 @@ import pytest
 import fljax
 from fljax import cli, experiment, outlines
 from fljax import config as configuration
-from fljax.types import RowsAbsent
+from fljax.setup import build_world, resolve_setup
+from fljax.types import AbsentRows, Names, RowsAbsent
 from tests.toys.quick import quick_programs
 
 TEXT = """
@@ -155,17 +159,25 @@ def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> N
     with quick_programs():
         x = rows[COLUMNS]
         np.testing.assert_array_equal(again["ditto"].predict(1, x), outcome.models["ditto"].predict(1, x))
-        with pytest.raises(RowsAbsent, match="expected the rows of the client for a model that is trained on them"):
-            again["fedavg_finetune"].predict(1, x)
+        found = again["fedavg_finetune"]
+        with pytest.raises(RowsAbsent, match="expected the rows of the client for a model that depends on them"):
+            found.predict(1, x)
+        federation = resolve_setup(configuration.load(folder / "mine.toml")).federation
+        expected = outcome.models["fedavg_finetune"].predict(1, x, seed=1)
+        np.testing.assert_array_equal(found.predict.with_rows(federation)(1, x, seed=1), expected)
+    assert copy.copy(found.deployed) is found.deployed
 
 
-def test_a_folder_without_an_outline_reads_the_data(
+def test_a_folder_without_an_outline_has_another_scale(
     finished: tuple[Any, pathlib.Path], copied: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An older version saved it, whose models saw features with moments of all rows."""
     (copied / "run" / outlines.FILE).unlink()
     run = load(copied, monkeypatch)
-    with quick_programs():
-        same(run, finished[0], "fedavg")
+    with pytest.raises(
+        ValueError, match=r"expected data\.npz with the scale of the features .*, got none: an older fljax"
+    ):
+        run.predict("fedavg", 0, frame()[COLUMNS])
     assert run.names.classes == ("ill", "well")
     assert run.names_of(1) == load(finished[1], monkeypatch).names_of(1)
 
@@ -202,3 +214,57 @@ def test_a_run_does_not_go_on_with_other_data(
     assert code != 0
     assert "expected the path of a file" in words
     assert len(words.strip().splitlines()) == 1
+
+
+def test_a_run_that_failed_does_not_bind_its_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame().to_csv(tmp_path / "patients.csv", index=False)
+    config = tmp_path / "mine.toml"
+    text = TEXT.replace("held_fraction = 0.1", "") + '[[algorithms]]\nname = "rank"\nrank_on = "validation"\n'
+    config.write_text(text)
+
+    def call(*arguments: str) -> tuple[Any, str]:
+        with pytest.raises(SystemExit) as stopped, quick_programs():
+            cli.main(["run", str(config), "--out", str(tmp_path / "run"), "--no-report", "--quiet", *arguments])
+        return stopped.value.code, capsys.readouterr().err
+
+    assert call()[0] == 2
+    assert (tmp_path / "run" / outlines.FILE).is_file()
+    config.write_text(text.replace('"rank"\nrank_on = "validation"', '"fedavg"').replace("seeds = 2", "seeds = 1"))
+    assert call() == (0, "")
+    (tmp_path / "run" / outlines.FILE).unlink()
+    (tmp_path / "run" / "results.nc").unlink()
+    code, words = call("--resume")
+    assert code == 2
+    assert "beside the models in" in words
+    assert not (tmp_path / "run" / outlines.FILE).exists()
+
+
+def test_names_come_back(tmp_path: pathlib.Path) -> None:
+    federation, dataset, _ = build_world(configuration.parse(BLOBS))
+    names = Names((np.int64(3), None, "x", ("a", 1.5), datetime.date(2020, 1, 2)), ("c",) * 4)
+    numbers = dataset._replace(classes=np.int64(3), vocabulary=None)
+    outlines.save(tmp_path, federation, numbers, [names], 7)
+    found = outlines.load(tmp_path)
+    assert found is not None
+    assert found.names == (Names((3, None, "x", ("a", 1.5), "2020-01-02"), ("c",) * 4),)
+    assert (found.dataset.classes, found.checksum) == (3, 7)
+
+
+BLOBS: dict[str, Any] = {
+    "rounds": 1,
+    "data": {"dataset": "blobs", "partition": "iid", "clients": 4},
+    "model": {"name": "logistic_regression"},
+    "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+    "standalone": {"steps": 2},
+    "algorithms": [{"name": "fedavg"}],
+}
+
+
+def test_absent_rows_are_read_in_no_way() -> None:
+    rows: Any = AbsentRows((5, 2), np.dtype("float32"))
+    assert (rows.shape, rows.ndim) == ((5, 2), 2)
+    for read in (lambda: rows[0], lambda: len(rows), lambda: list(rows), lambda: np.asarray(rows), lambda: rows[:, 1]):
+        with pytest.raises(RowsAbsent, match="expected the rows of the client"):
+            read()
+    with pytest.raises((RowsAbsent, TypeError)):
+        jnp.take(rows, 0, axis=0)

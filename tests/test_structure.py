@@ -70,7 +70,7 @@ FLOORS = {
     "folders": (4, 2),
     "initial_models": (4, 3),
     "setup": (5, 0),
-    "outlines": (4, 2),
+    "outlines": (4, 3),
     "preparation": (5, 1),
     "progress_files": (5, 1),
     "model_files": (5, 1),

@@ -40,7 +40,9 @@ def start_jax(cache: bool = True) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def join(distributed: bool, coordinator: str | None, processes: int | None, process: int | None) -> None:
+def join(
+    distributed: bool, coordinator: str | None, processes: int | None, process: int | None, patience: float
+) -> None:
     """Joins this process with others if it is asked to, before JAX starts.
 
     What libraries print goes to stderr then, as gloo's greetings would stand in the output of --json.
@@ -62,7 +64,7 @@ def join(distributed: bool, coordinator: str | None, processes: int | None, proc
     sys.stdout = os.fdopen(printed, "w", encoding=sys.stdout.encoding)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        hosts.distributed(coordinator, processes, process)
+        hosts.distributed(coordinator, processes, process, initialization_timeout=patience)
     except RuntimeError as error:
         raise Ended(str(error)) from None
     if threading.current_thread() is threading.main_thread():

@@ -22,6 +22,7 @@ from fljax.cli.running import (
     NoReport,
     Out,
     Overrides,
+    Patience,
     Processes,
     ProcessId,
     Quiet,
@@ -60,6 +61,7 @@ def run(
     coordinator_address: Coordinator = None,
     num_processes: Processes = None,
     process_id: ProcessId = None,
+    initialization_timeout: Patience = 60.0,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
@@ -69,7 +71,7 @@ def run(
     chosen = load(config, changes, imports=not no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
-    join(distributed, coordinator_address, num_processes, process_id)
+    join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
     start_jax(cache)
     from fljax import experiment, hosts
     from fljax.model_files import ModelFiles

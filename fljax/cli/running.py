@@ -73,6 +73,9 @@ Processes = Annotated[int | None, typer.Option("--num-processes", help="Number o
 ProcessId = Annotated[
     int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
 ]
+Patience = Annotated[
+    float, typer.Option("--initialization-timeout", metavar="SECONDS", help="Wait so long for all, with --distributed.")
+]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
 ]

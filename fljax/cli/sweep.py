@@ -23,6 +23,7 @@ from fljax.cli.running import (
     NoReport,
     Out,
     Overrides,
+    Patience,
     Processes,
     ProcessId,
     Quiet,
@@ -80,6 +81,7 @@ def sweep(
     coordinator_address: Coordinator = None,
     num_processes: Processes = None,
     process_id: ProcessId = None,
+    initialization_timeout: Patience = 60.0,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
@@ -92,7 +94,7 @@ def sweep(
         raise ValueError("expected no --tensorboard with --launcher, got both")
     if launcher is not None and distributed:
         raise ValueError("expected --launcher or --distributed, got both")
-    join(distributed, coordinator_address, num_processes, process_id)
+    join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
     if launcher is None:
         start_jax(cache)
     from fljax import hosts

@@ -8,6 +8,8 @@ from typing import Any
 
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
+# Keys with places of files; what is in the files is compared elsewhere.
+_OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial")
 LONGEST = 60  # number of characters of a value to show
 
 
@@ -41,6 +43,12 @@ def differences(there: str, here: str, without: Sequence[str] = WITHOUT_EFFECT) 
     first, second = _flat(tomllib.loads(there)), _flat(tomllib.loads(here))
     keys = [key for key in {**first, **second} if key not in without and first.get(key) != second.get(key)]
     return {key: (_shown(first.get(key)), _shown(second.get(key))) for key in keys}
+
+
+def flat(text: str) -> dict[str, str]:
+    """Every value of a config as text, by its dotted path; without paths of files, which may differ by machine."""
+    found = _flat(tomllib.loads(text))
+    return {key: value for key, value in found.items() if key not in _OF_THE_MACHINE}
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

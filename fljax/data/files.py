@@ -125,7 +125,6 @@ def arrays(
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-    return made
 
 
 def mapped(
@@ -172,7 +171,6 @@ def mapped(
         return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-    return made
 
 
 def existing_file(path: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from fljax.types import Features, Federation, Moments
 _AT_ONCE = 2**24
 # A feature whose numbers are so many standard deviations from 0 loses its differences in float32.
 _FAR = 2**10
+# Kinds and bytes of numbers that float32 may not hold.
+_WIDE = (("f", 8), ("f", 16), ("i", 4), ("i", 8), ("u", 4), ("u", 8))
 
 
 def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,12 +56,14 @@ def centred(x: np.ndarray) -> tuple[np.ndarray, tuple[float, ...] | None]:
     Args:
       x: ``[n, d]``, whole numbers or floats in their own precision.
     """
-    if x.dtype.kind not in "iuf" or x.dtype.itemsize < 8 or (x.dtype.kind == "f" and not np.isfinite(x).all()):
+    kind, size = x.dtype.kind, x.dtype.itemsize
+    if (kind, size) not in _WIDE or (kind == "f" and not np.isfinite(x).all()):
         return x, None
     mean, std = moments(x, np.arange(len(x)))
     with np.errstate(over="ignore"):
         largest = np.maximum(np.abs(x.min(axis=0).astype(np.float64)), np.abs(x.max(axis=0).astype(np.float64)))
-    far = (largest > _FAR * std) & (np.ptp(x.astype(np.float64), axis=0) > 0)
+    still, inexact = x.min(axis=0) == x.max(axis=0), x[0].astype(np.float32).astype(x.dtype) != x[0]
+    far = np.where(still, inexact, largest > _FAR * std)
     if not far.any():
         return x, None
     shift = np.where(far, mean, 0.0)
@@ -86,6 +91,5 @@ def stored_standardised(federation: Federation) -> Federation:
     mean, std = (np.asarray(leaf, np.float64) for leaf in federation.moments)
     found: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
     found = found if isinstance(x, np.ndarray) else jnp.asarray(found)
-    before = np.zeros(len(mean)) if federation.features.shift is None else np.asarray(federation.features.shift)
-    features = Features(federation.features.names, tuple((before + mean).tolist()), tuple(std.tolist()))
+    features = replace(federation.features, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
     return federation._replace(examples=federation.examples._replace(x=found), moments=None, features=features)

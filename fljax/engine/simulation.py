@@ -42,6 +42,7 @@ from fljax.engine.labels import check_labels, task_of
 from fljax.engine.layout import Layout, default_platform, of_this_process
 from fljax.engine.out_of_memory import is_out_of_memory, sentence, smaller
 from fljax.engine.program import Inputs, Plan, Spec, on_devices
+from fljax.engine.same_calls import check_programs
 from fljax.engine.shapes import Shapes, measure
 from fljax.engine.starting import starting_from
 from fljax.engine.states import State
@@ -201,6 +202,7 @@ def run_plans(
     shapes = measure(spec, inputs, len(runs))
     _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
     numbers = jnp.asarray(runs, jnp.uint32)
+    check_programs(lambda: program.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
     first = 0 if initial is None else int(np.max(initial.round))
     stops = evaluation_rounds(first, first + rounds, evaluate_every, evaluate_at)
     keeper = Keeper(

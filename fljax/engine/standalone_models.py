@@ -35,6 +35,7 @@ from fljax.engine.program import (
     same_numbers,
     stack_plans,
 )
+from fljax.engine.same_calls import check_programs
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
 from fljax.training import Local
@@ -141,8 +142,10 @@ def standalone_sweep(
     plans = [Plan(Solo, {"task": task, "local": local, "initial": initial}) for local in locals]
     parts = [partition_plan(plan, federation) for plan in plans]
     told = {"keep_models": keep_models, "execution": repr(execution)}
+    numbers = jnp.asarray(seeds, jnp.uint32)
     for part in parts:  # processes that compute something else would mix their results
         hosts.check_same(lambda part=part: identity_of(*part, seeds, 0, None, **told))
+        check_programs(lambda part=part: [_run.trace(part[0], Layout(1, 1, 1), keep_models, part[1], numbers)])
     groups: dict[Spec, list[tuple[Local, Inputs]]] = {}
     places: list[tuple[Spec, int]] = []
     for local, (spec, inputs) in zip(locals, parts, strict=True):

@@ -27,10 +27,10 @@ from fljax.values import as_whole
 class DeployedModels:
     """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
 
-    Pickle saves the state and the plan, which later calls need, but no rows of clients: a model that is trained on its
-    client's rows before it is used raises ``RowsAbsent`` then. Either the plan's functions must be importable
-    (functions of the built-in models are not: they are defined inside functions), or the package cloudpickle must be
-    installed. Otherwise the plan is lost, and a call raises a ValueError with the reason.
+    Pickle saves the state and the plan, which later calls need, but no rows of clients: a model that depends on its
+    client's rows when it is used raises ``RowsAbsent`` then, and ``with_rows`` gives them back. Either the plan's
+    functions must be importable (functions of the built-in models are not: they are defined inside functions), or the
+    package cloudpickle must be installed. Otherwise the plan is lost, and a call raises a ValueError with the reason.
 
     Args:
       plan: the static and the traced part of the run's plan, pickled or not, or why it could not be pickled.
@@ -68,8 +68,8 @@ class DeployedModels:
             )
         row = inputs.federation.examples.x.shape[1:]
         sentence = f"expected x to be a batch of raw examples [b, {', '.join(map(str, row))}], got shape "
-        fixed = inputs.federation.moments is not None
-        if x is not None and (x.ndim != 1 + len(row) or (fixed and x.shape[1:] != row)):
+        is_scaled = inputs.federation.moments is not None  # by numbers for each entry of a row
+        if x is not None and (x.ndim != 1 + len(row) or (is_scaled and x.shape[1:] != row)):
             raise ValueError(f"{sentence}{list(x.shape)}")
         # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
         at = self._state if self._devices == 1 else on_one(self._state)
@@ -80,16 +80,25 @@ class DeployedModels:
         layout = Layout(1, 1, 1, precision=self._precision)
         try:
             return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
-        except RowsAbsent:
-            if self._rows is None:
-                raise
-            self._plan = spec, inputs._replace(federation=with_least(by_id(self._rows())))
-            self._rows = None
-            return self(client, seed=seed, unseen=unseen, x=x)
-        except Exception as error:  # a model may take rows of another shape, such as longer texts, or any error
+        except Exception as error:
+            if _is_for_rows(error):
+                if self._rows is None:
+                    raise
+                return self.with_rows(self._rows())(client, seed=seed, unseen=unseen, x=x)
+            # A model may take rows of another shape, such as longer texts, or raise any error.
             if x is None or x.shape[1:] == row:
                 raise
             raise ValueError(f"{sentence}{list(x.shape)}") from error
+
+    def with_rows(self, federation: Federation) -> DeployedModels:
+        """The same models with the run's federation, whose rows some models depend on when they are used.
+
+        Raises:
+          ValueError: if they were pickled without the plan.
+        """
+        (spec, inputs), state, seeds, precision = self.parts()
+        inputs = inputs._replace(federation=with_least(by_id(federation)))
+        return DeployedModels((spec, inputs), state, seeds, 1, precision)
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
         """The plan, the state on one device, the number of seeds and the precision.
@@ -107,14 +116,26 @@ class DeployedModels:
         if isinstance(packed, tuple):
             spec, inputs = packed
             packed = _packed(spec, inputs._replace(federation=without_rows(inputs.federation)))
-        return DeployedModels, (packed, self._state, self._seeds, 1, self._precision)
+        return DeployedModels, (packed, self._state, self._seeds, 1, self._precision, self._rows)
+
+    def __copy__(self) -> DeployedModels:
+        return self  # it is immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
-        return self  # it is immutable
+        return self
+
+
+def _is_for_rows(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is that rows are read where there are none."""
+    while error is not None and not isinstance(error, RowsAbsent):
+        error = error.__cause__
+    return error is not None
 
 
 class Predictions:
     """``(client, x, *, seed=0, unseen=False) -> logits`` of the client's deployed model, on raw examples."""
+
+    _features: Features | tuple[Features, ...] = Features()  # of pickles of older versions
 
     def __init__(self, deployed: DeployedModels, features: Features | tuple[Features, ...]) -> None:
         self._deployed, self._features = deployed, features
@@ -126,34 +147,53 @@ class Predictions:
             of_seed = of_seed[place] if place is not None and 0 <= place < len(of_seed) else Features()
         return self._deployed(client, seed=seed, unseen=unseen, x=stored_features(x, of_seed))
 
+    def with_rows(self, federation: Federation) -> Predictions:
+        """The same predictions with the run's federation, whose rows some models depend on when they are used."""
+        return Predictions(self._deployed.with_rows(federation), self._features)
+
 
 def stored_features(x: Any, features: Features) -> Array:
-    """Raw examples as a run has them stored: a table's columns by name, then ``(x - shift) / scale``, in float64.
+    """Raw examples as a run has them stored: a table's columns by name, then as ``features`` say.
 
-    Arrays of JAX are shifted and scaled in their own precision.
+    Traced arrays are shifted in float32.
 
     Raises:
-      ValueError: if a table lacks a column, or features have another number.
+      ValueError: if a table lacks a column, or a column has no numbers.
     """
-    if hasattr(x, "columns") and features.names is not None:
+    if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):
         x = _columns_of(x, features.names)
-    if features.shift is None and features.scale is None:
+    if features.shift is None and features.mean is None:
         return jnp.asarray(x)
-    numpy: Any = jnp if isinstance(x, jax.Array) else np
-    shift, scale = np.asarray(features.shift or 0.0), np.asarray(features.scale or 1.0)
-    dtype = x.dtype if numpy is jnp else np.float64
-    values = numpy.asarray(x, dtype)
-    if values.ndim < 1 or values.shape[-1:] != shift.shape[-1:]:
+    width = len(features.shift or features.mean or ())
+    if np.ndim(x) < 1 or np.shape(x)[-1] != width:
         return jnp.asarray(x)  # the sentence about shapes comes from the call
-    return jnp.asarray((values - shift.astype(dtype)) / scale.astype(dtype), jnp.float32)
+    shift, mean = (np.zeros(width) if each is None else np.asarray(each) for each in (features.shift, features.mean))
+    std = np.ones(width) if features.std is None else np.asarray(features.std)
+    try:
+        values = np.asarray(x, np.float64)
+    except jax.errors.TracerArrayConversionError:
+        row = (1,) * (x.ndim - 1) + (width,)
+        high = shift.astype(np.float32)
+        parts = [each.astype(np.float32).reshape(row) for each in (high, shift - high, mean, std)]
+        return (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
+    stored = (values - shift).astype(np.float32)
+    return jnp.asarray((stored.astype(np.float64) - mean) / std, jnp.float32)
 
 
 def _columns_of(table: Any, names: tuple[Any, ...]) -> np.ndarray:
-    lacking = [name for name in names if name not in table.columns]
+    """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, columns]``."""
+    there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
+    lacking = [name for name in names if name not in there]
     if lacking:
-        there = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
-        raise ValueError(f"expected a table with the columns of the model ({there}), got none named {lacking[0]!r}")
-    return np.stack([np.asarray(table[name]) for name in names], axis=1).astype(np.float64)
+        known = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
+        raise ValueError(f"expected a table with the columns of the model ({known}), got none named {lacking[0]!r}")
+    found = []
+    for name in names:
+        try:
+            found.append(np.asarray(table[name]).astype(np.float64))
+        except (TypeError, ValueError):
+            raise ValueError(f"expected numbers in the column {name!r} of the model, got others") from None
+    return np.stack(found, axis=1)
 
 
 class Models(NamedTuple):

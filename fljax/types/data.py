@@ -88,10 +88,26 @@ class AbsentRows:
         return len(self.shape)
 
     def __getitem__(self, index: Any) -> NoReturn:
-        raise RowsAbsent(
-            "expected the rows of the client for a model that is trained on them before it is used, got none: saved "
-            "models and pickled results have no rows"
-        )
+        _raise_absent()
+
+    def __jax_array__(self) -> NoReturn:
+        _raise_absent()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        _raise_absent()
+
+    def __iter__(self) -> NoReturn:
+        _raise_absent()
+
+    def __len__(self) -> NoReturn:
+        _raise_absent()
+
+
+def _raise_absent() -> NoReturn:
+    raise RowsAbsent(
+        "expected the rows of the client for a model that depends on them when it is used, got none: pickled results "
+        "have no rows, and result.predict.with_rows(federation) gives them back"
+    )
 
 
 class Examples(NamedTuple):
@@ -179,19 +195,21 @@ class Names:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Features:
-    """What raw features of a table become before they are stored: ``(raw - shift) / scale``, in float64.
+    """What raw features of a table become before they are stored: ``(float32(raw - shift) - mean) / std``.
 
     It has no leaves, as ``Names``; predictions on raw examples read it.
 
     Attributes:
       names: the columns, in the order of the features; None if they have no names.
       shift: of each feature; None: 0.
-      scale: of each feature; None: 1.
+      mean: of each shifted feature; None: 0.
+      std: of each shifted feature; None: 1.
     """
 
     names: tuple[Any, ...] | None = None
     shift: tuple[float, ...] | None = None
-    scale: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
 
 class Federation(NamedTuple):

@@ -65,8 +65,9 @@ def test_a_frame_is_standardised_once_and_says_how():
     np.testing.assert_allclose(rows.std(axis=0), [1, 1, 0], atol=1e-6)
     assert found.moments is None
     assert isinstance(found.features, Features)
-    shift, scale = np.asarray(found.features.shift), np.asarray(found.features.scale)
-    again = (FRAME[FEATURES].to_numpy() - shift) / scale
+    mean, std = np.asarray(found.features.mean), np.asarray(found.features.std)
+    again = (FRAME[FEATURES].to_numpy() - mean) / std
+    assert found.features.shift is None
     np.testing.assert_allclose(found.examples.x, again, atol=1e-6)
     apart = data.stack([found, data.from_frame(FRAME, standardise=True, seed=3, **OPTIONS)])
     assert isinstance(apart.features, tuple)
@@ -104,8 +105,13 @@ def test_numbers_that_float32_holds_are_not_shifted():
     x = RNG.normal(5000, 1000, (50, 2))
     assert moments.centred(x) == (pytest.approx(x), None)
     assert moments.centred(x.astype(np.float32))[1] is None
-    constant = np.full((50, 1), 1.7e9)
-    assert moments.centred(constant)[1] is None
+    assert moments.centred(np.full((50, 1), 1.7e9 + 1))[1] == (1.7e9 + 1,)  # also in predictions
+    assert moments.centred(np.full((50, 1), 3))[1] is None
+    for kind in (np.int32, np.uint32, np.int64):
+        found, shift = moments.centred((1_700_000_000 + np.arange(50, dtype=kind))[:, None])
+        assert len(np.unique(found.astype(np.float32))) == 50
+        assert shift is not None
+    assert moments.centred(np.arange(250, 256, dtype=np.uint8)[:, None])[1] is None
     assert moments.centred(np.array([[1.7e9, np.nan]] * 2))[1] is None  # the data set refuses it
 
 

@@ -17,6 +17,7 @@ from fljax.algorithms import REGISTRY, fedavg
 from fljax.clustering import by_f1
 from fljax.engine import Execution
 from fljax.engine.federations import by_id
+from fljax.engine.trained import stored_features
 from fljax.training import Local
 from fljax.types import Features, Federation, Moments
 from tests.engine.test_offload import assert_same
@@ -100,12 +101,22 @@ def test_predictions_take_raw_rows() -> None:
         seen = (rows - rows[train].mean(axis=0)) / rows[train].std(axis=0)
         expected = task.logits(params, jnp.asarray(seen, jnp.float32))
         for result in (found, other):
-            for x in (rows, raw, FRAME[["time", "site", "age"]]):  # a table's columns are taken by name
+            # A table's columns are taken by name.
+            tables = (raw, FRAME[["time", "site", "age"]], {"time": rows[:, 1], "age": list(rows[:, 0])})
+            for x in (rows, rows.tolist(), *tables):
                 np.testing.assert_allclose(result.predict(0, x, seed=seed), expected, atol=1e-4)
+            exact = jnp.asarray(rows, jnp.float32)  # as float32 has these numbers
+            given = result.predict(0, exact, seed=seed)
+            np.testing.assert_array_equal(given, result.predict(0, np.asarray(exact), seed=seed))
+            features: Any = own[0].features if result is other else data.federate(made, "natural").features
+            traced = jax.jit(lambda x, features=features: stored_features(x, features))(exact)
+            np.testing.assert_allclose(traced, stored_features(exact, features), atol=1e-5)
     with pytest.raises(
         ValueError, match=r"expected a table with the columns of the model \(age, time\), got none .*age"
     ):
         found.predict(0, FRAME[["time"]])
+    with pytest.raises(ValueError, match="expected numbers in the column 'age' of the model, got others"):
+        found.predict(0, FRAME.assign(age="x"))
     with pytest.raises(ValueError, match=r"expected x to be a batch of raw examples \[b, 2\], got shape \[40, 1\]"):
         found.predict(0, rows[:, :1])
 
@@ -140,3 +151,17 @@ def test_features_are_static_and_no_program_sees_them() -> None:
     made = data.from_frame(FRAME, label="ill", client="site")
     assert len(jax.tree.leaves(made)) == len(jax.tree.leaves(made._replace(features=Features())))
     assert by_id(made).features == Features()
+
+
+def test_whole_numbers_of_jax_and_constant_columns() -> None:
+    frame = pandas.DataFrame({"a": np.arange(40) % 9, "c": 1_700_000_001, "ill": [0, 1] * 20, "site": ["a", "b"] * 20})
+    task = models.logistic_regression((2,), 2)
+    options: dict[str, Any] = {"label": "ill", "client": "site", "standardise": True}
+    own = data.from_frame(frame, **options)
+    read = data.federate(data.dataset_from_frame(frame, **options), "natural")
+    one, other = (engine.simulate(plan(task), each, rounds=2) for each in (own, read))
+    x = frame[["a", "c"]].to_numpy()
+    np.testing.assert_allclose(one.predict(0, x), other.predict(0, x), atol=1e-6)
+    for form in (jnp.asarray(x, jnp.int32), jnp.asarray(x, jnp.float32)):
+        np.testing.assert_allclose(one.predict(0, form)[:, 0], one.predict(0, np.asarray(form))[:, 0], atol=1e-6)
+    np.testing.assert_array_equal(one.predict(0, jnp.asarray(x, jnp.int32)), one.predict(0, x))

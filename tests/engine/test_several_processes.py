@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,62 @@ def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
     assert first["only 0"] == 2
     assert first["execution"].endswith("different are: execution")
     assert "expected the same call in all processes" in first["standalone"]
+
+
+OTHER_PROGRAMS = """
+from fljax import algorithms, data, models
+blobs = data.load("blobs")
+federation = data.federate(blobs, "iid", clients=4)
+local, shape, first = fljax.Local(0.1, 8, steps=2), blobs.x.shape[1:], rank == "0"
+def refused(task, call=None):
+    try:
+        call() if call else fljax.simulate(algorithms.fedavg(task, local, clients_per_round=2), federation, rounds=2)
+    except ValueError as error:
+        return str(error)
+def net(**options):
+    return models.mlp(shape, blobs.classes, hidden=[8], **options)
+found = {"dropout": refused(net(dropout=0.1 if first else 0.2))}
+found["dtype"] = refused(net(dtype="float32" if first else "bfloat16"))
+params = jax.tree.map(lambda leaf: leaf + int(rank), net().init(jax.random.key(0)))
+found["start"] = refused(models.start_from(net(), params))
+found["standalone"] = refused(None, lambda: fljax.standalone(net(dropout=0.1 if first else 0.2), federation, local))
+names = ["fedavg", "incfl"] if first else ["fedavg"]
+found["labels"] = refused(None, lambda: fljax.compare(names, federation, net(), local, rounds=2, progress=False))
+jax.config.update("jax_enable_x64", first)
+found["precision"] = refused(net())
+jax.config.update("jax_enable_x64", False)
+found["same"] = refused(net())
+give(found)
+"""
+
+
+def test_calls_that_differ_in_their_programs_are_refused(tmp_path: pathlib.Path) -> None:
+    first, second = given(OTHER_PROGRAMS, tmp_path)
+    assert first == second
+    same = "expected the same call in all processes, got another one in process 1 than in process 0; different are: "
+    assert {name: words and words.removeprefix(same) for name, words in first.items()} == {
+        **dict.fromkeys(("dropout", "dtype", "start", "standalone"), "model or algorithm"),
+        "labels": "labels",
+        "precision": "jax_enable_x64",
+        "same": None,
+    }
+
+
+def test_processes_need_equally_many_devices(tmp_path: pathlib.Path) -> None:
+    code = (
+        "from fljax import algorithms, data, models\n"
+        "blobs = data.load('blobs')\n"
+        "federation = data.federate(blobs, 'iid', clients=4)\n"
+        "task = models.logistic_regression(blobs.x.shape[1:], blobs.classes)\n"
+        "try:\n"
+        "    fljax.standalone(task, federation, fljax.Local(0.1, 8, steps=2))\n"
+        "except ValueError as error:\n"
+        "    give(str(error))\n"
+    )
+    more = "if rank == '1':\n    jax.config.update('jax_num_cpu_devices', 2)\n"
+    processes = start(code, tmp_path, before=more)
+    for status, out, err in ended(processes):
+        assert status == 0, (status, out, err)
+    for rank in range(2):
+        words = pickle.loads((tmp_path / f"{rank}.pickle").read_bytes())
+        assert words == "expected equally many devices in all processes, got 1, 2 in processes 0 to 1"
