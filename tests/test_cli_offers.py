@@ -215,6 +215,22 @@ def test_export_csv(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_p
     assert call(capsys, "export", str(run), "--csv", "--out", str(tmp_path / "none" / "a.csv"))[0] == 2
 
 
+def test_export_says_which_seeds_diverged(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics, records = folders.load(run)
+    rounds = np.where(metrics["algorithm"].values[:, None] == "fedavg", [[-1, 3]], [[-1, -1]])
+    diverged = metrics.assign(diverged=(("algorithm", "seed"), rounds))
+    folders.save(run, diverged, records, (run / "config.toml").read_text())
+    out = call(capsys, "export", str(run), "--latex")[1]
+    assert out.splitlines()[0].endswith(
+        r"Daggers: diverged and frozen there: fedavg 1 of 2 seeds, round 3. Needs \usepackage{booktabs}."
+    )
+    assert r"  fedavg$^\dagger$ & " in out
+    assert out.count("dagger$") == 1
+    lines = list(csv.DictReader(io.StringIO(call(capsys, "export", str(run), "--csv")[1])))
+    assert {line["diverged"] for line in lines if line["algorithm"] == "fedavg"} == {"1 of 2 seeds, round 3"}
+    assert {line["diverged"] for line in lines if line["algorithm"] != "fedavg"} == {""}
+
+
 def test_export_pictures(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     code, out, _ = call(capsys, "export", str(run), "--pdf")
     assert code == 0

@@ -53,7 +53,8 @@ def lg_fedavg(
       The algorithm. An unseen client uses G with the initial L. Info: ``weight`` [row].
 
     Raises:
-      ValueError: if the model has fewer dense layers than ``shared``, or a name matches no parameter.
+      ValueError: if the model has fewer dense layers than ``shared``, or no other parameters, so that nothing is left
+        to the clients; or if a name matches no parameter.
     """
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     paths = trees.paths_of(shapes)
@@ -89,7 +90,13 @@ def _chosen(
             raise ValueError(f"expected shared to be a number of layers, names or a function of paths, got {shared!r}")
         if not any(under(path, name) for path in paths):
             raise ValueError(f"expected shared to name parameters, got {name!r}; valid names are {', '.join(layers)}")
-    return [any(under(path, name) for name in names) for path in paths]
+    found = [any(under(path, name) for name in names) for path in paths]
+    if isinstance(shared, int) and all(found):
+        raise ValueError(
+            f"expected shared below {shared} for a model without parameters outside its last {shared} dense layers, "
+            f"got {shared}, which leaves nothing to the clients and is fedavg; its layers are {', '.join(layers)}"
+        )
+    return found
 
 
 def _dense(paths: list[str], layers: list[str], task: Task, shapes: PyTree) -> list[str]:

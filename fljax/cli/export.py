@@ -72,6 +72,7 @@ def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Pa
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
+    from fljax.anomalies import diverged_seeds
     from fljax.report import best_rows, exporting, summary
     from fljax.sweep import axes_of, best
 
@@ -87,8 +88,8 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     rows = [row for row in summary(metrics) if row.seeds]
     columns = _columns({row.metric for row in rows}, chosen)
     if latex:
-        return exporting.latex_table(rows, columns)
-    return exporting.csv_table([row for row in rows if not chosen or row.metric in columns])
+        return exporting.latex_table(rows, columns, diverged_seeds(metrics))
+    return exporting.csv_table([row for row in rows if not chosen or row.metric in columns], diverged_seeds(metrics))
 
 
 def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:

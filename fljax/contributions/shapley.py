@@ -23,6 +23,12 @@ from fljax import trees
 
 Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
 
+# What JAX raises where code of the host is given traced arrays.
+_NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 # More clients would have too many coalitions to evaluate.
 LARGEST = 16
 
@@ -164,7 +170,13 @@ def _values(value: Value, members: Bool[Array, "M N"], batch_size: int | None) -
     """``value`` of every row of ``members``."""
 
     def one(row: Array) -> Array:
-        found = jnp.asarray(value(row))
+        try:
+            found = jnp.asarray(value(row))
+        except _NEEDS_NUMBERS as error:
+            raise ValueError(
+                "expected value to be a function of jax.numpy, which is mapped over coalitions, got one that needs the "
+                f"numbers themselves ({type(error).__name__}); jax.pure_callback calls code of the host"
+            ) from error
         if found.shape != ():
             raise ValueError(f"expected value to give one number for a coalition, got shape {found.shape}")
         return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(jnp.result_type(float))

@@ -276,5 +276,5 @@ def _check_complete(column: Any, name: Any) -> None:
         row = int(np.argmax(column.isna().to_numpy()))
         raise ValueError(
             f"expected a value in each row of the column {name!r}, got none (NaN) in {missing} of {len(column)} rows, "
-            f"first in row {row}"
+            f"first in row {row}, counted from 0"
         )

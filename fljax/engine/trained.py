@@ -62,9 +62,14 @@ class DeployedModels:
         count = 0 if population is None else population.id.shape[-1]
         who, place = as_whole(client), as_whole(seed)
         if who is None or place is None or not 0 <= who < count or not 0 <= place < self._seeds:
+            if unseen and not count:
+                raise ValueError("expected unseen=True for a federation with unseen clients, got one without")
+            advice = (
+                "; names.clients.index(...) is the number of a client by its name" if isinstance(client, str) else ""
+            )
             raise ValueError(
                 f"expected a client below {count} and a position of a seed below {self._seeds}, "
-                f"got {client!r}, {seed!r}"
+                f"got {client!r}, {seed!r}{advice}"
             )
         row = inputs.federation.examples.x.shape[1:]
         sentence = f"expected x to be a batch of raw examples [b, {', '.join(map(str, row))}], got shape "

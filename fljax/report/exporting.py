@@ -34,17 +34,23 @@ def escape(text: str) -> str:
     return "".join(_SPECIAL.get(each, each) for each in text)
 
 
-def latex_table(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mapping[str, str] | None = None) -> str:
     r"""The last evaluation as a ``tabular`` with the rules of booktabs.
 
     Args:
       rows: of ``summary``.
       columns: headings by metric.
+      diverged: which seeds diverged, by the label of the algorithm (``fljax.anomalies.diverged_seeds``); these labels
+        have a dagger, and the first line says which.
     """
+    diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    lines = [[escape(label), *map(_cell, line)] for label, line in pivot(rows, list(columns)).items()]
+    name = lambda label: escape(label) + (r"$^\dagger$" if label in diverged else "")  # noqa: E731
+    lines = [[name(label), *map(_cell, line)] for label, line in pivot(rows, list(columns)).items()]
     note = f"At the last evaluation, {escape(when(rows))}: {spread}." if rows else ""
+    words = "; ".join(f"{escape(label)} {each}" for label, each in diverged.items())
+    note += f" Daggers: diverged and frozen there: {words}." if words else ""
     return latex_lines([["Algorithm", *map(escape, columns.values())], *lines], note)
 
 
@@ -74,10 +80,13 @@ def _cell(row: Row | None) -> str:
     return f"${row.mean:.{digits}f}{spread}{missing}$"
 
 
-def csv_table(rows: Sequence[Row]) -> str:
-    """One line for each algorithm and metric: mean, standard deviation, seeds and round, unrounded."""
-    head = ("algorithm", "metric", "mean", "std", "seeds", "round")
-    body = [(row.algorithm, row.metric, row.mean, row.std, row.seeds, row.round) for row in rows]
+def csv_table(rows: Sequence[Row], diverged: Mapping[str, str] | None = None) -> str:
+    """One line for each algorithm and metric: mean, standard deviation, seeds, round, and which seeds diverged."""
+    head, marks = ("algorithm", "metric", "mean", "std", "seeds", "round", "diverged"), diverged or {}
+    body = [
+        (row.algorithm, row.metric, row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, ""))
+        for row in rows
+    ]
     return csv_lines([head, *(["" if each != each else each for each in line] for line in body)])  # no NaN
 
 

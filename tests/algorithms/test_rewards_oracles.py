@@ -184,6 +184,15 @@ def test_lg_fedavg_shares_the_last_dense_layers():
         lg_fedavg(task, Local(0.1, 8, steps=1), shared=["layer4"])
 
 
+def test_lg_fedavg_leaves_something_to_the_clients():
+    task = MODELS["mlp"]((4,), 2)
+    with pytest.raises(
+        ValueError, match=r"expected shared below 3 .*, got 3, which leaves nothing to the clients and is"
+    ):
+        lg_fedavg(task, Local(0.1, 8, steps=1))
+    lg_fedavg(task, Local(0.1, 8, steps=1), shared=2)
+
+
 @pytest.mark.unchecked
 @pytest.mark.parametrize("shared", [2.5, True, [1], None])
 def test_lg_fedavg_refuses_what_names_no_layers(shared):

@@ -191,3 +191,21 @@ def test_updates_without_weight_are_never_read():
     assert np.isfinite(found).all()
     # Alone it moves nothing, and beside others it changes no mean.
     np.testing.assert_allclose(found[1], 0, atol=1e-12)
+
+
+def test_code_of_the_host_is_one_sentence():
+    def value(members):
+        return float(np.asarray(members).sum())
+
+    words = (
+        r"expected value to be a function of jax\.numpy, .* \(TracerArrayConversionError\); jax\.pure_callback calls"
+    )
+    with pytest.raises(ValueError, match=words):
+        exact_shapley(value, 3)
+    with pytest.raises(ValueError, match=r"expected value to be a function of jax\.numpy"):
+        monte_carlo_shapley(jax.random.key(0), lambda members: 1.0 if members[0] else 0.0, 3, 2)
+
+    def called(members):
+        return jax.pure_callback(value, jax.ShapeDtypeStruct((), jnp.float64), members, vmap_method="sequential")
+
+    np.testing.assert_allclose(exact_shapley(called, 3), 1)

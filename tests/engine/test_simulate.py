@@ -298,7 +298,11 @@ def test_a_result_is_no_state() -> None:
 def test_what_predict_refuses() -> None:
     found = engine.simulate(fedavg(logistic_regression(), Local(0.1, 2, steps=1)), tiny_federation(), rounds=1)
     wrong: tuple[tuple[Any, Any, str], ...] = (
-        ("north", np.ones((2, 3)), r"expected a client below 5 and a position of a seed below 1, got 'north', 0$"),
+        (
+            "north",
+            np.ones((2, 3)),
+            r"expected a client below 5 and a position of a seed below 1, got 'north', 0; names.clients.index",
+        ),
         (2.0, np.ones((2, 3)), "expected a client below 5 and a position of a seed below 1, got 2.0, 0"),
         (5, np.ones((2, 3)), "expected a client below 5 and a position of a seed below 1, got 5, 0"),
         (0, np.ones(3), r"expected x to be a batch of raw examples \[b, \d\], got shape \[3\]"),

@@ -65,6 +65,20 @@ def draws_from_numpy(task: Any, local: Any, *, clients_per_round: int | None = N
     return plain._replace(train=train)
 
 
+def keeps_a_key(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+    """A server with a random key of its own, which it splits in every round."""
+    plain = sound(task, local, clients_per_round=clients_per_round)
+
+    def init_server(key: Any, census: Any) -> Any:
+        return SingleModel(task.init(key), jax.random.fold_in(key, 1))
+
+    def aggregate(key: Any, round: Any, server: Any, *rest: Any) -> Any:
+        after, info = plain.aggregate(key, round, server, *rest)
+        return after._replace(optimizer=jax.random.split(server.optimizer)[0]), info
+
+    return plain._replace(init_server=init_server, aggregate=aggregate)
+
+
 def weighs_by_place(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
     """The first row of a cohort weighs most."""
 
@@ -230,7 +244,7 @@ def test_the_laws_after_one_that_they_need_are_left_out() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("build", [sound, fednova, algorithms.incfl])
+@pytest.mark.parametrize("build", [sound, keeps_a_key, fednova, algorithms.incfl])
 def test_sound_algorithms_obey_all_laws(build: Callable[..., Algorithm]) -> None:
     assert check_algorithm(build) == Checked(build.__name__, tuple(LAWS))
 
