@@ -67,6 +67,7 @@ class Allowed(NamedTuple):
       number: one number; "whole": one whole number; None: neither.
       axes: of arrays of numbers: the least and the largest number of axes; None: no arrays.
       whole_entries: whether entries of arrays are whole numbers.
+      sequences: whether arrays stand for sequences of Python's, whose whole entries shape the program.
       names: the names.
       records: the classes of NamedTuples.
       others: further classes, such as ``str``; functions are ``Callable``.
@@ -79,6 +80,7 @@ class Allowed(NamedTuple):
     number: Literal["any", "whole"] | None = None
     axes: tuple[int, float] | None = None
     whole_entries: bool = False
+    sequences: bool = False
     names: tuple[str, ...] = ()
     records: tuple[Any, ...] = ()
     others: tuple[Any, ...] = ()
@@ -108,6 +110,7 @@ def either(first: Allowed, second: Allowed) -> Allowed:
         number,  # type: ignore[arg-type]
         (min(low for low, _ in axes), max(high for _, high in axes)) if axes else None,
         first.whole_entries or second.whole_entries,
+        bool(axes) and all(each.sequences for each in (first, second) if each.axes is not None),
         first.names + second.names,
         first.records + second.records,
         first.others + second.others,
@@ -151,9 +154,10 @@ def _one(part: Any) -> Allowed:
     if origin is Sequence and inside and inside[0] is not Any:
         entry = _one(inside[0])
         if entry.number is not None:
-            return Allowed(axes=(1, 1), whole_entries=entry.number == "whole")
+            return Allowed(axes=(1, 1), whole_entries=entry.number == "whole", sequences=True)
         if entry.axes is not None:
-            return Allowed(axes=(entry.axes[0] + 1, entry.axes[1] + 1), whole_entries=entry.whole_entries)
+            low, high = entry.axes
+            return Allowed(axes=(low + 1, high + 1), whole_entries=entry.whole_entries, sequences=True)
         if inside[0] is str:
             return Allowed(others=(Sequence,))
     return Allowed(anything=True)

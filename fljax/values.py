@@ -195,7 +195,8 @@ def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
         raise _refused(name, value, allowed)
     if found.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
         return found.item()
-    return tuple(found.tolist()) if allowed.whole_entries and isinstance(value, jax.Array | list | tuple) else value
+    is_static = allowed.sequences and allowed.whole_entries
+    return tuple(found.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
 
 
 def _traced_fits(value: Any, allowed: Allowed) -> bool:

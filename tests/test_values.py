@@ -17,11 +17,12 @@ from hypothesis import strategies
 from jaxtyping import Array, Bool, Int, Key
 
 from fljax import algorithms, engine, scenarios, values
+from fljax.algorithms.market import Clustering
 from fljax.allowed_values import ALL, Allowed, Range
 from fljax.data.partition import PARTITIONERS
 from fljax.engine.program import partition_plan
 from fljax.training import Local, named_optimizer
-from fljax.types import Algorithm, AnyArray, Task
+from fljax.types import Algorithm, AnyArray, Census, Task
 from fljax.values import Count, NonNegative, Share, checked
 from tests.drawn import at_most
 from tests.laws.cases import ALGORITHMS, TASK, federation
@@ -327,7 +328,7 @@ def test_annotations_of_a_users_builder() -> None:
     nothing: Any = None
     found = build(key, jnp.bool_(True), ids, nothing)
     assert found[0] is key
-    assert found[2] == (0, 1)
+    assert found[2] is ids
     floats: Any = jnp.ones(2)
     with pytest.raises(ValueError, match="expected ids to be an array of whole numbers with 1 axis, got"):
         build(key, jnp.bool_(True), floats)
@@ -337,3 +338,30 @@ def test_annotations_of_a_users_builder() -> None:
 def test_what_is_traced_and_wrong_is_one_sentence(wrong: Callable[[Any], Any]) -> None:
     with pytest.raises(ValueError, match=r"^expected rate to be one finite number of at least 0, got a "):
         jax.jit(lambda x: _build(0, wrong(x)))(1.0)
+
+
+class Members(NamedTuple):
+    """A record of an array, as initial clusters are."""
+
+    member: Int[Array, " N"]
+
+
+def test_arrays_of_whole_numbers_stay_arrays() -> None:
+    """Sequences of whole numbers shape the program, and become tuples; arrays do not."""
+
+    @checked
+    def build(members: Members, table: Int[Array, "N M"], widths: Sequence[int], both: Sequence[int] | Array) -> Any:
+        return members, table, widths, both
+
+    numbers = jnp.arange(4)
+    listed: Any = numbers
+    members, table, widths, both = build(Members(numbers), numbers[None], listed, numbers)
+    assert members.member is numbers
+    assert isinstance(table, jax.Array)
+    assert widths == (0, 1, 2, 3)
+    assert both is numbers
+    models = jax.vmap(TASK.init)(jax.random.split(jax.random.key(0), 2))
+    start = Clustering(jnp.array([0, 1, 0, 1, 1]), models)
+    algorithm = algorithms.ipfl(TASK, LOCAL, clusters=2, clients_per_cluster=2, clustering=start)
+    found: Any = algorithm.init_server(jax.random.key(0), Census(jnp.ones(5, jnp.int32), jnp.ones(5, jnp.int32)))
+    jax.tree.map(np.testing.assert_array_equal, found.models, models)

@@ -18,6 +18,14 @@ MOST = 4096
 READ = 2**26
 
 
+def _clear(place: pathlib.Path) -> None:
+    """Removes a folder, or a file in its place."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
 class Series:
     """Arrays ``[runs, n, ...]`` by name that grow along their second axis, the rows.
 
@@ -40,8 +48,8 @@ class Series:
         self.written = 0  # rows in the folder
         self.chunk = 0  # rows of a chunk; 0: not known yet
         self.checksums: dict[str, int] = {}  # of the chunks in the folder, by name
-        if folder is not None and folder.exists():
-            shutil.rmtree(folder)
+        if folder is not None:
+            _clear(folder)
 
     @classmethod
     def resume(
@@ -79,8 +87,8 @@ class Series:
                     raise ValueError(f"expected {name} to have {length} rows, got {array.shape[1]}")
             for _ in found.blocks():  # checks them
                 pass
-        elif folder.exists():
-            shutil.rmtree(folder)
+        else:
+            _clear(folder)
         return found
 
     def __len__(self) -> int:

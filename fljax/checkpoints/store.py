@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# Errors of files that are not there, or of another kind than they should be.
+_OF_DAMAGE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
 
 class Saved(NamedTuple):
     """One checkpoint.
@@ -65,7 +68,7 @@ class Store:
             except MemoryError:
                 raise
             except Exception as error:  # the exception depends on where the checkpoint is damaged
-                if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.ENOTDIR):
+                if isinstance(error, OSError) and error.errno not in _OF_DAMAGE:
                     raise  # the disk, and not the checkpoint
                 damaged.append(step)
                 continue
@@ -114,6 +117,9 @@ class Store:
     def _opened(self) -> Any:
         if self._manager is None:
             self._end_silence = self._end_silence or _silence_orbax()
+            if self._folder.is_file():
+                self._note(f"{self._folder.name} is a file where the folder of checkpoints should be; it is removed")
+                self._folder.unlink()
             self._folder.mkdir(parents=True, exist_ok=True)
             options = self._orbax.CheckpointManagerOptions(
                 max_to_keep=self._keep, step_prefix="round", cleanup_tmp_directories=True, **self._alone()

@@ -65,8 +65,8 @@ def test_the_last_ones_are_kept(tmp_path: pathlib.Path) -> None:
 
 # Where a file of arrays is missing, tensorstore's threads report to an event loop that orbax has closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("how", ["flipped", "cut", "removed", "a folder"])
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_taken(tmp_path: pathlib.Path, how: str) -> None:
     """Whichever of its files is damaged: the numbers are those of a checkpoint, or an earlier one is taken."""
     draw = random.Random(0)
@@ -84,8 +84,10 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_taken(tmp_path: p
             continue
         if how == "flipped":
             content[draw.randrange(len(content))] ^= 0xFF
-        if how == "removed":
+        if how in ("removed", "a folder"):
             here.unlink()
+            if how == "a folder":
+                here.mkdir()
         else:
             here.write_bytes(content if how == "flipped" else content[: len(content) // 2])
         notes: list[str] = []

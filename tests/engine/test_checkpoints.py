@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -236,6 +237,23 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(federation: Federation
         "the checkpoint of round 6 is damaged; the one of round 5 is taken",
         "goes on after round 5 of 7, from a checkpoint",
     ]
+
+
+@pytest.mark.parametrize("name", ["records", "evaluations", "rounds"])
+@pytest.mark.parametrize("how", ["file", "missing"])
+def test_files_in_place_of_folders_are_damage(
+    federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
+    monkeypatch.setattr("fljax.checkpoints.series.CHUNK", 1)
+    with pytest.raises(_Killed):
+        _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0), callbacks=[_kill_at(7)])
+    if (tmp_path / name).exists():
+        shutil.rmtree(tmp_path / name)
+    if how == "file":
+        (tmp_path / name).write_bytes(b"no folder")
+    notes: list[str] = []
+    found = _simulate(federation, checkpoint=Checkpoint(tmp_path, every=0, note=notes.append))
+    _assert_equal(found, _simulate(federation))
 
 
 @pytest.mark.unchecked
