@@ -262,7 +262,7 @@ def compare(
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
         standalone_initial=standalone_initial,
     )
-    names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round", "standalone")
+    names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
     hosts.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
     check_cohorts(setup)
     directory = None if checkpoint is None else pathlib.Path(checkpoint)

@@ -153,6 +153,7 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None) -> 
       Stopped, ValueError, OSError, NotFinite: as ``run``.
     """
     finished = finished or {}
+    preparation.check_test_rows(setup.federation)
     plans = check(setup, rehearsed=False)
     with mode(setup.execution), _Ahead(setup, plans, finished) as ahead:
         return _run_all(setup, ahead, finished, outputs)
@@ -322,7 +323,6 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
       AlgorithmError: if a builder or a function of an algorithm raises another exception.
     """
     check_initial(setup.task, setup.standalone_initial)
-    preparation.check_test_rows(setup.federation)
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None

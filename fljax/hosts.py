@@ -70,14 +70,18 @@ def distributed(
 
     _check_place(coordinator_address, num_processes, process_id)
     patience = options.get("initialization_timeout", PATIENCE)
-    if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 < patience < math.inf:
+    if (
+        isinstance(patience, bool)
+        or not isinstance(patience, int | float | np.integer | np.floating)
+        or not 0 < patience < math.inf
+    ):
         raise ValueError(f"expected initialization_timeout of more than 0 seconds, got {patience!r}")
     # JAX waits longer, since it aborts the process in the end.
-    options["initialization_timeout"] = math.ceil(patience) + 30
+    options["initialization_timeout"] = math.ceil(float(patience)) + 30
     if "heartbeat_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters:
         options = {"heartbeat_timeout_seconds": SILENCE} | options
     try:
-        with _patient(patience, coordinator_address):
+        with _patient(float(patience), coordinator_address):
             jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
     except (ValueError, TypeError) as error:
         raise ValueError(

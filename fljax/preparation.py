@@ -47,16 +47,16 @@ def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF
 
 
 def check_test_rows(federation: Federation) -> None:
-    """Raises a ValueError if neither a client nor the server has rows to test on."""
+    """Raises a ValueError if no client has rows to test on, and the server has no test rows."""
     groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    sizes = [each.test.size for each in groups] + [rows.size for rows in federation.held.values()]
-    if any(np.any(np.asarray(size) > 0) for size in sizes):
+    tested = [each.test for each in groups] + [rows for name, rows in federation.held.items() if name == "test"]
+    if any(np.any(np.asarray(rows.size) > 0) for rows in tested):
         return
     most = max(int(np.max(np.asarray(each.train.size), initial=0)) for each in groups)
-    why = "every client has one row at most" if most <= 1 else "train_fraction leaves none"
+    why = ": every client has one row at most" if most <= 1 else ""
     raise ValueError(
-        f'expected rows to test on, got none: {why}; test = "global" tests all clients on the same rows, and '
-        "held_fraction keeps rows for the server"
+        f'expected clients with test rows, got none{why}; test = "global" tests all clients on the same rows, and '
+        "fljax.simulate trains without any"
     )
 
 
@@ -73,7 +73,9 @@ def absent_classes(setup: Setup) -> str | None:
         lacking |= set(range(classes)) - set(np.unique(labels[own]).tolist())
     if not lacking:
         return None
-    names = federation.names.classes or range(classes)
+    names: Any = federation.names.classes
+    if names is None or len(names) != classes:
+        names = range(classes)
     shown = ", ".join(str(names[each]) for each in sorted(lacking)[:_NAMED]) + (
         ", ..." if len(lacking) > _NAMED else ""
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax import experiment, hosts
+from fljax import experiment, hosts, preparation
 from fljax.anomalies import NotFinite
 from fljax.cells import unstack_cells
 from fljax.config import ConfigError, dumps
@@ -205,6 +205,7 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
                 f"average_valid_loss, got {metric!r}; valid names are "
                 f"{', '.join(name for name in METRICS if name in OF_LOSSES)}"
             )
+        preparation.check_test_rows(cell.federation)
         experiment.check(cell, rehearsed=_world(cell) not in seen, swept=True)
         seen.add(_world(cell))
 

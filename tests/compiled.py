@@ -6,6 +6,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -25,6 +26,19 @@ def quickly(quick: bool = True) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", quick)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """An entry for each program that is compiled inside."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen  # afterwards it listens on, for nobody: the public interface takes no single listener back
 
 
 def forget_if_many() -> None:

@@ -231,6 +231,47 @@ def test_export_says_which_seeds_diverged(run: pathlib.Path, capsys: pytest.Capt
     assert {line["diverged"] for line in lines if line["algorithm"] != "fedavg"} == {""}
 
 
+@pytest.fixture
+def swept(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A sweep of two methods over two rates."""
+    values = np.arange(16.0).reshape(2, 2, 2, 1, 2)[..., 0] / 16
+    dimensions = ("algorithm", "local.learning_rate", "seed", "evaluated_round")
+    metrics = xr.Dataset(
+        {"average_accuracy": (dimensions, values), "diverged": (dimensions[:3], np.full((2, 2, 2), -1))},
+        {
+            "algorithm": ["fedavg", "incfl"],
+            "local.learning_rate": [0.1, 0.2],
+            "seed": [0, 1],
+            "evaluated_round": [4],
+        },
+        {"grid": json.dumps({"local.learning_rate": ["local.learning_rate"]}), "metric": "average_accuracy"},
+    )
+    metrics["diverged"][1, 0, 1] = 3
+    folder = tmp_path / "swept"
+    folder.mkdir()
+    (folder / "config.toml").write_text(CONFIG)
+    folders.save(folder, metrics, xr.Dataset(), CONFIG)
+    return folder
+
+
+def test_export_of_a_sweep(swept: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = call(capsys, "export", str(swept), "--csv")[1]
+    lines = list(csv.DictReader(io.StringIO(out)))
+    found = {(line["algorithm"], line["local.learning_rate"]): line for line in lines}
+    assert list(found) == [("fedavg", "0.1"), ("incfl", "0.1"), ("fedavg", "0.2"), ("incfl", "0.2")]
+    assert {line["metric"] for line in lines} == {"average_accuracy"}
+    assert float(found["incfl", "0.1"]["mean"]) == pytest.approx((8 + 10) / 32)
+    assert found["incfl", "0.1"]["diverged"] == "1 of 2 seeds, round 3"
+    assert found["incfl", "0.2"]["diverged"] == ""
+    assert call(capsys, "export", str(swept), "--csv", "--metric", "average_accuracy")[1] == out
+    code, _, err = call(capsys, "export", str(swept), "--csv", "--metric", "loss")
+    assert (code, "expected one of the metrics average_accuracy" in err) == (2, True)
+    table = call(capsys, "export", str(swept), "--latex")[1]
+    assert r"$\pm$" in table
+    assert "±" not in table
+    assert "1 of 4 runs, round 3" in table
+
+
 def test_export_pictures(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     code, out, _ = call(capsys, "export", str(run), "--pdf")
     assert code == 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fljax import config
 from fljax.config import ConfigError
 from fljax.config import options as options_module
+from fljax.config.comparing import flat
 from fljax.config.options import Registries
 from fljax.config.writing import toml_text
 from tests.drawn import at_most
@@ -393,3 +394,10 @@ def test_an_algorithm_that_asks_everybody(path, monkeypatch):
     config.load(path)
     sentence = error(path, "participation.clients_per_round=3")
     assert sentence == "algorithms.afl.clients_per_round: expected all 4 clients, which afl asks, got 3"
+
+
+def test_what_processes_compare_of_a_config():
+    text = '[data]\ndataset = "a"\n[model]\ndropout = {}\n[data.dataset_options]\nimages = "/a/b"\nlabel = "y"\n'
+    first, second = flat('save_models = "last"\n' + text.format(0.1)), flat(text.format(0.2))
+    assert first == {"model.dropout": "0.1", "data.dataset_options.label": "'y'"}
+    assert [key for key in first if first[key] != second[key]] == ["model.dropout"]

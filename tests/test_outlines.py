@@ -165,6 +165,9 @@ def test_no_file_and_no_pickle_has_rows(finished: tuple[Any, pathlib.Path]) -> N
         federation = resolve_setup(configuration.load(folder / "mine.toml")).federation
         expected = outcome.models["fedavg_finetune"].predict(1, x, seed=1)
         np.testing.assert_array_equal(found.predict.with_rows(federation)(1, x, seed=1), expected)
+        for other in (None, federation._replace(moments=None)):
+            with pytest.raises(ValueError, match="expected the federation of the run, got"):
+                found.predict.with_rows(other)
     assert copy.copy(found.deployed) is found.deployed
 
 

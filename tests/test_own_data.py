@@ -9,8 +9,8 @@ import pandas
 import pytest
 
 import fljax
-from fljax import cli, experiment, preparation
-from fljax.config import ConfigError, dumps, load, parse
+from fljax import cli, data, experiment, preparation, sweep
+from fljax.config import ConfigError, dumps, load, load_grid, parse
 from fljax.config.sweeping import parse_grid
 from fljax.setup import build_world, resolve_setup
 from fljax.types import Features
@@ -264,18 +264,27 @@ def test_rows_to_test_on_are_needed(config):
     rows = pandas.read_csv(config.parent / "patients.csv").iloc[:4]
     rows.to_csv(config.parent / "patients.csv", index=False)
     with pytest.raises(
-        ValueError, match="expected rows to test on, got none: every client has one row at most; test ="
+        ValueError, match="expected clients with test rows, got none: every client has one row at most; test ="
     ):
-        experiment.check(resolve_setup(load(config)), rehearsed=False)
+        experiment.run(load(config))
+    with pytest.raises(ValueError, match="expected clients with test rows"):
+        sweep.run(load_grid(config, [], ["local.learning_rate=0.1,0.2"]))
     several = pandas.concat([rows] * 4)
     several.to_csv(config.parent / "patients.csv", index=False)
-    for change in ("data.held_fraction=0.3", "data.test=global"):
-        experiment.check(resolve_setup(load(config, [change])), rehearsed=False)
+    preparation.check_test_rows(resolve_setup(load(config, ["data.test=global"])).federation)
+    made = data.dataset(np.zeros((8, 2)), np.arange(8) % 2)
+    single = lambda labels, *, clients, unseen, seed: [[each] for each in range(clients)]  # noqa: E731
+    with pytest.raises(ValueError, match="expected clients with test rows"):  # nobody is tested on rows for validation
+        preparation.check_test_rows(data.federate(made, single, clients=4, held_fraction=0.4))
+    preparation.check_test_rows(data.federate(made, single, clients=4, test="global"))
 
 
 def test_classes_without_training_rows_are_said(config):
     rows = pandas.read_csv(config.parent / "patients.csv")
-    assert preparation.absent_classes(resolve_setup(load(config))) is None
+    usual = resolve_setup(load(config))
+    assert preparation.absent_classes(usual) is None
+    more = usual._replace(task=usual.task._replace(classes=4))
+    assert preparation.absent_classes(more) == "no client that trains has a training row of 2 of 4 classes: 2, 3"
     rows["split"] = np.where(np.arange(40) < 30, "train", "test")
     rows["ill"] = np.where(rows.split == "train", rows.ill, "perhaps")
     rows.to_csv(config.parent / "patients.csv", index=False)

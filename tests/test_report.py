@@ -12,8 +12,9 @@ from matplotlib.text import Text
 
 from fljax import report
 from fljax.report import drawing
-from fljax.report.style import printable
+from fljax.report.style import percent, printable, styles
 from fljax.report.tables import COUNTS, TITLES, cell
+from tests.test_report_fit import results as made_up
 
 
 def results(algorithms=("fedavg", "incfl"), seeds=3, clients=30, unseen=20, evaluations=6, rounds=50):
@@ -260,3 +261,30 @@ def test_labels_are_drawn_letter_by_letter():
         assert shown <= words.get_window_extent().height + 3, label  # an exponent would stand above
     assert not printable("_hidden").startswith("_")
     assert printable("a b c", 3) == "a b\nc"
+
+
+def test_many_methods_have_different_styles() -> None:
+    looks = styles([f"method {place}" for place in range(36)])
+    assert len(set(looks.values())) == 36
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "50%"), (0.7756, "77.56%"), (0.77565, "77.565%"), (-1e-12, "0%"), (1, "100%"), (-0.2, "-20%")],
+)
+def test_ticks_of_shares_have_the_digits_that_they_need(value: float, text: str) -> None:
+    assert percent(value) == text
+
+
+def test_weights_are_drawn_as_shares_of_their_round() -> None:
+    """INCFL's weights do not sum to 1; FedAvg's do."""
+    metrics, records = made_up(("fedavg", "incfl"))
+    for scale in (1.0, 50.0):
+        panel = drawing.panels(metrics, records.assign(weight=records["weight"] * scale))["weight"]
+        axes = Figure().add_subplot()
+        panel(axes)
+        drawn = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines])
+        if scale == 1:
+            expected = drawn
+        np.testing.assert_allclose(drawn, expected)
+    assert 0 < expected.min() < expected.max() < 1

@@ -77,12 +77,12 @@ def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
     from fljax.sweep import axes_of, best
 
     if axes_of(metrics):
-        if chosen:
-            raise ValueError("expected the results of fljax run with --metric, got those of fljax sweep")
-        metric = str(metrics.attrs["metric"])
-        lines = best_rows(best(metrics, metric), metric)
         if not latex:
-            return exporting.csv_lines(lines)
+            return exporting.csv_cells(metrics, chosen)
+        if chosen:
+            raise ValueError("expected --metric with --csv for a sweep, got it with --latex")
+        metric = str(metrics.attrs["metric"])
+        lines = best_rows(best(metrics, metric), metric, diverged_seeds(metrics))
         escaped = [[exporting.escape(each) for each in line] for line in lines]
         return exporting.latex_lines(escaped, "Best cells at the last evaluation; *: at the edge of the grid.")
     rows = [row for row in summary(metrics) if row.seeds]

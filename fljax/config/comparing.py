@@ -46,9 +46,15 @@ def differences(there: str, here: str, without: Sequence[str] = WITHOUT_EFFECT) 
 
 
 def flat(text: str) -> dict[str, str]:
-    """Every value of a config as text, by its dotted path; without paths of files, which may differ by machine."""
+    """Every value of a config as text, by its dotted path; without places of files, which may differ by machine, and
+    without keys that change no result."""
     found = _flat(tomllib.loads(text))
-    return {key: value for key, value in found.items() if key not in _OF_THE_MACHINE}
+    without = (*WITHOUT_EFFECT, *_OF_THE_MACHINE)
+    return {key: value for key, value in found.items() if key not in without and not _is_path(value)}
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("'", '"')) and ("/" in text or "\\\\" in text)
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

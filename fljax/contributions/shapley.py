@@ -26,6 +26,7 @@ Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
 # What JAX raises where code of the host is given traced arrays.
 _NEEDS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )

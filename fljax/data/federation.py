@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Literal, get_args
 
 import jax
@@ -26,7 +26,7 @@ from fljax.data.moments import training_moments
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.describing import describe
-from fljax.naming import unknown
+from fljax.naming import shown, unknown
 from fljax.seeds import Seeds, seeds_of
 from fljax.types import Examples, Federation, Names
 
@@ -291,6 +291,8 @@ def _check_lists(name: str, made: Any) -> None:
             f"an array of {len(made)} numbers; if they are the owner of each row, give them to fljax.data.dataset(..., "
             "owner=) and take the partition natural"
         )
+    elif not isinstance(made, Iterable) or (isinstance(made, Sized) and len(made) == 0):
+        got = shown(made)
     else:
         return
     raise ValueError(

@@ -94,7 +94,8 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
                     image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
                 pixels = np.asarray(image)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"expected an image, got {shown(str(path))} ({' '.join(str(error).split())})") from None
+            said = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise ValueError(f"expected an image, got {shown(str(path))} ({said})") from None
         if found and pixels.shape[:2] != found[0].shape[:2]:
             one, other = ("x".join(map(str, each.shape[:2])) for each in (found[0], pixels))
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def leaf(
     texts = any(isinstance(row, str) for piece in pieces for row in piece.x[:1])
     if texts and not all(isinstance(row, str) for piece in pieces for row in piece.x):
         raise ValueError("expected rows of text or rows of numbers, got both")
-    if texts and all(row.lower().endswith(ENDINGS) for piece in pieces for row in piece.x):
+    if texts and all(_names_image(row) for piece in pieces for row in piece.x):
         folder = _images_of(place, images, pieces[0].x[0])
         pixels = read_images([folder / row for piece in pieces for row in piece.x], size)
         ends = np.cumsum([len(piece.x) for piece in pieces])
@@ -74,6 +75,11 @@ def leaf(
     vocabulary = len(alphabet) + 1 if texts else None
     standardise = standardise and not texts
     return assemble(arranged, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
+
+
+def _names_image(row: str) -> bool:
+    """Whether a row is the name of an image file, in no folder."""
+    return row.lower().endswith(ENDINGS) and not re.search(r"[\s/\\]", row)
 
 
 def is_leaf(place: Path) -> bool:

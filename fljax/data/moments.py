@@ -27,10 +27,14 @@ def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       rows: row numbers, at least one.
     """
     width = int(np.prod(x.shape[1:]))
-    parts = np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE)))
-    read = lambda part: np.asarray(x[part], np.float64)  # noqa: E731
-    mean = np.sum([read(part).sum(axis=0) for part in parts], axis=0) / len(rows)
-    std = np.sqrt(np.sum([((read(part) - mean) ** 2).sum(axis=0) for part in parts], axis=0) / len(rows))
+    count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
+    for part in np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE))):
+        values = np.asarray(x[part], np.float64)
+        own, share = values.mean(axis=0), len(part) / (count + len(part))
+        squares += ((values - own) ** 2).sum(axis=0) + (own - mean) ** 2 * count * share
+        mean, count = mean + (own - mean) * share, count + len(part)
+    std = np.sqrt(squares / count)
     # A feature that is constant up to rounding has no scale.
     still = std <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
     return mean, np.where(still, 1.0, std)
@@ -75,7 +79,7 @@ def training_moments(x: Any, trains: list[np.ndarray]) -> Moments:
     rows = np.unique(np.concatenate(trains)) if trains else np.zeros(0, np.int64)
     if not len(rows):
         raise ValueError("expected at least one training row of a client that trains to standardise features, got none")
-    mean, std = moments(np.asarray(x) if not isinstance(x, np.ndarray) else x, rows)
+    mean, std = moments(np.asarray(x), rows)
     return Moments(jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32))
 
 

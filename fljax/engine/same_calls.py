@@ -13,8 +13,10 @@ from jaxtyping import Array
 from fljax import hosts
 from fljax.checkpoints import checksum
 from fljax.engine import eager
+from fljax.engine.trained import numbers_of
 
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+# Addresses of functions, and numbers of devices.
+_OF_PROCESS = re.compile(r"0x[0-9a-f]+|\bid=\d+")
 
 
 def check_programs(trace: Callable[[], Iterable[Any]]) -> None:
@@ -31,7 +33,7 @@ def checksum_of_programs(traced: Iterable[Any]) -> int:
     """A checksum of the texts of traced programs and of the arrays in them, without addresses of functions."""
     found = 0
     for each in traced:
-        arrays = [np.asarray(value) for value in each.jaxpr.consts if isinstance(value, np.ndarray | Array)]
-        text = f"{_ADDRESS.sub('', str(each.jaxpr))} {checksum(arrays)}"
+        arrays = [numbers_of(value) for value in each.jaxpr.consts if isinstance(value, np.ndarray | Array)]
+        text = f"{_OF_PROCESS.sub('', str(each.jaxpr))} {checksum(arrays)}"
         found = zlib.crc32(text.encode(), found)
     return found

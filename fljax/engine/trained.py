@@ -89,7 +89,8 @@ class DeployedModels:
             if _is_for_rows(error):
                 if self._rows is None:
                     raise
-                return self.with_rows(self._rows())(client, seed=seed, unseen=unseen, x=x)
+                self._plan = self.with_rows(self._rows()).parts()[0]  # read once
+                return self(client, seed=seed, unseen=unseen, x=x)
             # A model may take rows of another shape, such as longer texts, or raise any error.
             if x is None or x.shape[1:] == row:
                 raise
@@ -99,10 +100,15 @@ class DeployedModels:
         """The same models with the run's federation, whose rows some models depend on when they are used.
 
         Raises:
-          ValueError: if they were pickled without the plan.
+          ValueError: if it has other clients, sizes or moments than the run's, or if the plan was lost in a pickle.
         """
         (spec, inputs), state, seeds, precision = self.parts()
-        inputs = inputs._replace(federation=with_least(by_id(federation)))
+        if not isinstance(federation, Federation):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
+            raise ValueError(f"expected the federation of the run, got {type(federation).__name__}")
+        federation = with_least(by_id(federation))
+        if not _same(without_rows(federation), without_rows(inputs.federation)):
+            raise ValueError("expected the federation of the run, got one with other clients, sizes or moments")
+        inputs = inputs._replace(federation=federation)
         return DeployedModels((spec, inputs), state, seeds, 1, precision)
 
     def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
@@ -128,6 +134,13 @@ class DeployedModels:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
         return self
+
+
+def _same(one: Federation, other: Federation) -> bool:
+    """Whether two federations without rows agree in everything but how many rows there are in all."""
+    rows = [part.shape[1:] for each in (one, other) for part in each.examples[:2]]
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+    return rows[:2] == rows[2:] and len(leaves) == len(others) and all(map(np.array_equal, leaves, others))
 
 
 def _is_for_rows(error: BaseException | None) -> bool:
@@ -185,20 +198,34 @@ def stored_features(x: Any, features: Features) -> Array:
     return jnp.asarray((stored.astype(np.float64) - mean) / std, jnp.float32)
 
 
-def _columns_of(table: Any, names: tuple[Any, ...]) -> np.ndarray:
+def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
     """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, columns]``."""
     there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
     lacking = [name for name in names if name not in there]
     if lacking:
         known = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
         raise ValueError(f"expected a table with the columns of the model ({known}), got none named {lacking[0]!r}")
-    found = []
-    for name in names:
-        try:
-            found.append(np.asarray(table[name]).astype(np.float64))
-        except (TypeError, ValueError):
-            raise ValueError(f"expected numbers in the column {name!r} of the model, got others") from None
-    return np.stack(found, axis=1)
+    found = [_column(name, table[name]) for name in names]
+    lengths = {np.shape(each) for each in found}
+    if len(lengths) > 1 or len(next(iter(lengths))) != 1:
+        got = ", ".join(map(str, sorted(lengths)))
+        raise ValueError(f"expected columns of one length, with one number for each row, got shapes {got}")
+    return (jnp if any(isinstance(each, jax.Array) for each in found) else np).stack(found, axis=1)
+
+
+def _column(name: Any, values: Any) -> Any:
+    """A column as float64; traced numbers as they are."""
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind in "biuf":
+            return found.astype(np.float64)
+        if found.dtype.kind in "OUS":  # nullable numbers, and numbers as text
+            return found.astype(np.float64)
+    except jax.errors.TracerArrayConversionError:
+        return values
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"expected numbers in the column {name!r} of the model, got others")
 
 
 class Models(NamedTuple):
@@ -218,13 +245,13 @@ class Models(NamedTuple):
 def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a tree by path, as arrays on the host."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): np.asarray(_numbers(leaf)) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path): numbers_of(leaf) for path, leaf in leaves}
 
 
-def _numbers(leaf: Any) -> Any:
-    """A leaf's array; the numbers of a random key."""
+def numbers_of(leaf: Any) -> np.ndarray:
+    """A leaf as an array of NumPy; of random keys, their numbers."""
     dtype: Any = getattr(leaf, "dtype", None)
-    return jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)
 
 
 def restore(

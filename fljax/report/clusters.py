@@ -17,12 +17,12 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from fljax.endings import end_of
 from fljax.matching import align_clusters
 from fljax.metrics import gini_coefficient
-from fljax.report.style import INK, STANDALONE, Panel, Style, has, printable, recorded, steps, values_of
+from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")
@@ -88,7 +88,7 @@ def _gains(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str, Style
     axes.set(xlabel="points at the last evaluation; left of 0: opt-outs", ylabel="share of clients at or below")
     axes.set(xlim=(low, high), ylim=(0, 1.02))
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
 def _cluster_models(
@@ -116,7 +116,7 @@ def _cluster_models(
         note = "thick: the model that fits it, thin: others"
     axes.set(title=title, xlabel=f"rounds done\n{note}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
     axes.set_ylim(max(axes.get_ylim()[0], -0.01), min(axes.get_ylim()[1], 1.02))
 
 
@@ -172,8 +172,8 @@ def _lorenz(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None
     axes.plot([0, 1], [0, 1], color=STANDALONE, linestyle=(0, (1.2, 1.2)), lw=1.2)
     axes.set(title="Tokens after the last round", xlabel="share of clients, poorest first (dotted: all equal)")
     axes.set(ylabel="share of the clients' tokens", xlim=(0, 1), ylim=(0, 1.02))
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.xaxis.set_major_formatter(FuncFormatter(percent))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
     if lines:
         # Short words: the common legend has the labels, and curves leave this corner free.
         columns = 1 + (len(lines) - 1) // 8

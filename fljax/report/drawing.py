@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fljax.endings import end_of
 from fljax.report.clusters import cluster_panels
@@ -27,6 +27,7 @@ from fljax.report.style import (
     fitted,
     has,
     legend_layout,
+    percent,
     printable,
     recorded,
     steps,
@@ -39,6 +40,7 @@ from fljax.report.tables import NOT_SHARES, TITLES, title
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 
 MOST_LINES = 14  # of labels beside an axis
+LABELS_HEIGHT = 165.0  # points of all labels beside an axis
 
 
 def panels(metrics: xr.Dataset, records: xr.Dataset) -> dict[str, Panel]:
@@ -174,7 +176,7 @@ def _over_rounds(axes: Axes, metrics: xr.Dataset, name: str, looks: Mapping[str,
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     if name.removeprefix("unseen_") in NOT_SHARES:
         return
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -0.01) if low > -0.1 else low, min(high, 1.02))
 
@@ -198,8 +200,8 @@ def _distribution(axes: Axes, metrics: xr.Dataset, prefix: str, looks: Mapping[s
     heading = f"Accuracy of the single clients\n{_whose(prefix)}"
     axes.set(title=heading, xlabel="test accuracy at the last evaluation", xlim=(-0.02, 1.02))
     axes.set(ylabel="share of clients at or below", ylim=(0, 1.02))
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.xaxis.set_major_formatter(FuncFormatter(percent))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
 def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
@@ -233,14 +235,19 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
     axes.axvline(0, color=INK, linewidth=1)
     axes.set(title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)")
     axes.set_ylabel("share (line: first fifth of rounds, filled: last)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
 
 def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
-    """Draws the weights of the clients that trained: the median and a band from the 10th to the 90th percentile."""
+    """Draws each client's share of its round's weight: the median and a band from the 10th to the 90th percentile.
+
+    Shares, since some methods record weights that sum to 1, and others do not.
+    """
     rounds = records["round"].values
     for name, look in looks.items():
         values = _present(records, "weight", name)
+        total = np.nansum(values, axis=-1, keepdims=True)
+        values = np.where(total > 0, values / np.where(total > 0, total, 1), np.nan)
         groups = np.array_split(np.arange(len(rounds)), min(WINDOWS, len(rounds)))
         drawn = []
         for group in groups:
@@ -252,7 +259,8 @@ def _weights(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> Non
             axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
             axes.plot(x, middle, color=look.colour, linestyle=look.dash, linewidth=2, label=printable(name))
     axes.set(title="Weight of the clients that train", xlabel="round; line: median, band: 10th to 90th percentile")
-    axes.set_ylabel("weight in aggregation")
+    axes.set_ylabel("share of the weight of a round")
+    axes.yaxis.set_major_formatter(FuncFormatter(percent))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
@@ -278,6 +286,7 @@ def _seconds(axes: Axes, metrics: xr.Dataset, looks: Mapping[str, Style]) -> Non
     names = list(looks)
     start, places = np.zeros(len(names)), np.arange(len(names))
     size = 9.0 if all(width_of(printable(name), 9) < 1.4 for name in names) else 7.5
+    size = min(size, LABELS_HEIGHT / max(1, len(names)))
     labels = [fitted(printable(name, 400), 1.4, size) for name in names]
     if sum(1 + label.count("\n") for label in labels) > MOST_LINES:  # the common legend has the whole labels
         labels = [f"{label.splitlines()[0]}…" if "\n" in label else label for label in labels]

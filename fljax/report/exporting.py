@@ -9,14 +9,16 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import matplotlib
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from fljax.naming import file_name
+from fljax.anomalies import diverged_seeds
+from fljax.naming import file_name, unknown
 from fljax.report.drawing import figures
 from fljax.report.fonts import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
-from fljax.report.tables import Row, digits_of, pivot, when
+from fljax.report.tables import Row, digits_of, pivot, summary, when
 from fljax.sweep import axes_of
 
 _SPECIAL = {
@@ -25,6 +27,7 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     "[": "{[}",  # after \\ it would begin an argument
     "*": "{*}",
+    "±": r"$\pm$",
     **{each: f"\\{each}" for each in "&%$#_{}"},
 }
 
@@ -88,6 +91,34 @@ def csv_table(rows: Sequence[Row], diverged: Mapping[str, str] | None = None) ->
         for row in rows
     ]
     return csv_lines([head, *(["" if each != each else each for each in line] for line in body)])  # no NaN
+
+
+def csv_cells(metrics: xr.Dataset, chosen: Sequence[str] = ()) -> str:
+    """All metrics of every cell of a sweep as CSV, unrounded: a line for each algorithm, cell and metric.
+
+    Args:
+      metrics: of a sweep.
+      chosen: the metrics; all of them if empty.
+
+    Raises:
+      ValueError: if a chosen metric has no numbers.
+    """
+    axes, body, there = axes_of(metrics), list[list[object]](), set[str]()
+    for place in np.ndindex(*(metrics.sizes[name] for name in axes)):
+        cell = metrics.isel(dict(zip(axes, place, strict=True)))
+        values = [metrics[name].values[at].item() for name, at in zip(axes, place, strict=True)]
+        marks = diverged_seeds(cell)
+        for row in summary(cell):
+            if row.seeds:
+                there.add(row.metric)
+                numbers = [row.mean, row.std, row.seeds, row.round, marks.get(row.algorithm, "")]
+                body.append([row.algorithm, *values, row.metric, *numbers])
+    for name in chosen:
+        if name not in there:
+            raise ValueError(unknown("metric", name, sorted(there)))
+    kept = [line for line in body if not chosen or line[1 + len(axes)] in chosen]
+    head = ["algorithm", *axes, "metric", "mean", "std", "seeds", "round", "diverged"]
+    return csv_lines([head, *(["" if each != each else each for each in line] for line in kept)])
 
 
 def csv_lines(lines: Sequence[Sequence[object]]) -> str:

@@ -14,7 +14,14 @@ from matplotlib.textpath import TextToPath
 
 # Okabe and Ito's colours without black and yellow (too faint on white): safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+DASHES = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (5, 1.5, 1.2, 1.5)),
+    (0, (2.5, 2.5)),
+    (0, (5, 1.5, 1.2, 1.5, 1.2, 1.5)),
+)
 LABEL_WIDTH = 44  # characters per line in a legend
 STANDALONE = "#777777"
 INK = "#333333"
@@ -32,7 +39,7 @@ Panel = Callable[[Axes], None]
 
 
 def styles(algorithms: list[str]) -> dict[str, Style]:
-    """A style for each algorithm: different colours first, then different dashes."""
+    """A style for each algorithm, of which 36 differ: different colours first, then different dashes."""
     count = len(COLOURS)
     return {
         name: Style(COLOURS[place % count], DASHES[(place // count) % len(DASHES)])
@@ -70,6 +77,11 @@ def steps(axes: Axes, values: np.ndarray, **look: Any) -> None:
     values = values[np.isfinite(values)]
     if values.size:
         axes.ecdf(values, **look)
+
+
+def percent(value: float, place: int | None = None) -> str:
+    """A tick of an axis of shares: 0.7756 is 77.56%, and 0.5 is 50%."""
+    return f"{round(100 * value, 6) + 0.0:.6g}%"
 
 
 def printable(label: str, width: int = LABEL_WIDTH) -> str:

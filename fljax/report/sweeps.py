@@ -10,11 +10,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from fljax.endings import at_end
 from fljax.report.best_cells import number
-from fljax.report.style import INK, Style, dress, fitted, printable, styles
+from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
 from fljax.report.tables import NOT_SHARES, title
 from fljax.sweep import Best, axes_of, best, mean_over_seeds
 
@@ -181,4 +181,4 @@ def _text(value: float, metric: str) -> str:
 
 def _as_shares(axis: Any, metric: str) -> None:
     if _is_share(metric):
-        axis.set_major_formatter(PercentFormatter(1))
+        axis.set_major_formatter(FuncFormatter(percent))

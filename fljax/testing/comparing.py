@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fljax.engine.trained import numbers_of
 
 
 def _pairs(a: Any, b: Any) -> list[tuple[str, np.ndarray, np.ndarray]]:
@@ -15,17 +16,13 @@ def _pairs(a: Any, b: Any) -> list[tuple[str, np.ndarray, np.ndarray]]:
         raise AssertionError(f"expected equal structures, got {first} and {second}")
     flat, _ = jax.tree_util.tree_flatten_with_path(a)
     others = jax.tree.leaves(b)
-    pairs = [(jax.tree_util.keystr(path), _numbers(x), _numbers(y)) for (path, x), y in zip(flat, others, strict=True)]
+    pairs = [
+        (jax.tree_util.keystr(path), numbers_of(x), numbers_of(y)) for (path, x), y in zip(flat, others, strict=True)
+    ]
     for path, x, y in pairs:
         if (x.dtype, x.shape) != (y.dtype, y.shape):
             raise AssertionError(f"{path} is {x.dtype}{list(x.shape)} and {y.dtype}{list(y.shape)}")
     return pairs
-
-
-def _numbers(leaf: Any) -> np.ndarray:
-    """A leaf as an array; of random keys, their numbers."""
-    dtype: Any = getattr(leaf, "dtype", None)
-    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)
 
 
 def _difference(path: str, x: np.ndarray, y: np.ndarray) -> str:

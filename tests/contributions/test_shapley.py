@@ -205,6 +205,9 @@ def test_code_of_the_host_is_one_sentence():
     with pytest.raises(ValueError, match=r"expected value to be a function of jax\.numpy"):
         monte_carlo_shapley(jax.random.key(0), lambda members: 1.0 if members[0] else 0.0, 3, 2)
 
+    with pytest.raises(ValueError, match=r"expected value to be a function of jax\.numpy"):
+        exact_shapley(lambda members: jnp.arange(3)[members].sum(), 3)
+
     def called(members):
         return jax.pure_callback(value, jax.ShapeDtypeStruct((), jnp.float64), members, vmap_method="sequential")
 

@@ -347,6 +347,8 @@ def test_census_counts_by_id_whatever_the_order():
     [
         ({0: [0, 1], 1: [2, 3]}, r"got a mapping of 2 keys; list\(found.values\(\)\)"),
         (np.array([0, 0, 1, 1]), "got an array of 4 numbers; if they are the owner of each row"),
+        ([], r"got \[\]"),
+        (None, "got None"),
     ],
 )
 def test_what_a_partition_returns_is_a_list_by_client(returned, words):

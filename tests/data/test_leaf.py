@@ -121,8 +121,13 @@ def test_images_that_are_not_there_are_named(celeba):
     with pytest.raises(ValueError, match=r"expected images=, .*, got no folder 'nowhere'"):
         load(f"{celeba}/", images="nowhere")
     (celeba / "pictures" / "img_align_celeba" / "000002.JPG").unlink()
-    with pytest.raises(ValueError, match=r"expected an image, got .*000002\.JPG"):
+    with pytest.raises(ValueError, match=r"expected an image, got .*000002\.JPG. \(No such file or directory\)$"):
         load(f"{celeba}/", images="pictures/img_align_celeba")
+
+
+def test_texts_that_end_like_images_stay_texts(tmp_path):
+    write(tmp_path / "a.json", {"u": {"x": ["look at cat.png", "my dog.png"], "y": [0, 1]}})
+    assert load(f"{tmp_path}/a.json").vocabulary is not None
 
 
 def test_folders_of_other_kinds(tmp_path):

@@ -6,8 +6,6 @@ import itertools
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import jax
@@ -23,6 +21,7 @@ from fljax.engine.execution import ACCELERATOR, CACHE, TPU_CHUNK, Execution, Siz
 from fljax.engine.lanes import _deal, fold_lanes, map_lanes
 from fljax.engine.layout import Layout, replicate
 from fljax.training import Local
+from tests.compiled import compilations
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation
@@ -307,18 +306,6 @@ def test_a_trial_takes_one_of_the_neighbours() -> None:
     assert fastest(spec, [Layout(1, 1, 5)], 1, inputs, jnp.zeros(1, jnp.uint32)) == Layout(1, 1, 5)
 
 
-@contextmanager
-def _compilations() -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen  # afterwards it listens on, for nobody: the public interface takes no single listener back
-
-
 @pytest.mark.thorough
 def test_one_compilation_serves_seeds_rounds_and_values() -> None:
     def run(rate: float, seeds: tuple[int, ...], rounds: int) -> None:
@@ -327,7 +314,7 @@ def test_one_compilation_serves_seeds_rounds_and_values() -> None:
         engine.simulate(plan, tiny_federation(), rounds=rounds, seeds=seeds, evaluate_every=3)
 
     run(0.1, (0, 1), 6)
-    with _compilations() as seen:
+    with compilations() as seen:
         run(0.1, (0, 1), 6)
         run(0.3, (7, 9), 8)
         run(0.2, (3, 4), 3)
@@ -342,7 +329,7 @@ def test_what_is_compiled_ahead_is_what_is_called(devices: int) -> None:
     inputs = replicate(inputs, devices)
     zero, one = jnp.int32(0), jnp.int32(1)
     compile_all(spec, layout, 2, inputs, seeds)
-    with _compilations() as seen:
+    with compilations() as seen:
         state = program.start(spec, layout, inputs, seeds)
         state, _ = program.run_rounds(spec, layout, 2, inputs, state, zero, one)
         program.evaluate(spec, layout, inputs, state, one)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -20,6 +18,7 @@ from fljax.engine.federations import by_id
 from fljax.engine.trained import stored_features
 from fljax.training import Local
 from fljax.types import Features, Federation, Moments
+from tests.compiled import compilations
 from tests.engine.test_offload import assert_same
 from tests.laws.cases import bench, federation
 
@@ -115,22 +114,19 @@ def test_predictions_take_raw_rows() -> None:
         ValueError, match=r"expected a table with the columns of the model \(age, time\), got none .*age"
     ):
         found.predict(0, FRAME[["time"]])
-    with pytest.raises(ValueError, match="expected numbers in the column 'age' of the model, got others"):
-        found.predict(0, FRAME.assign(age="x"))
+    for other in ("x", pandas.Timestamp("2020-01-01"), 1j):
+        with pytest.raises(ValueError, match="expected numbers in the column 'age' of the model, got others"):
+            found.predict(0, FRAME.assign(age=other))
+    for odd in ({"age": [1.0, 2.0], "time": [1.0]}, {"age": 1.0, "time": 2.0}):
+        with pytest.raises(
+            ValueError, match="expected columns of one length, with one number for each row, got shapes"
+        ):
+            found.predict(0, odd)
+    columns = {"age": exact[:, 0], "time": exact[:, 1]}
+    traced = jax.jit(lambda x, features=features: stored_features(x, features))(columns)
+    np.testing.assert_allclose(traced, stored_features(columns, features), atol=1e-5)
     with pytest.raises(ValueError, match=r"expected x to be a batch of raw examples \[b, 2\], got shape \[40, 1\]"):
         found.predict(0, rows[:, :1])
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
 
 
 def test_another_seed_compiles_nothing() -> None:

@@ -198,6 +198,7 @@ def test_what_is_decided_in_a_run(tmp_path: pathlib.Path) -> None:
 
 
 OTHER_PROGRAMS = """
+import optax
 from fljax import algorithms, data, models
 blobs = data.load("blobs")
 federation = data.federate(blobs, "iid", clients=4)
@@ -214,6 +215,10 @@ found["dtype"] = refused(net(dtype="float32" if first else "bfloat16"))
 params = jax.tree.map(lambda leaf: leaf + int(rank), net().init(jax.random.key(0)))
 found["start"] = refused(models.start_from(net(), params))
 found["standalone"] = refused(None, lambda: fljax.standalone(net(dropout=0.1 if first else 0.2), federation, local))
+key = jax.random.key(3)
+noisy = net()._replace(init=lambda given: net().init(jax.random.fold_in(key, jax.random.bits(given))))
+own = local._replace(optimizer=lambda rate: optax.adam(rate))
+found["own"] = refused(None, lambda: fljax.compare(["fedavg"], federation, noisy, own, rounds=2, progress=False))
 names = ["fedavg", "incfl"] if first else ["fedavg"]
 found["labels"] = refused(None, lambda: fljax.compare(names, federation, net(), local, rounds=2, progress=False))
 jax.config.update("jax_enable_x64", first)
@@ -232,7 +237,7 @@ def test_calls_that_differ_in_their_programs_are_refused(tmp_path: pathlib.Path)
         **dict.fromkeys(("dropout", "dtype", "start", "standalone"), "model or algorithm"),
         "labels": "labels",
         "precision": "jax_enable_x64",
-        "same": None,
+        **dict.fromkeys(("own", "same")),
     }
 
 
