@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xarray as xr
 
+from fljax import checkpoint_origins, experiment, folders, hosts
 from fljax import config as configuration
-from fljax import experiment, folders, hosts
 from fljax.anomalies import NonFinite, diverged_seeds
 from fljax.arguments import is_whole
 from fljax.atomic_files import write
@@ -277,7 +277,7 @@ def compare(
         tell = folders.teller(None, on_event)
         with locked(directory):
             if directory is not None:
-                hosts.agreed(lambda: folders.check_checkpoints(directory, text, None))
+                hosts.agreed(lambda: checkpoint_origins.check(directory, text, None))
             files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
             outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
             outcome = experiment.run_setup(setup, outputs)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pathlib
-from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import xarray as xr
 
-from fljax import hosts, long_records, preparation, results
+from fljax import further_rounds, hosts, long_records, preparation, results
 from fljax.anomalies import unstopped, until_stopped
+from fljax.compiling import Ahead
 from fljax.config import Config, dumps
 from fljax.config.comparing import flat
 from fljax.engine import (
@@ -22,7 +21,6 @@ from fljax.engine import (
     Memory,
     Plan,
     checksum_of,
-    compile_ahead,
     estimate,
     estimate_standalone,
     progress_of,
@@ -33,16 +31,17 @@ from fljax.engine import (
 )
 from fljax.engine.alone import check_initial
 from fljax.engine.debugging import mode
-from fljax.engine.layout import default_platform
+from fljax.engine.simulation import check_rounds
 from fljax.failures import during
 from fljax.folders import OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.model_files import ModelFiles
+from fljax.model_files import ModelFiles, state_of
 from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
 from fljax.setup import CallbackSetup, Setup, Tell, resolve_setup
+from fljax.types import Algorithm
 from fljax.watching.following import Watch
 
 
@@ -138,28 +137,31 @@ def run(
         setup = resolve_setup(config, tell)
         models.begin(setup)
         watch = Watch.of(setup, directory, tell, callbacks)
-        return run_setup(setup, Outputs(tell, files, models, watch, keep, on_result), claimed.finished)
+        outputs = Outputs(tell, files, models, watch, keep, on_result)
+        return run_setup(setup, outputs, claimed.finished, claimed.begun)
 
 
-def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None) -> Outcome:
+def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, begun: Parts | None = None) -> Outcome:
     """Runs every algorithm of a setup on its federation, with standalone models that are trained once.
 
     Args:
       setup: the experiment.
       outputs: where events and results go.
       finished: metrics and records of the algorithms that are not repeated, by label.
+      begun: metrics and records of those that go on from their saved models (``fljax.further_rounds``).
 
     Raises:
       Stopped, ValueError, OSError, NotFinite: as ``run``.
     """
-    finished = finished or {}
+    finished, begun = finished or {}, begun or {}
     preparation.check_test_rows(setup.federation)
     plans = check(setup, rehearsed=False)
-    with mode(setup.execution), _Ahead(setup, plans, finished) as ahead:
-        return _run_all(setup, ahead, finished, outputs)
+    done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
+    with mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
+        return _run_all(setup, ahead, finished, begun, outputs)
 
 
-def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> Outcome:
+def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs: Outputs) -> Outcome:
     tell, files = outputs.tell, outputs.files
     rounds, decisions = setup.rounds, preparation.decision_rounds(setup)
 
@@ -184,6 +186,7 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
 
     parts = dict(finished)
     kept: dict[str, Result] = {}
+    before = next((int(metrics["rounds_done"]) for metrics, _ in begun.values()), None)
     for entry in setup.algorithms:
         label = entry.label
         if label in parts:
@@ -206,11 +209,16 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
         ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
+            initial = None
+            if label in begun:
+                initial = state_of(files.starting_point(label), plan, setup, before or 0)
+                tell("note", label, before or 0, rounds, f"goes on after round {before}, from its saved models")
             result, stopped = until_stopped(
                 simulate,
                 plan,
                 setup.federation,
-                rounds=rounds,
+                rounds=rounds if initial is None else rounds - (before or 0),
+                initial=initial,
                 seeds=setup.seeds,
                 reference=with_required_loss(plan, reference),
                 evaluate_every=setup.evaluate_every,
@@ -223,8 +231,14 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
                 non_finite=setup.non_finite,
             )
         metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
-        kept[label] = result._replace(metrics=metrics)
-        parts[label] = (metrics, _short(files, label, result.records))
+        table = _short(files, label, result.records)
+        if label in begun:
+            if long_records.is_long(result.records):
+                tell("note", label, rounds, rounds, f"records by client are those of the rounds from {before} on")
+            metrics = further_rounds.joined(begun[label][0], metrics, "evaluated_round")
+            table = further_rounds.joined(begun[label][1], table, "round")
+        kept[label] = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
+        parts[label] = (metrics, table)
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
         for diverged in kept[label].divergences:
             tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
@@ -233,7 +247,7 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
         if stopped is None:  # before the results, which say that the algorithm is finished
             outputs.models.save(label, plan, kept[label])
         if outputs.keep is not None:
-            outputs.keep(*join(setup.name, setup.labels, parts))
+            outputs.keep(*join(setup.name, setup.labels, {**begun, **parts}, before))
             tell("saved", label, rounds, rounds, "")
         if stopped is not None:
             files.finished(label)  # so that resuming runs it again
@@ -243,55 +257,6 @@ def _run_all(setup: Setup, ahead: _Ahead, finished: Parts, outputs: Outputs) -> 
         files.finished(label)
     files.all_finished()
     return _outcome(setup.name, setup.labels, parts, kept)
-
-
-class _Ahead:
-    """Compiles the programs of the first algorithm during the standalone models, and each next one's during a run.
-
-    One round of every algorithm that is still to run is traced when this is made, so that its errors appear before
-    anything is computed. An error of a later algorithm's programs does not stop the run before it: ``simulate`` raises
-    it again. Programs that are being compiled are waited for when the process ends.
-    """
-
-    def __init__(self, setup: Setup, plans: Mapping[str, Plan], finished: Container[str]) -> None:
-        self._setup, self._plans = setup, plans
-        self._labels = [label for label in setup.labels if label not in finished]
-        self._pool = ThreadPoolExecutor(3)  # a run's programs
-        for label in self._labels[1:]:
-            with about_algorithm(label):
-                rehearse(plans[label], setup.federation)
-        if self._labels:
-            self._begin(self._labels[0])
-
-    def after(self, label: str) -> None:
-        """Begins with the programs of the algorithm after this one.
-
-        Not on a GPU, where XLA chooses between kernels by timing them, and a run beside it would disturb that.
-        """
-        place = self._labels.index(label) + 1
-        if place < len(self._labels) and default_platform() != "gpu":
-            with contextlib.suppress(Exception):
-                self._begin(self._labels[place])
-
-    def _begin(self, label: str) -> None:
-        setup = self._setup
-        with about_algorithm(label):
-            compile_ahead(
-                self._pool,
-                self._plans[label],
-                setup.federation,
-                rounds=setup.rounds,
-                seeds=setup.seeds,
-                evaluate_every=setup.evaluate_every,
-                execution=setup.execution,
-                non_finite=setup.non_finite,
-            )
-
-    def __enter__(self) -> _Ahead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:
@@ -338,7 +303,9 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
             baselines = None if swept or entry is setup.algorithms[0] else known
             plan = build_plan(setup, entry, alone, baselines, trial=True)
             with during("the builder"):
-                plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+                built = plan.build(**plan.arguments, **jax.tree.map(lambda leaf: leaf[0], dict(plan.by_seed)))
+            if isinstance(built, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's builder may err
+                check_rounds(built, setup.rounds)
             if rehearsed and setup.execution.clients != "debug":  # where nothing is traced
                 rehearse(plan, setup.federation)
         plans[entry.label] = plan
@@ -382,12 +349,16 @@ def _cost(metrics: xr.Dataset) -> str:
     return f"{at_a_time} at a time on {where}; {seconds}"
 
 
-def join(name: str, labels: Sequence[str], parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
-    """Metrics and records of the algorithms that are finished, in the order of ``labels``, as one dataset each."""
+def join(name: str, labels: Sequence[str], parts: Parts, continues: int | None = None) -> tuple[xr.Dataset, xr.Dataset]:
+    """Metrics and records of the algorithms that are finished, in the order of ``labels``, as one dataset each.
+
+    ``continues``: the rounds of the run that these results go on from.
+    """
     order = [label for label in labels if label in parts]
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
-    return results.with_gains(metrics, order[0]).assign_attrs(name=name), records
+    attributes = {"name": name} if continues is None else {"name": name, further_rounds.CONTINUES: continues}
+    return results.with_gains(metrics, order[0]).assign_attrs(attributes), records
 
 
 def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, int, int], ...]:

@@ -28,7 +28,6 @@ import io
 import json
 import os
 import pathlib
-import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -40,14 +39,15 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from fljax import hosts
+from fljax import checkpoint_origins, further_rounds, hosts
 from fljax.atomic_files import write
+from fljax.checkpoint_origins import CHECKPOINTS
 from fljax.config.comparing import difference
 from fljax.environment import write_environment
 from fljax.naming import file_name
 
 RESULTS, TABLE, CONFIG, LOG, LOCK = "results.nc", "metrics.csv", "config.toml", "log.jsonl", "run.lock"
-ENVIRONMENT, MODELS, CHECKPOINTS, ORIGIN = "environment.json", "models", "checkpoints", "origin.json"
+ENVIRONMENT, MODELS = "environment.json", "models"
 EVALUATIONS, RECORDS, COMPARISON, PARTS = "metrics.jsonl", "records", "comparison.toml", "parts"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
@@ -84,10 +84,12 @@ class Claim(NamedTuple):
     Attributes:
       finished: metrics and records in the folder, by label of the finished algorithm.
       notes: sentences for the user.
+      begun: metrics and records of the algorithms that go on for more rounds (``fljax.further_rounds``).
     """
 
-    finished: dict[str, tuple[xr.Dataset, xr.Dataset]]
+    finished: Parts
     notes: tuple[str, ...] = ()
+    begun: Parts = {}
 
 
 def teller(directory: pathlib.Path | None, on_event: OnEvent | None) -> Callable[..., None]:
@@ -161,17 +163,17 @@ def _claimed(
         return
     used = any((directory / name).is_file() for name in (LOCK, ENVIRONMENT))
     with _locked(directory):
-        found = _resumed(directory, text, grid) if resume else _anew(directory, used)
+        found, begun = _resumed(directory, text, grid) if resume else _anew(directory, used)
         if config_of(directory) is None or not resume:
             write(directory / CONFIG, text.encode())
-        earlier = bool(found) or (resume and (directory / CHECKPOINTS).is_dir())
-        yield Claim(found, write_environment(directory / ENVIRONMENT, earlier) if computes else ())
+        earlier = bool(found) or bool(begun) or (resume and (directory / CHECKPOINTS).is_dir())
+        yield Claim(found, write_environment(directory / ENVIRONMENT, earlier) if computes else (), begun)
 
 
 def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:
     """The finished algorithms of a run folder, which is only locked; raises a ValueError as ``claim`` does."""
     with _locked(directory):
-        return _by_label(_finished(directory, text, grid))
+        return _by_label(_finished(directory, text, grid, grows=False)[0])
 
 
 @contextlib.contextmanager
@@ -195,7 +197,7 @@ def _locked(directory: pathlib.Path) -> Iterator[None]:
         lock.release()
 
 
-def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+def _anew(directory: pathlib.Path, used: bool) -> tuple[Parts, Parts]:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
     for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS):
         if (directory / name).exists():
@@ -206,27 +208,39 @@ def _anew(directory: pathlib.Path, used: bool) -> dict[str, tuple[xr.Dataset, xr
         raise ValueError(f"expected a folder without a {CONFIG} that no run wrote, got {str(directory)!r}")
     for name in (LOG, EVALUATIONS):
         (directory / name).unlink(missing_ok=True)
-    return {}
+    return {}, {}
 
 
-def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Results of an interrupted run by label; raises a ValueError if config, version or grid differ."""
-    check_checkpoints(directory, text, grid)
-    found = _finished(directory, text, grid)
+def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> tuple[Parts, Parts]:
+    """Results of a run by label: those that are finished, and those that go on for more rounds.
+
+    Raises:
+      ValueError: if config, version or grid differ.
+    """
+    checkpoint_origins.check(directory, text, grid)
+    found, before = _finished(directory, text, grid, grows=grid is None)
     if found is not None:  # an earlier process may have died after writing the results and before the table
         write(directory / TABLE, _table(found[0]))
-    return _by_label(found)
+    finished, begun = further_rounds.divided(_by_label(found), before)
+    models = {label: models_of(directory, label) for label in begun}
+    further_rounds.check_models(text, models, {label: records_of(directory, label) for label in begun})
+    return finished, begun
 
 
-def _by_label(found: tuple[xr.Dataset, xr.Dataset] | None) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
+def _by_label(found: tuple[xr.Dataset, xr.Dataset] | None) -> Parts:
     if found is None:
         return {}
     one = lambda label: (found[0].sel(algorithm=label, drop=True), found[1].sel(algorithm=label, drop=True))  # noqa: E731
     return {str(label): one(label) for label in found[0]["algorithm"].values}
 
 
-def _finished(directory: pathlib.Path, text: str, grid: str | None) -> tuple[xr.Dataset, xr.Dataset] | None:
-    """Metrics and records, as they were written; None if there are none. Nothing is changed."""
+def _finished(
+    directory: pathlib.Path, text: str, grid: str | None, *, grows: bool
+) -> tuple[tuple[xr.Dataset, xr.Dataset] | None, int | None]:
+    """Metrics and records, as they were written, and the rounds after which some of them go on; None if there are none.
+
+    Nothing is changed. ``grows``: whether the config may ask for more rounds than the results have.
+    """
     from fljax import __version__
 
     where, written = str(directory), config_of(directory)
@@ -236,7 +250,7 @@ def _finished(directory: pathlib.Path, text: str, grid: str | None) -> tuple[xr.
                 f"expected the config of the run in {where!r} to resume it, got a changed one: {changed} "
                 "(nothing is saved there yet, so that it can also be run anew without --resume)"
             )
-        return None
+        return None, None
     metrics, records, origin = _read(directory)
     if origin is None:
         raise ValueError(f"expected results in {where!r} that name their config, got those of an older fljax")
@@ -244,11 +258,13 @@ def _finished(directory: pathlib.Path, text: str, grid: str | None) -> tuple[xr.
         raise ValueError(
             f"expected results of fljax {__version__} in {where!r} to resume them, got those of fljax {origin['fljax']}"
         )
-    if (changed := difference(origin["config"], text)) is not None:
+    before = further_rounds.rounds_before(metrics, origin["config"], text) if grows else None
+    if before is None and (changed := difference(origin["config"], text)) is not None:
         raise ValueError(
             f"expected the config of the results in {where!r} to resume them, got a changed one: {changed}"
         )
-    if written is not None and (changed := difference(origin["config"], written)) is not None:
+    behind = written is None or further_rounds.is_behind(metrics, origin["config"], written)
+    if not behind and (changed := difference(origin["config"], written or "")) is not None:
         raise ValueError(
             f"expected {CONFIG} and {RESULTS} in {where!r} to be of one run, got another {CONFIG}: {changed} "
             f"(remove {CONFIG} if the results are the right ones)"
@@ -257,7 +273,7 @@ def _finished(directory: pathlib.Path, text: str, grid: str | None) -> tuple[xr.
         kinds = {True: "fljax run", False: "fljax sweep"}
         other, own = kinds["grid" not in metrics.attrs], kinds[grid is None]
         raise ValueError(f"expected results of {own} in {where!r} to resume them, got those of another {other}")
-    return metrics, records
+    return (metrics, records), before
 
 
 def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Path:
@@ -279,45 +295,6 @@ def checkpoints_of(directory: pathlib.Path, label: str) -> pathlib.Path:
 def records_of(directory: pathlib.Path, label: str) -> pathlib.Path:
     """The store of an algorithm's records, if they are long."""
     return directory / RECORDS / file_name(label)
-
-
-def begin_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
-    """Makes the folder of checkpoints, which names the config and the version that they are of.
-
-    Raises:
-      OSError: if the disk has no room.
-    """
-    from fljax import __version__
-
-    path = directory / CHECKPOINTS / ORIGIN
-    if not path.is_file():
-        path.parent.mkdir(exist_ok=True)
-        write(path, json.dumps({"config": text, "fljax": __version__, "grid": grid}).encode())
-
-
-def check_checkpoints(directory: pathlib.Path, text: str, grid: str | None) -> None:
-    """Raises a ValueError if the checkpoints of a folder are of another config or version."""
-    from fljax import __version__
-
-    folder, where = directory / CHECKPOINTS, str(directory)
-    if not folder.is_dir():
-        return
-    try:
-        origin = json.loads((folder / ORIGIN).read_bytes())
-        there, version, gridded = origin["config"], origin["fljax"], origin["grid"]
-    except (OSError, ValueError, KeyError, TypeError):
-        shutil.rmtree(folder, ignore_errors=True)  # nobody can say what they are of
-        return
-    if version != __version__:
-        raise ValueError(
-            f"expected checkpoints of fljax {__version__} in {where!r} to resume them, got those of fljax {version}"
-        )
-    if (changed := difference(there, text)) is not None:
-        raise ValueError(
-            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed}"
-        )
-    if gridded != grid:
-        raise ValueError(f"expected checkpoints of this command in {where!r}, got those of another grid")
 
 
 def check_origin(directory: pathlib.Path, text: str) -> None:
@@ -342,6 +319,8 @@ def save(directory: pathlib.Path, metrics: xr.Dataset, records: xr.Dataset, text
       OSError: if the disk has no room; files saved before are unchanged.
     """
     write(directory / RESULTS, _encoded(metrics, records, text))
+    if further_rounds.CONTINUES in metrics.attrs:
+        write(directory / CONFIG, text.encode())
     write(directory / TABLE, _table(metrics))
 
 

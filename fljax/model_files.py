@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fljax import folders, hosts, outlines
-from fljax.engine import Plan, arrays_of, checksum_of, common_models
+from fljax.engine import Plan, arrays_of, checksum_of, common_models, restore
 from fljax.initial_models import COMMON, SEEDS
 from fljax.results import BestModels, Result
 from fljax.setup import Setup
@@ -90,6 +90,28 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
+
+
+def state_of(path: pathlib.Path, plan: Plan, setup: Setup, rounds: int) -> PyTree:
+    """The state in a file of models, from which ``simulate`` goes on; process 0 reads it.
+
+    Args:
+      path: the file.
+      plan: of the algorithm.
+      setup: of the run.
+      rounds: the number of rounds done.
+
+    Raises:
+      ValueError: if the file is damaged, or has a state of another algorithm or after another number of rounds.
+    """
+    arrays = hosts.agreed(lambda: read(path))
+    state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
+    found = restore(plan, setup.federation, state, seeds=setup.seeds).state
+    done = sorted(set(np.asarray(found.round).tolist()))
+    if done != [rounds]:
+        got = " and ".join(map(str, done))
+        raise ValueError(f"expected models after round {rounds} in {str(path)!r}, got those after round {got}")
+    return found
 
 
 class ModelFiles(NamedTuple):

@@ -3,6 +3,7 @@
 checkpoints/origin.json       the config and fljax's version
 checkpoints/standalone.npz    scores of the standalone models, which are trained once
 checkpoints/LABEL/            checkpoints of an algorithm; of a sweep: of each of its programs
+checkpoints/LABEL/begin.npz   the models from which it goes on for more rounds
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import folders, hosts
+from fljax import checkpoint_origins, folders, hosts
 from fljax.checkpoints import Checkpoint, StopRequest
 from fljax.results import Reference
 from fljax.setup import Tell
 
-_STANDALONE = "standalone.npz"
+_STANDALONE, _BEGIN = "standalone.npz", "begin.npz"
 
 
 class Saving(NamedTuple):
@@ -75,6 +76,20 @@ class ProgressFiles(NamedTuple):
         long = folders.records_of(self.directory, label)
         return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
 
+    def starting_point(self, label: str) -> pathlib.Path:
+        """The models from which an algorithm goes on for more rounds: a copy, since its later models replace them.
+
+        Raises:
+          OSError: if the disk has no room.
+        """
+        assert self.directory is not None
+        copied = folders.checkpoints_of(self.directory, label) / _BEGIN
+        if hosts.is_first() and not copied.is_file():
+            self._begin()
+            copied.parent.mkdir(exist_ok=True)
+            folders.write(copied, folders.models_of(self.directory, label).read_bytes())
+        return copied
+
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
 
@@ -119,7 +134,7 @@ class ProgressFiles(NamedTuple):
 
     def _begin(self) -> None:
         assert self.directory is not None
-        folders.begin_checkpoints(self.directory, self.text, self.grid)
+        checkpoint_origins.begin(self.directory, self.text, self.grid)
 
     def _refused(self) -> str | None:
         """Why the folder cannot be made; None if it can."""

@@ -297,7 +297,7 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
     if not decisions:
         return metrics
     at = metrics["evaluated_round"].values
-    found = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
+    found = metrics.isel(evaluated_round=np.flatnonzero(((at - at[0]) % evaluate_every == 0) | (at == at[-1])))
     there = [each for each in decisions if each in at]  # all of them, unless the run was stopped
     for split in ("valid", "test"):
         if f"{split}_accuracy" in metrics:

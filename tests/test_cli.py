@@ -237,7 +237,7 @@ def test_a_full_disk_is_one_sentence(fake, capsys, monkeypatch):
     ("arguments", "sentence"),
     [
         (["run", "none.toml"], "expected a config file, got 'none.toml'"),
-        (["run", "tiny.toml", "--set", "rounds=0"], "rounds: expected a number above 0, got 0"),
+        (["run", "tiny.toml", "--set", "rounds=-1"], "rounds: expected a number of at least 0, got -1"),
         (["run", "tiny.toml", "--set", "data.dataset=digit"], "(did you mean 'digits'?)"),
         (["run", "tiny.toml", "--seeds", "0"], "seeds: expected a positive number"),
         (["run", "tiny.toml", "--sets", "x"], "No such option"),

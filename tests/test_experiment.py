@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from fljax import compiling, experiment, folders, trees
 from fljax import config as configuration
-from fljax import experiment, folders, trees
 from fljax.anomalies import NotFinite, diverged_seeds
 from fljax.engine import Plan, groups, jit
 from fljax.setup import build_federation
@@ -411,7 +411,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
     config = build(algorithms=algorithms)
     labels = [entry.label for entry in config.algorithms]
     jit.STORE._kept.clear()  # of what other tests ran
-    monkeypatch.setattr(experiment, "compile_ahead", noted("compile", ahead, experiment.compile_ahead))
+    monkeypatch.setattr(compiling, "compile_ahead", noted("compile", ahead, compiling.compile_ahead))
     monkeypatch.setattr(experiment, "simulate", noted("run", ran, experiment.simulate))
     experiment.run(config)
     assert steps == [
@@ -430,7 +430,7 @@ def test_programs_are_compiled_ahead_for_the_plans_that_run(monkeypatch):
 @pytest.mark.parametrize("faulty", ["fedavg", "incfl"])
 def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, tmp_path):
     """It appears when the next algorithm's turn comes; that of the first algorithm before anything is computed."""
-    inner, raised = experiment.compile_ahead, []
+    inner, raised = compiling.compile_ahead, []
 
     def fails(pool, plan, *arguments, **named):
         if plan.build.build.__name__ == faulty:
@@ -438,7 +438,7 @@ def test_an_error_of_the_next_programs_does_not_stop_a_run(faulty, monkeypatch, 
             raise ValueError("expected a program, got none")
         return inner(pool, plan, *arguments, **named)
 
-    monkeypatch.setattr(experiment, "compile_ahead", fails)
+    monkeypatch.setattr(compiling, "compile_ahead", fails)
     if faulty == "fedavg":
         with pytest.raises(ValueError, match="expected a program, got none"):
             experiment.run(build(), directory=tmp_path)

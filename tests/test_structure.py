@@ -67,6 +67,8 @@ FLOORS = {
     "scenarios": (3, 1),
     "config": (4, 0),
     "clustering": (4, 1),
+    "checkpoint_origins": (4, 1),
+    "further_rounds": (4, 1),
     "folders": (4, 2),
     "initial_models": (4, 3),
     "setup": (5, 0),
@@ -79,6 +81,7 @@ FLOORS = {
     "plans": (5, 2),
     "entrants": (5, 1),
     "progress_bars": (5, 0),
+    "compiling": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),
     "run_folders": (5, 5),
@@ -226,8 +229,8 @@ def test_no_branch_on_an_algorithm_name():
         ("sklearn.datasets", "data"),
         (
             "xarray",
-            "records long_records results endings infinite_losses anomalies cells folders run_folders experiment sweep "
-            "sweep_parts report reproduce config cli engine comparison",
+            "records long_records results endings infinite_losses anomalies cells further_rounds folders run_folders "
+            "experiment sweep sweep_parts report reproduce config cli engine comparison",
         ),
     ],
 )

@@ -36,7 +36,10 @@ RUNS = pathlib.Path("runs")
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, from 0.")]
 Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with --out, or with the latest run of this name.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with --out, or the latest run of this name; if finished, with more rounds."),
+]
 Cache = Annotated[
     bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
 ]

@@ -300,7 +300,7 @@ class Config(Table):
 
     name: Name
     seeds: Seeds = (0,)
-    rounds: Annotated[int, Field(gt=0, le=MOST_ROUNDS)]
+    rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
     evaluate_every: Count
     save_models: Literal["none", "last", "best", "all"] = "none"
     non_finite: Literal["freeze", "drop", "stop"] = "freeze"
@@ -327,7 +327,7 @@ class Config(Table):
             return raw
         rounds, data = raw.get("rounds"), raw.get("data")
         filled = dict(raw)
-        if type(rounds) is int and rounds > 0:
+        if type(rounds) is int and rounds >= 0:
             filled.setdefault("evaluate_every", max(1, rounds // 10))
         clients = data.get("clients") if isinstance(data, Mapping) else getattr(data, "clients", None)
         if type(clients) is int and clients > 0:

@@ -200,7 +200,7 @@ def run_plans(
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
     shapes = measure(spec, inputs, len(runs))
-    _check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
+    check_rounds(shapes.algorithm, rounds if initial is None else rounds + int(np.max(initial.round)))
     numbers = jnp.asarray(runs, jnp.uint32)
     check_programs(lambda: program.trace_all(spec, Layout(1, 1, 1), 1, inputs, numbers))
     first = 0 if initial is None else int(np.max(initial.round))
@@ -338,7 +338,7 @@ def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -
         )
 
 
-def _check_rounds(algorithm: Algorithm, end: int) -> None:
+def check_rounds(algorithm: Algorithm, end: int) -> None:
     """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
     for name, rounds in algorithm.scenarios:
         if rounds is not None and end > rounds:
