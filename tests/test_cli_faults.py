@@ -36,7 +36,7 @@ label = "mine"
 OWN = """
 import jax
 import jax.numpy as jnp
-from fljax.algorithms import fedavg
+from fljax.algorithms import fedavg; from fljax.types import PerClient
 
 def in_builder(task, local):
     return {}["nope"]
@@ -70,6 +70,17 @@ def gives_nan(task, local):
         return up._replace(update=jax.tree.map(lambda leaf: leaf * scale, up.update)), client
 
     return inner._replace(train=train)
+
+def takes_values(task, local):
+    inner = fedavg(task, local, clients_per_round=None)
+
+    def init_server(key, census):
+        return PerClient(jnp.zeros(census.train.shape[0])), inner.init_server(key, census)
+
+    def send(server, seat):
+        return server[0].values, inner.send(server[1], seat)
+
+    return inner._replace(init_server=init_server, send=send)
 
 def with_advice(task, local):
     raise RuntimeError("first line\\nsecond line\\n\\nmore advice")
@@ -139,16 +150,25 @@ def test_jax_debug_nans_names_the_client(run):
     assert (code, words) == (1, f"fljax: mine: {sentence} (own.py:34) {AGAIN}\n")
 
 
+def test_rows_of_one_client_have_no_values(run):
+    code, words = run("takes_values")
+    assert code == 1
+    assert "send raised AttributeError" in words
+    assert "; in send, a PerClient of the Server is the client's own row, without .values (own.py:46)" in words
+
+
 def test_long_advice_is_left_to_the_traceback(run):
     code, words = run("with_advice")
     assert code == 1
-    assert words == (f"fljax: mine: the builder raised RuntimeError: first line second line (own.py:40) {AGAIN}\n")
+    assert words == (f"fljax: mine: the builder raised RuntimeError: first line second line (own.py:51) {AGAIN}\n")
 
 
 def test_bad_input_is_still_bad_input(run):
     code, words = run("refused")
     assert code == 2
-    assert words.startswith("fljax: expected clients_per_round to be a whole number of at least 1 or None, got -1")
+    assert words.startswith(
+        "fljax: mine: expected clients_per_round to be a whole number of at least 1 or None, got -1"
+    )
 
 
 def test_the_error_and_its_traceback_stay_in_python(tmp_path, monkeypatch):

@@ -96,7 +96,7 @@ def _main(arguments: Sequence[str]) -> int:
         if os.environ.get("FLJAX_TRACEBACK"):
             traceback.print_exc()
         if is_sentence(error):
-            return fail(str(error), 2)
+            return fail(faults.sentence(error), 2)
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
         if (absent := faults.absent_platform()) is not None:

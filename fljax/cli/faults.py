@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 
 from fljax.failures import AlgorithmError, short, user_frame
@@ -24,6 +25,18 @@ def absent_platform() -> str | None:
             "JAX takes the best one that it finds"
         )
     return None
+
+
+def sentence(error: BaseException) -> str:
+    """A sentence of an error, after the label of the algorithm that it is about, unless it has the label."""
+    words, label = str(error), _label(error)
+    return words if label is None or label in words.split(":")[0] else f"{label}: {words}"
+
+
+def _label(error: BaseException) -> str | None:
+    notes = getattr(error, "__notes__", ())
+    found = next((note.removeprefix(ABOUT_ALGORITHM) for note in notes if note.startswith(ABOUT_ALGORITHM)), None)
+    return None if found is None else str(ast.literal_eval(found))
 
 
 def in_words(error: BaseException) -> str:

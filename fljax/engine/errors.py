@@ -20,6 +20,8 @@ from fljax.types import Algorithm, Seat
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Functions of one client, which get a client's own row of a PerClient.
+_OF_ONE_CLIENT = ("send", "peers", "contribute", "counts")
 # Functions whose second argument is the round.
 _WITH_ROUND = ("select", "aggregate", "finish")
 
@@ -96,8 +98,14 @@ def within(
       **where: client, round and so on. They are left out while a program is traced, once for all clients and rounds.
     """
     where = where if eager.is_on() else {}
-    with failures.during(function, algorithm=algorithm, **where), eager.checked() if checked else nullcontext():
-        yield
+    try:
+        with failures.during(function, algorithm=algorithm, **where), eager.checked() if checked else nullcontext():
+            yield
+    except failures.AlgorithmError as error:
+        cause = error.__cause__
+        if function in _OF_ONE_CLIENT and isinstance(cause, AttributeError) and "values" in str(cause):
+            error.words += f"; in {function}, a PerClient of the Server is the client's own row, without .values"
+        raise
 
 
 def name_of(build: Callable[..., Any]) -> str | None:
