@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,24 +15,36 @@ from fljax.data.frames import Columns
 from fljax.naming import shown
 
 _MARK = "="
-Kind = Literal["id", "label", "number"]
+Kind = Literal["id", "label", "number", "text"]
 # A number as Python writes it: different texts of this form are different numbers.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def read(place: Path, columns: Columns, *, encoding: str = "utf-8", separator: str = ",", decimal: str = ".") -> Any:
+class TextForm(NamedTuple):
+    """How a CSV file is written.
+
+    Attributes:
+      encoding: of the file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
+      separator: one character between the cells of a row, e.g. ``";"`` or a tab.
+      decimal: the character before the decimals of a number, e.g. ``","``.
+    """
+
+    encoding: str = "utf-8"
+    separator: str = ","
+    decimal: str = "."
+
+
+def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
     """The table in a file whose first line has the names of columns.
 
-    Columns of labels, clients and parts are read as text. Texts become numbers as ``numbers_or_text`` says; an empty
-    cell is None.
+    Columns of labels, clients, parts and paths of images are text, and None where a cell is empty; ``with_numbers``
+    makes numbers of them.
 
     Args:
       place: the file; its end ``.gz`` means that it is compressed.
       columns: what the columns are.
-      encoding: of the file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
-      separator: one character between the cells of a row, e.g. ``";"`` or a tab.
-      decimal: the character before the decimals of a number, e.g. ``","``.
+      form: how the file is written.
 
     Returns:
       A pandas DataFrame. A column without a name, as pandas writes row numbers, is left out.
@@ -42,12 +54,9 @@ def read(place: Path, columns: Columns, *, encoding: str = "utf-8", separator: s
     """
     import pandas
 
+    encoding, separator, decimal = form
     _check_form(encoding, separator, decimal)
-    label = columns.label
-    labels = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
-    of_labels: Kind = "number" if columns.regression or len(labels) > 1 else "label"
-    kinds: dict[Any, Kind] = dict.fromkeys(labels, "id" if columns.regression is False else of_labels)
-    kinds |= {name: "id" for name in (columns.client, columns.part) if name is not None}
+    kinds = _kinds(columns)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
@@ -82,12 +91,44 @@ def read(place: Path, columns: Columns, *, encoding: str = "utf-8", separator: s
         raise ValueError(f"expected a file that can be read, got {one_line(error)}") from None
     found = found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
     _check_separator(list(found.columns), list(kinds), separator)
-    for name, kind in kinds.items():
+    for name in kinds:
         if name in found.columns:
             texts = [text.removeprefix(_MARK) or None for text in found[name].tolist()]
-            column = pandas.Series(texts, found.index, object)
-            found = found.assign(**{name: numbers_or_text(column, kind, decimal)})
+            found = found.assign(**{name: pandas.Series(texts, found.index, object)})
     return found
+
+
+def with_numbers(tables: Sequence[Any], columns: Columns, decimal: str = ".") -> list[Any]:
+    """Tables of ``read_text`` with numbers in place of texts, as ``numbers_or_text`` says of each column of all tables.
+
+    So a column is text in all tables if it is text in one: "7" is no number if another file has "007".
+    """
+    import pandas
+
+    found = list(tables)
+    for name, kind in _kinds(columns).items():
+        having = [place for place, table in enumerate(found) if name in table.columns]
+        if not having:
+            continue
+        joined = numbers_or_text(pandas.concat([found[place][name] for place in having]), kind, decimal)
+        start = 0
+        for place in having:
+            end = start + len(found[place])
+            found[place] = found[place].assign(**{name: joined.iloc[start:end]})
+            start = end
+    return found
+
+
+def _kinds(columns: Columns) -> dict[Any, Kind]:
+    """The columns that are read as text, and what becomes of their texts."""
+    label = columns.label
+    labels = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+    of_labels: Kind = "number" if columns.regression or len(labels) > 1 else "label"
+    kinds: dict[Any, Kind] = dict.fromkeys(labels, "id" if columns.regression is False else of_labels)
+    kinds |= {name: "id" for name in (columns.client, columns.part) if name is not None}
+    if columns.images is not None:
+        kinds[columns.images] = "text"
+    return kinds
 
 
 def _check_form(encoding: str, separator: str, decimal: str) -> None:
@@ -120,13 +161,13 @@ def numbers_or_text(column: Any, kind: Kind, decimal: str = ".") -> Any:
       column: a pandas Series of text and None.
       kind: "id" makes whole numbers alone, if every text is one as Python writes it: 7, and neither 007 nor 1e5.
         "label" also makes bools of True and False, and floats if all are numbers and one is written with decimals.
-        "number" makes floats of all numbers.
+        "number" makes floats of all numbers. "text" makes none.
       decimal: the character before decimals.
     """
     import pandas
 
     texts = [each for each in column.tolist() if each is not None]
-    if not texts or len(texts) < len(column):
+    if kind == "text" or not texts or len(texts) < len(column):
         return column
     if kind != "number" and all(_WHOLE.fullmatch(each) for each in texts):
         return pandas.Series(np.array([int(each) for each in texts], np.int64), column.index)

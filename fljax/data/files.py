@@ -7,14 +7,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fljax.data import csv_tables
 from fljax.data.assembly import Piece, assemble
+from fljax.data.csv_tables import TextForm
 from fljax.data.datasets import Dataset
-from fljax.data.frames import Columns, read_columns
+from fljax.data.frames import Columns
+from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown, unknown
 
 
@@ -33,6 +34,10 @@ def table(
     encoding: str = "utf-8",
     separator: str = ",",
     decimal: str = ".",
+    test_file: str | None = None,
+    images: str | None = None,
+    image_folder: str | None = None,
+    size: Sequence[int] | None = None,
 ) -> Dataset:
     """A table in a ``.csv`` (also ``.csv.gz``) or ``.parquet`` file, with one row for each example.
 
@@ -45,6 +50,15 @@ def table(
 
     Every hospital is then a client (partition "natural", and ``clients`` is their number). Without ``client`` choose a
     partition and its number of clients.
+
+    Test rows may have a file of their own, and the features may be images whose paths stand in a column::
+
+        [data]
+        dataset = "scans/train.csv"
+        test_file = "test.csv"  # beside train.csv
+        label = "diagnosis"
+        images = "file"  # a column with paths such as a/1.png, which begin in the folder scans
+        size = [32, 32]
 
     Args:
       path: the file.
@@ -62,6 +76,14 @@ def table(
       encoding: of a CSV file's text, e.g. ``"latin-1"``, ``"utf-16"`` or ``"gbk"``.
       separator: the character between the cells of a CSV file, e.g. ``";"``, or ``"\\t"`` for a tab.
       decimal: the character before the decimals of numbers in a CSV file, e.g. ``","``.
+      test_file: the file of test rows, relative to the folder of ``path``, with the same columns in any order. If it
+        has the column of clients, too, clients are tested on their own test rows. Test rows of nobody who trains are
+        the global test part. None: rows are split.
+      images: the column with paths of image files, which are then the features: uint8 ``[n, height, width, channels]``.
+        Other columns are not used.
+      image_folder: where these paths begin, relative to the folder of ``path``; that folder if not given. Paths of a
+        test file begin in its own folder.
+      size: height and width to which images are resized; without it all must have one size.
 
     In a CSV file, labels, clients and parts are text. They become numbers if every text is a whole number as it is
     usually written: 7 and 10, but neither 007 nor 1e5. A label with decimals is a number, too. Only an empty cell is a
@@ -69,19 +91,20 @@ def table(
 
     Raises:
       ValueError: if the file cannot be read, rows have more cells than the line of names, a column does not exist or is
-        empty in some rows, features are not numbers, or pyarrow is not installed for ``.parquet``.
+        empty in some rows, features are not numbers, the test file has other columns, an image file is missing, or
+        pyarrow is not installed for ``.parquet``.
     """
     place = existing_file(path)
-    try:
-        columns = Columns(label, client, features, part, classes, regression, shape, vocabulary)
-        if _ending(place) == ".parquet":
-            found = _read_parquet(place)
-        else:
-            found = csv_tables.read(place, columns, encoding=encoding, separator=separator, decimal=decimal)
-        made = read_columns(found, columns, standardise=standardise)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
-    return made._replace(mean=0.0, std=1.0) if made.x.dtype == np.float32 else made
+    columns = Columns(label, client, features, part, classes, regression, shape, vocabulary, images)
+    with naming(place.name):
+        files = [TableFile(place)]
+        if test_file is not None:
+            if part is not None:
+                raise ValueError("expected part, a column that says which rows are test rows, or test_file, got both")
+            files.append(TableFile(_test_file(place, test_file, ENDINGS), test=True))
+        pictures = image_paths(columns, image_folder, size)
+    form = TextForm(encoding, separator, decimal)
+    return read_files(place.name, files, columns, form, pictures, standardise=standardise)
 
 
 def arrays(
@@ -94,6 +117,7 @@ def arrays(
     regression: bool | None = None,
     vocabulary: int | None = None,
     standardise: bool = True,
+    test_file: str | None = None,
 ) -> Dataset:
     """Arrays in an ``.npz`` file: features ``x`` and labels ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``.
 
@@ -114,17 +138,20 @@ def arrays(
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       vocabulary: number of different tokens, where the features are tokens.
       standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+      test_file: an ``.npz`` file with the test rows, relative to the folder of ``path``. Its arrays have the names of
+        those of ``path``; it needs none for clients.
 
     Raises:
-      ValueError: if the file cannot be read, or an array does not exist or does not fit the others.
+      ValueError: if a file cannot be read, or an array does not exist or does not fit the others.
     """
     place = existing_file(path)
-    try:
-        with _npz(place) as file:
-            pieces = _pieces(file, features, label, client)
+    with naming(place.name):
+        second = None if test_file is None else _test_file(place, test_file, (".npz",))
+        pieces = read_arrays(place, features, label, client, whole=second is not None)
+        if second is not None:
+            with naming(second.name):
+                pieces += read_arrays(second, features, label, client, whole=True, test=True)
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
-    except ValueError as error:
-        raise ValueError(f"{place.name}: {error}") from None
 
 
 def mapped(
@@ -206,23 +233,6 @@ def is_folder(place: Path) -> bool:
         return False
 
 
-def _ending(place: Path) -> str:
-    return "".join(place.suffixes[-2:]).lower() if place.suffix.lower() == ".gz" else place.suffix.lower()
-
-
-def _read_parquet(place: Path) -> Any:
-    import pandas
-
-    try:
-        return pandas.read_parquet(place)
-    except ImportError:
-        raise ValueError(
-            "expected pyarrow to read .parquet, got none; install it (pip install 'fljax[parquet]')"
-        ) from None
-    except Exception as error:  # pyarrow's errors for damaged files have several classes
-        raise ValueError(f"expected a table in Parquet, got {csv_tables.one_line(error)}") from None
-
-
 @contextmanager
 def _npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of a file by name; each is read when it is asked for."""
@@ -242,32 +252,63 @@ def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
         raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
 
 
-def _pieces(found: Mapping[str, np.ndarray], features: str, label: str, client: str | None) -> list[Piece]:
-    """The rows of the file: all, or those for training and for test."""
-    if features in found:
-        split = {"": False}
-    else:
-        split = {end: end == "_test" for end in ("_train", "_test") if f"{features}{end}" in found}
-    split = split or {"": False}
+def _test_file(place: Path, name: str, endings: Sequence[str]) -> Path:
+    """The file of test rows beside a file of training rows."""
+    found = with_home(name)
+    with naming("test_file"):
+        found = existing_file(place.parent / found)
+        if ending(found) not in endings:
+            raise ValueError(f"expected a file that ends in {' or '.join(endings)}, got {shown(name)}")
+        if found.samefile(place):
+            raise ValueError(f"expected another file than {place.name}, got the same one")
+    return found
 
-    def array(name: str) -> np.ndarray:
-        if name not in found:
-            raise ValueError(unknown("array", name, sorted(found)))
-        try:
-            return found[name]
-        except ValueError as error:
-            if "pickle" not in str(error):
-                raise
-            raise ValueError(
-                f"expected numbers or text in the array {name!r}, got Python objects; {name}.astype(str) makes text of "
-                "them before they are saved"
-            ) from None
 
-    def owner(end: str) -> np.ndarray | None:
-        needed = client is not None and (end != "_test" or f"{client}_test" in found)
-        return array(f"{client}{end}") if needed else None
+def read_arrays(
+    place: Path, features: str, label: str, client: str | None, *, whole: bool = False, test: bool = False
+) -> list[Piece]:
+    """The rows of an ``.npz`` file.
 
-    return [
-        Piece(array(f"{features}{end}"), array(f"{label}{end}"), owner(end), test, "test rows" if test else "rows")
-        for end, test in split.items()
-    ]
+    Args:
+      place: the file.
+      features: the name of the array of features.
+      label: the name of the array of labels.
+      client: the name of the array of owners; a file of test rows may lack it.
+      whole: whether all rows are of one part. Otherwise arrays whose names end in ``_train`` and ``_test`` are parts.
+      test: whether the rows of the file are test rows.
+
+    Raises:
+      ValueError: if the file cannot be read, or an array does not exist.
+    """
+    with _npz(place) as found:
+        ends = ("_train", "_test") if not whole and features not in found else ()
+        split = {end: end == "_test" for end in ends if f"{features}{end}" in found} or {"": test}
+
+        def owner(end: str, test: bool) -> np.ndarray | None:
+            needed = client is not None and (not test or f"{client}{end}" in found)
+            return _array(found, f"{client}{end}") if needed else None
+
+        return [
+            Piece(
+                _array(found, f"{features}{end}"),
+                _array(found, f"{label}{end}"),
+                owner(end, test),
+                test,
+                "test rows" if test else "rows",
+            )
+            for end, test in split.items()
+        ]
+
+
+def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in found:
+        raise ValueError(unknown("array", name, sorted(found)))
+    try:
+        return found[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise ValueError(
+            f"expected numbers or text in the array {name!r}, got Python objects; {name}.astype(str) makes text of "
+            "them before they are saved"
+        ) from None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate
 from fljax.data.labels import Labels, is_missing, number_labels
@@ -21,7 +22,10 @@ _NAMED = 10
 
 
 class Columns(NamedTuple):
-    """What the columns of a table are; the options of ``from_frame`` with these names."""
+    """What the columns of a table are; the options of ``from_frame`` with these names.
+
+    ``images`` is the column with paths of image files, which are then the features; other columns are not used.
+    """
 
     label: str | Sequence[str]
     client: str | None
@@ -31,6 +35,19 @@ class Columns(NamedTuple):
     regression: bool | None
     shape: Sequence[int] | None
     vocabulary: int | None
+    images: str | None = None
+
+
+class RowsOfFiles(NamedTuple):
+    """What files say of the rows of a table that was joined from them.
+
+    Attributes:
+      test: which rows are test rows, ``[n]``.
+      owner: a pandas Series with the owner of each row, None for rows of nobody; None: rows have no owners.
+    """
+
+    test: np.ndarray
+    owner: Any
 
 
 def from_frame(
@@ -114,48 +131,105 @@ def dataset_from_frame(
     return read_columns(frame, columns, standardise=standardise)
 
 
-def read_columns(frame: Any, columns: Columns, *, standardise: bool = False) -> Dataset:
-    """As ``dataset_from_frame``, of the columns as one value."""
-    label, client, features, part, classes, regression, shape, vocabulary = columns
-    table = _as_frame(frame)
-    labels_of = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
-    apart = [*labels_of, *([] if client is None else [client]), *([] if part is None else [part])]
+def read_columns(
+    frame: Any,
+    columns: Columns,
+    *,
+    standardise: bool = False,
+    pixels: np.ndarray | None = None,
+    rows: RowsOfFiles | None = None,
+) -> Dataset:
+    """As ``dataset_from_frame``, of the columns as one value.
+
+    Args:
+      frame: one row for each example.
+      columns: what the columns are.
+      standardise: as for ``dataset_from_frame``.
+      pixels: the images ``[n, height, width, channels]`` whose paths ``columns.images`` has.
+      rows: what the files of the table say of its rows; the column of clients is then not read.
+    """
+    label, client, features, part, classes, regression, shape, vocabulary, images = columns
+    table = as_frame(frame)
+    apart = named_columns(columns)
     for column in apart:
-        _check_column(table, column)
+        if rows is None or column != client:
+            check_column(table, column)
     chosen = [name for name in table.columns if name not in apart] if features is None else list(features)
     given = [name for name in chosen if name in apart]
     if given:
         raise ValueError(f"expected features without the columns of label, client and part, got {shown(given[0])}")
-    if not len(table) or not chosen:
+    if not len(table) or not (chosen or images):
         raise ValueError(
             f"expected a table with at least one row and one column of features, got {len(table)} rows and the columns "
             f"{_listed(list(table.columns))}"
         )
-    plain = shape is None and vocabulary is None
-    x, shift = _features(table, chosen, shape, vocabulary), None
+    plain = shape is None and vocabulary is None and pixels is None
+    x, shift = _features(table, chosen, shape, vocabulary) if pixels is None else pixels, None
     if plain:
         x, shift = centred(x) if standardise else (x, None)
         x = _narrow(x)
-    labels = _labels(table, label if len(labels_of) > 1 else labels_of[0], classes, regression)
-    owner, owners = (None, None) if client is None else _numbered(table[client], client)
-    which = None if part is None else _which(table[part], part)
-    size = None
-    if which is not None and owner is None:
-        # Without clients the author's test rows are one global test set, which upstream's data sets have at the end.
-        order = np.argsort(which == 2, kind="stable")
-        size = int(np.sum(which != 2))
-        if np.any(which == 1):
-            raise ValueError(f"expected only 'train' and 'test' in {part!r} without a column of clients, got 'valid'")
-        x, labels, which = x[order], labels._replace(y=labels.y[order]), None
-    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
-    made = made._replace(part=which, class_names=labels.names, owner_names=owners)
+    labels = _labels(table, label if len(label_columns(label)) > 1 else label_columns(label)[0], classes, regression)
+    if rows is not None and rows.test.any():
+        made = _with_test_rows(x, labels, rows, vocabulary)
+    else:
+        whose = rows.owner if rows is not None else None if client is None else table[client]
+        which = None if part is None else _which(table[part], part)
+        made = _of_columns(x, labels, None if whose is None else _numbered(whose, client), which, columns)
     if not plain:
         return made
     made = made._replace(features=Features(tuple(chosen), shift))
     return made._replace(standardise=True) if standardise else with_moments(made)
 
 
-def _as_frame(frame: Any) -> Any:
+def label_columns(label: Any) -> list[Any]:
+    """The columns of labels, of which there may be several."""
+    return [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+
+
+def named_columns(columns: Columns) -> list[Any]:
+    """The columns that are no features by their meaning: labels, clients, parts, paths of images."""
+    others = (columns.client, columns.part, columns.images)
+    return [*label_columns(columns.label), *(name for name in others if name is not None)]
+
+
+def _of_columns(
+    x: np.ndarray,
+    labels: Labels,
+    owners: tuple[np.ndarray, tuple[Any, ...]] | None,
+    which: np.ndarray | None,
+    columns: Columns,
+) -> Dataset:
+    """The data set of rows whose part and owner are said by columns."""
+    owner, names = (None, None) if owners is None else owners
+    size = None
+    if which is not None and owner is None:
+        # Without clients the author's test rows are one global test set, which upstream's data sets have at the end.
+        order = np.argsort(which == 2, kind="stable")
+        size = int(np.sum(which != 2))
+        if np.any(which == 1):
+            part = columns.part
+            raise ValueError(f"expected only 'train' and 'test' in {part!r} without a column of clients, got 'valid'")
+        x, labels, which = x[order], labels._replace(y=labels.y[order]), None
+    vocabulary = columns.vocabulary
+    made = dataset(x, labels.y, owner=owner, classes=labels.classes, train_size=size, vocabulary=vocabulary)
+    return made._replace(part=which, class_names=labels.names, owner_names=names)
+
+
+def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary: int | None) -> Dataset:
+    """The data set of rows of which some are test rows by their file."""
+
+    def piece(chosen: np.ndarray, test: bool) -> Piece:
+        whose = None if rows.owner is None else rows.owner[chosen].tolist()
+        whose = None if whose is None or all(each is None for each in whose) else whose
+        return Piece(x[chosen], labels.y[chosen], whose, test, "test rows" if test else "rows")
+
+    pieces = [piece(~rows.test, False), piece(rows.test, True)]
+    made = assemble(pieces, classes=labels.classes, vocabulary=vocabulary)
+    return made._replace(class_names=labels.names)
+
+
+def as_frame(frame: Any) -> Any:
+    """A table as a pandas DataFrame whose columns have different names."""
     import pandas
 
     if isinstance(frame, pandas.DataFrame):
@@ -177,7 +251,8 @@ def _as_frame(frame: Any) -> Any:
     return pandas.DataFrame(flat)
 
 
-def _check_column(table: Any, column: Any) -> None:
+def check_column(table: Any, column: Any) -> None:
+    """Raises a ValueError if a table has no such column."""
     if column in table.columns:
         return
     names = [str(name) for name in table.columns]
@@ -194,8 +269,8 @@ def _listed(names: Sequence[Any]) -> str:
 
 def _features(table: Any, chosen: Sequence[Any], shape: Sequence[int] | None, vocabulary: int | None) -> np.ndarray:
     for column in chosen:
-        _check_column(table, column)
-        _check_complete(table[column], column)
+        check_column(table, column)
+        check_complete(table[column], column)
         kind = table[column].dtype.kind
         if kind not in "biuf":
             got = {"M": "dates", "m": "times", "c": "complex numbers"}.get(kind, "text")
@@ -226,13 +301,13 @@ def _narrow(x: np.ndarray) -> np.ndarray:
 def _labels(table: Any, label: Any, classes: int | None, regression: bool | None) -> Labels:
     if not isinstance(label, str) and isinstance(label, Sequence):
         for column in label:
-            _check_complete(table[column], column)
+            check_complete(table[column], column)
         columns = [table[column].to_numpy() for column in label]
         if any(each.dtype.kind not in "biuf" for each in columns):
             raise ValueError(f"expected numbers in several columns of labels, got others in {list(label)}")
         return number_labels(np.stack([each.astype(np.float32) for each in columns], axis=1))
     column = table[label]
-    _check_complete(column, label)
+    check_complete(column, label)
     if hasattr(column, "cat") and not regression:
         used = column.cat.remove_unused_categories()
         codes = used.cat.codes.to_numpy().astype(np.int32)
@@ -248,9 +323,9 @@ def _plain(column: Any) -> np.ndarray:
     return np.asarray(values.tolist()) if values.dtype == object and column.dtype.kind in "biuf" else values
 
 
-def _numbered(column: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...]]:
+def _numbered(column: Any, name: str | None) -> tuple[np.ndarray, tuple[Any, ...]]:
     """The number of each row's client, and the clients' names in ascending order."""
-    _check_complete(column, name)
+    check_complete(column, name)
     try:
         names, numbers = np.unique(_plain(column), return_inverse=True)
     except TypeError:
@@ -259,7 +334,7 @@ def _numbered(column: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...]]:
 
 
 def _which(column: Any, name: str) -> np.ndarray:
-    _check_complete(column, name)
+    check_complete(column, name)
     values = [str(each) for each in column.tolist()]
     for value in dict.fromkeys(values):
         if value.lower() not in _PARTS:
@@ -267,7 +342,7 @@ def _which(column: Any, name: str) -> np.ndarray:
     return np.array([_PARTS[value.lower()] for value in values], np.int8)
 
 
-def _check_complete(column: Any, name: Any) -> None:
+def check_complete(column: Any, name: Any) -> None:
     """Raises a ValueError if a column has no value in some rows."""
     missing = int(column.isna().sum())
     if not missing and column.dtype == object:
