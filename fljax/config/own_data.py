@@ -88,17 +88,18 @@ def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, An
     return {**own, "dataset_options": {**options, **{key: data[key] for key in extra}}}
 
 
-def _stamp(name: str) -> tuple[int, int]:
-    """Changes if the file does, so that another file is counted anew."""
+def _stamp(name: str) -> tuple[tuple[int, int], ...]:
+    """Changes if the file does, or a file in the folder or its folders, so that another file is counted anew."""
+    place = pathlib.Path(name)
     try:
-        found = os.stat(name)
+        found = [each.stat() for each in (place, *sorted(place.glob("*")), *sorted(place.glob("*/*")))]
     except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
+        return ()
+    return tuple((each.st_mtime_ns, each.st_size) for each in found)
 
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
-def _count_owners(name: str, options: str, folder: str | None, stamp: tuple[int, int]) -> int:
+def _count_owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int, int], ...]) -> int:
     from fljax.data.datasets import count_owners
     from fljax.data.sources import load
 

@@ -9,8 +9,8 @@ Data of one's own:
 - ``from_frame(frame, label="diagnosis", client="hospital")``: a table with a column of clients;
 - ``from_arrays(x, y, owners)``: arrays of all clients, with an owner for each row;
 - ``federate(load("patients.csv", label="diagnosis"), "dirichlet", clients=10, alpha=0.5)``: a file (.csv, .parquet,
-  .npz, LEAF's .json) or a folder of images, ``"tfds:NAME"`` of TensorFlow Datasets, or ``"hf:NAME"`` of Hugging Face. A
-  config names them in the same way: ``dataset = "patients.csv"``.
+  .npz, LEAF's .json), a folder of images or of one file for each client, ``"tfds:NAME"`` of TensorFlow Datasets, or
+  ``"hf:NAME"`` of Hugging Face. A config names them in the same way: ``dataset = "patients.csv"``.
 
 ``Federation.names`` has the labels and the clients as the user calls them. ``count_clients`` counts what clients have.
 """

@@ -304,7 +304,7 @@ def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in found:
         raise ValueError(unknown("array", name, sorted(found)))
     try:
-        return found[name]
+        array = found[name]
     except ValueError as error:
         if "pickle" not in str(error):
             raise
@@ -312,3 +312,6 @@ def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:
             f"expected numbers or text in the array {name!r}, got Python objects; {name}.astype(str) makes text of "
             "them before they are saved"
         ) from None
+    if not array.ndim:
+        raise ValueError(f"expected one entry for each row in the array {name!r}, got a single value")
+    return array

@@ -84,10 +84,18 @@ def _names_image(row: str) -> bool:
 
 def is_leaf(place: Path) -> bool:
     """Whether a folder has LEAF's JSON files. Beside folders of images a JSON file must begin as LEAF's do."""
-    files = [*place.glob("*.json"), *(place / "train").glob("*.json")]
-    if not files or not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")):
-        return bool(files)
-    return any(b'"user' in _beginning(each) for each in files)
+    if not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")):
+        return bool(_of_folder(place))
+    return names_users(place) is not None
+
+
+def names_users(place: Path) -> Path | None:
+    """The first JSON file of a folder that begins as LEAF's do; None if there is none."""
+    return next((each for each in _of_folder(place) if b'"user' in _beginning(each)), None)
+
+
+def _of_folder(place: Path) -> list[Path]:
+    return [*sorted(place.glob("*.json")), *sorted((place / "train").glob("*.json"))]
 
 
 def _beginning(file: Path) -> bytes:

@@ -11,11 +11,13 @@ from typing import Any
 from fljax.arguments import is_required, parameters_of, takes_anything
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
+from fljax.data.client_files import array_folder, table_folder
 from fljax.data.datasets import Dataset
 from fljax.data.files import arrays, existing_file, is_folder, mapped, table, with_home
+from fljax.data.folders import folder_source
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
-from fljax.data.leaf import is_leaf, leaf
+from fljax.data.leaf import leaf
 from fljax.data.tfds import tfds_dataset
 from fljax.naming import resolve, shown
 
@@ -78,7 +80,8 @@ PREFIXES: dict[str, Callable[..., Dataset]] = {"tfds": tfds_dataset, "hf": huggi
 def own_forms() -> dict[str, Callable[..., Dataset]]:
     """How a config names data that are not in SOURCES: ``"FILE.csv"``, ``"FOLDER/"``, ``"tfds:NAME"`` and so on."""
     files = {f"FILE{ending}": reader for ending, reader in FILES.items()}
-    forms = {**files, "FOLDER/": image_folder, **{f"{prefix}:NAME": source for prefix, source in PREFIXES.items()}}
+    folders = {"FOLDER/": image_folder, "FOLDER/ of .csv": table_folder, "FOLDER/ of .npz": array_folder}
+    forms = {**files, **folders, **{f"{prefix}:NAME": source for prefix, source in PREFIXES.items()}}
     return {form: _of(source, form, form) for form, source in forms.items()}
 
 
@@ -95,7 +98,7 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
         return None
     place = with_home(name)
     if is_folder(place):
-        return _of(leaf if is_leaf(place) else image_folder, name, name)
+        return _of(folder_source(place), name, name)
     reader = next((read for ending, read in FILES.items() if name.lower().endswith(ending)), None)
     if reader is None:
         endings = ", ".join(FILES)

@@ -100,8 +100,11 @@ def read_files(
       ValueError: if a file cannot be read, or files do not fit together; the sentence names the file.
     """
     tables = [_read(each, columns, form) for each in files]
+    split = any(file.test for file in files)
     full = [len(table) > 0 or not file.test or file.client is None for file, table in zip(files, tables, strict=True)]
     files, tables = list(itertools.compress(files, full)), list(itertools.compress(tables, full))
+    if split and not any(file.test for file in files):
+        raise ValueError(f"{name}: expected test rows in some file of test rows, got none")
     tables = _with_numbers(files, tables, columns, form)
     if len(files) > 1:
         tables = _alike(files, tables, columns)

@@ -1,0 +1,74 @@
+"""Which reader a folder of one's own data has, by the files in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fljax.data.client_files import ARRAYS, array_folder, files_in, table_folder
+from fljax.data.datasets import Dataset
+from fljax.data.image_folders import ENDINGS as IMAGES
+from fljax.data.image_folders import image_folder
+from fljax.data.leaf import is_leaf, leaf, names_users
+from fljax.data.table_files import ENDINGS as TABLES
+from fljax.naming import shown
+
+# Folders between the folder and an image: train, client, class.
+_DEPTH = 3
+
+
+class Kind(NamedTuple):
+    """Files of one kind in a folder.
+
+    Attributes:
+      name: what error messages call them.
+      example: one of them.
+      reader: makes a data set of the folder.
+    """
+
+    name: str
+    example: Path
+    reader: Callable[..., Dataset]
+
+
+def folder_source(place: Path) -> Callable[..., Dataset]:
+    """The function that makes a data set of a folder: LEAF's files, tables, arrays or images.
+
+    Raises:
+      ValueError: if files are of several kinds.
+    """
+    kinds = [*_kinds(place)]
+    if not kinds:
+        return leaf if is_leaf(place) else image_folder
+    kinds += _of_images(place)
+    users = names_users(place)
+    if users is not None:
+        kinds.append(Kind("LEAF's JSON", users, leaf))
+    if len(kinds) > 1:
+        got = " and ".join(f"{each.name} ({each.example.relative_to(place).as_posix()})" for each in kinds)
+        raise ValueError(
+            f"expected files of one kind in the folder {shown(place.name)}, got {got}; keep one kind in it, or name a "
+            "single file by its path"
+        )
+    return kinds[0].reader
+
+
+def _kinds(place: Path) -> Iterator[Kind]:
+    """Tables and arrays, which may be files of clients."""
+    for name, endings, reader in (("tables", TABLES, table_folder), ("arrays", ARRAYS, array_folder)):
+        found = [each for folder in (place, place / "train", place / "test") for each in files_in(folder, endings)]
+        if found:
+            yield Kind(name, found[0], reader)
+
+
+def _of_images(place: Path) -> list[Kind]:
+    for folder, inside, files in os.walk(place):
+        if len(Path(folder).relative_to(place).parts) >= _DEPTH:
+            inside.clear()
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        images = sorted(name for name in files if name.lower().endswith(IMAGES) and not name.startswith("."))
+        if images:
+            return [Kind("images", Path(folder, images[0]), image_folder)]
+    return []

@@ -1,0 +1,194 @@
+"""Folders with one file for each client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas
+import pytest
+
+from fljax.data import federate, load
+
+
+def write(folder, **texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.csv").write_text(text)
+
+
+def save(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, arrays in files.items():
+        np.savez(folder / f"{name}.npz", **arrays)
+
+
+def arrays(rows, start=0.0):
+    return {"x": np.arange(start, start + 2 * rows).reshape(rows, 2), "y": np.arange(rows) % 2}
+
+
+def test_every_table_is_a_client(tmp_path):
+    write(tmp_path, hospital_b="age,ill\n1,no\n2,yes\n", hospital_a="ill,age\nno,3\nyes,4\nno,5\n")
+    (tmp_path / ".hidden.csv").write_text("no table")
+    (tmp_path / "notes.txt").write_text("no table")
+    made = load(f"{tmp_path}/", label="ill")
+    assert made.owner_names == ("hospital_a", "hospital_b")
+    assert (made.x[:, 0].tolist(), made.y.tolist()) == ([3, 4, 5, 1, 2], [0, 1, 0, 0, 1]), "columns are found by name"
+    assert (np.asarray(made.owner).tolist(), made.part, made.train_size) == ([0, 0, 0, 1, 1], None, 5)
+    assert (made.class_names, made.features.names, made.standardise) == (("no", "yes"), ("age",), True)
+    federation = federate(made, "natural")
+    assert federation.names.clients == ("hospital_a", "hospital_b")
+    assert (federation.clients.train.size + federation.clients.test.size).tolist() == [3, 2]
+
+
+def test_names_of_files_that_are_numbers(tmp_path):
+    write(tmp_path, **{name: f"a,y\n{name},0\n{name},1\n" for name in ("0", "2", "10")})
+    made = load(f"{tmp_path}/", label="y")
+    assert made.owner_names == (0, 2, 10)
+    assert made.x[:, 0].tolist() == [0, 0, 10, 10, 2, 2]
+    assert np.asarray(made.owner).tolist() == [0, 0, 2, 2, 1, 1]
+    write(tmp_path, **{"007": "a,y\n7,0\n"})
+    assert load(f"{tmp_path}/", label="y").owner_names == ("0", "007", "10", "2")
+
+
+def test_tables_of_test_rows_are_the_clients_own(tmp_path):
+    write(tmp_path / "train", a="x,y\n1,0\n2,1\n", b="x,y\n3,0\n4,1\n", c="x,y\n5,1\n")
+    write(tmp_path / "test", b="y,x\n1,6\n", a="x,y\n7,0\n", d="x,y\n8,1\n", c="x,y\n")
+    made = load(f"{tmp_path}/", label="y", standardise=False)
+    assert made.x[:, 0].tolist() == [1, 2, 3, 4, 5, 7, 6, 8]
+    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 2, 0, 1, -1]
+    assert np.asarray(made.part).tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
+    assert (made.owner_names, made.train_size) == (("a", "b", "c"), 7)
+    federation = federate(made, "natural")
+    assert federation.clients.test.size.tolist() == [1, 1, 0], "the file of c has no test row"
+    assert federation.held["test"].size == 1, "d never trains"
+
+
+def test_compressed_tables_parquet_and_parts(tmp_path):
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0, 1, 0], "part": ["train", "test", "valid"]})
+    table.to_csv(tmp_path / "one.csv.gz", index=False)
+    table.to_parquet(tmp_path / "two.parquet")
+    made = load(f"{tmp_path}/", label="y", part="part")
+    assert (made.owner_names, np.asarray(made.part).tolist()) == (("one", "two"), [0, 2, 1, 0, 2, 1])
+
+
+def test_labels_are_text_in_all_files_if_they_are_in_one(tmp_path):
+    write(tmp_path, a="x,y\n1,1\n2,2\n", b="x,y\n3,none\n")
+    assert load(f"{tmp_path}/", label="y").class_names == ("1", "2", "none")
+    write(tmp_path, b="x,y\n3,1.5\n")
+    assert load(f"{tmp_path}/", label="y").y.tolist() == [1, 2, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        (
+            {"b": "age,ill\nold,0\n"},
+            {},
+            r"^b\.csv: expected numbers in the column 'age', as in a\.csv, got text, e.g. 'old'$",
+        ),
+        ({"a": "age,ill\n1,0\nold,0\n", "b": "age,ill\n1,0\n"}, {}, r"^a\.csv: .* as in b\.csv, got text, e.g. 'old'$"),
+        ({"b": "Age,ill\n1,0\n"}, {}, r"^b\.csv: expected the columns of a\.csv, got none named 'age' and 'Age' more$"),
+        ({"b": "age,ill\n"}, {}, r"^b\.csv: expected at least one row, got none$"),
+        ({"b": "age,ill\n1,0\n,1\n"}, {}, r"^b\.csv: .* of the column 'age', got none \(NaN\) in 1 of 2 rows"),
+        ({"b": ""}, {}, r"^b\.csv: expected a table with a line of names"),
+        ({"b": "age,ill\n1,0\n"}, {"label": "il"}, r"^a\.csv: expected a column of the table .* got 'il'"),
+        ({"a": "age,ill,site\n1,0,x\n", "b": "age,ill,site\n1,0,x\n"}, {}, r"^mine: .* got text in 'site'"),
+        ({"b.x": "age,ill\n1,0\n"}, {"client": "age"}, "expected one of the parameters .* got 'client'"),
+    ],
+)
+def test_tables_that_do_not_fit_are_named(tmp_path, files, options, words):
+    write(tmp_path / "mine", **{"a": "age,ill\n1,0\n2,1\n", **files})
+    with pytest.raises(ValueError, match=words) as caught:
+        load(f"{tmp_path}/mine/", **{"label": "ill", **options})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["train", "test"], r"got test\.csv and train\.csv; for two files of one data set name the first one"),
+        (["train"], "got train.csv; for two files"),
+        (["a", "train/b"], r"itself, or in its folders train and test, got a\.csv and train/b\.csv"),
+        (["train/a", "test/a", "valid/a"], r"in its folders train and test, got valid/a\.csv"),
+        (["test/a"], r"with training rows, got test/a\.csv alone"),
+    ],
+)
+def test_folders_of_other_forms_are_named(tmp_path, names, words):
+    for name in names:
+        write((tmp_path / name).parent, **{(tmp_path / name).name: "x,y\n1,0\n"})
+    with pytest.raises(ValueError, match=words):
+        load(f"{tmp_path}/", label="y")
+
+
+def test_two_files_of_one_client(tmp_path):
+    write(tmp_path, a="x,y\n1,0\n")
+    pandas.DataFrame({"x": [1], "y": [0]}).to_csv(tmp_path / "a.csv.gz", index=False)
+    with pytest.raises(ValueError, match=r"expected one file for each client, got a\.csv and a\.csv\.gz"):
+        load(f"{tmp_path}/", label="y")
+
+
+def test_test_rows_by_a_column_and_by_folders(tmp_path):
+    for folder in ("train", "test"):
+        write(tmp_path / folder, a="x,y,part\n1,0,train\n")
+    with pytest.raises(ValueError, match=r"expected part, a column .*, or a folder test, got both"):
+        load(f"{tmp_path}/", label="y", part="part")
+    write(tmp_path / "test", a="x,y\n")
+    with pytest.raises(ValueError, match="expected test rows in some file of test rows, got none"):
+        load(f"{tmp_path}/", label="y")
+
+
+def test_paths_of_images_in_tables_of_clients(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    (tmp_path / "scans").mkdir()
+    for place in range(3):
+        Image.fromarray(np.full((4, 5), place, np.uint8)).save(tmp_path / "scans" / f"{place}.png")
+    write(tmp_path / "mine", a="file,y\n2.png,0\n1.png,1\n", b="y,file\n0,0.png\n")
+    made = load(f"{tmp_path}/mine/", label="y", images="file", image_folder="../scans")
+    assert (made.x[:, 0, 0, 0].tolist(), made.owner_names) == ([2, 1, 0], ("a", "b"))
+
+
+def test_every_file_of_arrays_is_a_client(tmp_path):
+    save(tmp_path, north=arrays(3), south=arrays(2, 6.0))
+    made = load(f"{tmp_path}/")
+    assert (made.owner_names, made.train_size, made.part) == (("north", "south"), 5, None)
+    assert made.x[:, 0].tolist() == [0, 2, 4, 6, 8]
+    assert np.asarray(made.owner).tolist() == [0, 0, 0, 1, 1]
+    parts = {
+        f"{name}_{part}": value for part, rows in (("train", 3), ("test", 1)) for name, value in arrays(rows).items()
+    }
+    save(tmp_path, north=parts)
+    assert np.asarray(load(f"{tmp_path}/").part).tolist() == [0, 0, 0, 2, 0, 0]
+
+
+def test_arrays_of_test_rows_are_the_clients_own(tmp_path):
+    save(tmp_path / "train", **{"0": arrays(3), "10": arrays(2, 6.0), "2": arrays(1, 1.0)})
+    save(tmp_path / "test", **{"10": arrays(1, 50.0), "7": arrays(1, 70.0)})
+    made = load(f"{tmp_path}/", standardise=False)
+    assert made.owner_names == (0, 2, 10)
+    assert np.asarray(made.owner).tolist() == [0, 0, 0, 2, 2, 1, 2, -1]
+    assert np.asarray(made.part).tolist() == [0] * 6 + [2] * 2
+    assert (made.x[-2:, 0].tolist(), made.train_size) == ([50, 70], 7)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (
+            {"x": np.ones((2, 3)), "y": [0, 1]},
+            r"expected rows of b\.npz like rows of a\.npz, which have features float64 \(3, 2\)",
+        ),
+        ({"x": np.ones((2, 2)), "y": ["u", "v"]}, r"expected rows of b\.npz like rows of a\.npz"),
+        ({"x": np.ones((2, 2))}, r"b\.npz: expected one of the arrays x, got 'y'"),
+        ({"x": np.ones((0, 2)), "y": np.ones(0)}, r"b\.npz: expected at least one training row, got none"),
+        ({"x": np.full((2, 2), np.nan), "y": [0, 1]}, r"features of rows of b\.npz"),
+        (
+            {"x": np.ones((2, 2)), "y": 1},
+            r"b\.npz: expected one entry for each row in the array 'y', got a single value",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, second, words):
+    save(tmp_path / "mine", a=arrays(3), b=second)
+    with pytest.raises(ValueError, match=words) as caught:
+        load(f"{tmp_path}/mine/")
+    assert str(caught.value).startswith("mine: ")

@@ -1,0 +1,70 @@
+"""A folder's reader follows from the files in it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fljax.data.client_files import array_folder, table_folder
+from fljax.data.folders import folder_source
+from fljax.data.image_folders import image_folder
+from fljax.data.leaf import leaf
+from fljax.data.sources import find_source
+
+LEAF = json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": [[1]], "y": [0]}}})
+
+
+def write(place, *names, text="x,y\n1,0\n"):
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "reader"),
+    [
+        (["a.csv", "b.csv.gz", "notes.txt", ".DS_Store"], table_folder),
+        (["train/a.parquet", "test/a.CSV"], table_folder),
+        (["a.npz"], array_folder),
+        (["train/a.npz", "test/b.npz"], array_folder),
+        (["cat/0.png", "dog/0.JPG"], image_folder),
+        (["cat/0.png", "cat/names.csv"], image_folder),
+        (["notes.txt"], image_folder),
+        (["a.json"], leaf),
+        (["train/a.json", "raw/all.csv"], leaf),
+        (["a.csv", "about.json", ".hidden/0.png"], table_folder),
+    ],
+)
+def test_what_a_folder_holds(tmp_path, names, reader):
+    write(tmp_path, *names)
+    assert folder_source(tmp_path) is reader
+    assert getattr(find_source(f"{tmp_path}/"), "func") is reader  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("names", "got"),
+    [
+        (["a.csv", "b.npz"], r"tables \(a\.csv\) and arrays \(b\.npz\)"),
+        (["labels.csv", "cat/0.png"], r"tables \(labels\.csv\) and images \(cat/0\.png\)"),
+        (["labels.csv", "0.png"], r"tables \(labels\.csv\) and images \(0\.png\)"),
+        (["a.npz", "train/north/cat/0.png"], r"arrays \(a\.npz\) and images \(train/north/cat/0\.png\)"),
+    ],
+)
+def test_folders_of_several_kinds_are_refused(tmp_path, names, got):
+    write(tmp_path / "mine", *names)
+    with pytest.raises(ValueError, match=f"expected files of one kind in the folder 'mine', got {got}; keep one kind"):
+        find_source(f"{tmp_path}/mine/")
+
+
+def test_tables_beside_the_files_of_leaf(tmp_path):
+    write(tmp_path / "mine", "a.csv")
+    write(tmp_path / "mine", "train/a.json", text=LEAF)
+    with pytest.raises(ValueError, match=r"got tables \(a\.csv\) and LEAF's JSON \(train/a\.json\)"):
+        folder_source(tmp_path / "mine")
+
+
+def test_arrays_are_not_read_to_choose(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([{"odd": 1}], object))
+    assert folder_source(tmp_path) is array_folder
