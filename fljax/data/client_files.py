@@ -9,8 +9,9 @@ from typing import Any
 from fljax.data.assembly import Piece, assemble
 from fljax.data.csv_tables import TextForm, numbers_or_text
 from fljax.data.datasets import Dataset
-from fljax.data.files import is_folder, read_arrays, with_home
+from fljax.data.files import read_arrays
 from fljax.data.frames import Columns
+from fljax.data.paths import is_folder, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown
 

@@ -15,6 +15,7 @@ from fljax.data.assembly import Piece, assemble
 from fljax.data.csv_tables import TextForm
 from fljax.data.datasets import Dataset
 from fljax.data.frames import Columns
+from fljax.data.paths import existing_file, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown, unknown
 
@@ -198,39 +199,6 @@ def mapped(
         return assemble([piece], classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
     except ValueError as error:
         raise ValueError(f"{place.name}: {error}") from None
-
-
-def existing_file(path: str | Path) -> Path:
-    """The path with ``~`` replaced.
-
-    Raises:
-      ValueError: if there is no such file.
-    """
-    place = with_home(path)
-    try:
-        found = place.is_file()
-    except (OSError, ValueError):  # names that no system has
-        found = False
-    if not found:
-        got = "a folder" if is_folder(place) else "nothing there"
-        raise ValueError(f"expected the path of a file, got {shown(str(path))} ({got})")
-    return place
-
-
-def with_home(path: str | Path) -> Path:
-    """The path with ``~`` replaced, if it means somebody's home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
-
-
-def is_folder(place: Path) -> bool:
-    """Whether there is such a folder; False for names that no system has, too."""
-    try:
-        return place.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 @contextmanager

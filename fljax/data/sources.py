@@ -13,11 +13,12 @@ from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tin
 from fljax.data.checks import check_keywords, choose
 from fljax.data.client_files import array_folder, table_folder
 from fljax.data.datasets import Dataset
-from fljax.data.files import arrays, existing_file, is_folder, mapped, table, with_home
+from fljax.data.files import arrays, mapped, table
 from fljax.data.folders import folder_source
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import leaf
+from fljax.data.paths import existing_file, is_folder, with_home
 from fljax.data.tfds import tfds_dataset
 from fljax.naming import resolve, shown
 

@@ -24,6 +24,7 @@ from fljax.data.frames import (
     read_columns,
 )
 from fljax.data.image_folders import read_images
+from fljax.data.paths import is_file, with_home
 from fljax.naming import shown
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
@@ -181,14 +182,15 @@ def _alike(files: Sequence[TableFile], tables: Sequence[Any], columns: Columns) 
         with naming(_name(file)):
             if not len(table):
                 raise ValueError("expected at least one row, got none")
-            absent = columns.client if file.test and columns.client not in table.columns else None
+            written = {str(name).strip().lower() for name in table.columns}
+            absent = columns.client if file.test and str(columns.client).lower() not in written else None
             own = [name for name in used if name != absent]
             missing = [name for name in own if name not in table.columns]
             more = [name for name in table.columns if name not in used and not chosen]
             if missing or more:
                 got = [f"none named {_listed(missing)}"] * bool(missing) + [f"{_listed(more)} more"] * bool(more)
                 raise ValueError(f"expected the columns of {_name(files[0])}, got {' and '.join(got)}")
-            kept = table[own]
+            kept = table if list(table.columns) == own else table[own]
             gaps = kept.isna().to_numpy().any(axis=0)
             for name, gap in zip(own, gaps, strict=True):
                 if gap:
@@ -264,13 +266,13 @@ def _images(files: Sequence[TableFile], tables: Sequence[Any], column: Any, pict
         with naming(_name(file)):
             check_column(table, column)
             check_complete(table[column], column)
-            base = file.place.parent / Path(pictures.folder or "").expanduser()
+            base = file.place.parent / with_home(pictures.folder or "")
             cells = table[column].tolist()
             wrong = next((cell for cell in cells if not isinstance(cell, str)), None)
             if wrong is not None:
                 raise ValueError(f"expected paths of image files in the column {column!r}, got {shown(wrong)}")
             found = [base / cell for cell in cells]
-            missing = [path for path in found if not _is_file(path)]
+            missing = [path for path in found if not is_file(path)]
             if missing:
                 raise ValueError(
                     f"expected the image files that the column {column!r} names, got no file at "
@@ -279,13 +281,6 @@ def _images(files: Sequence[TableFile], tables: Sequence[Any], column: Any, pict
                 )
             paths.extend(found)
     return read_images(paths, pictures.size)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # names that no system has
-        return False
 
 
 def _joined(tables: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.download import reachable
-from fljax.data.files import with_home
+from fljax.data.paths import with_home
 from fljax.naming import shown, unknown
 
 _INSTALL = "install it (pip install tensorflow-cpu)"
