@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fljax.data.frames import Columns
+from fljax.data.frames import Columns, label_columns
 from fljax.naming import shown
 
 _MARK = "="
@@ -121,8 +121,7 @@ def with_numbers(tables: Sequence[Any], columns: Columns, decimal: str = ".") ->
 
 def _kinds(columns: Columns) -> dict[Any, Kind]:
     """The columns that are read as text, and what becomes of their texts."""
-    label = columns.label
-    labels = [label] if isinstance(label, str) or not isinstance(label, Sequence) else list(label)
+    labels = label_columns(columns.label)
     of_labels: Kind = "number" if columns.regression or len(labels) > 1 else "label"
     kinds: dict[Any, Kind] = dict.fromkeys(labels, "id" if columns.regression is False else of_labels)
     kinds |= {name: "id" for name in (columns.client, columns.part) if name is not None}

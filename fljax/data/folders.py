@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fljax.data.client_files import ARRAYS, array_folder, files_in, table_folder
+from fljax.data.csv_tables import one_line
 from fljax.data.datasets import Dataset
 from fljax.data.image_folders import ENDINGS as IMAGES
 from fljax.data.image_folders import image_folder
@@ -37,9 +38,12 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
     """The function that makes a data set of a folder: LEAF's files, tables, arrays or images.
 
     Raises:
-      ValueError: if files are of several kinds.
+      ValueError: if files are of several kinds, or the folder cannot be read.
     """
-    kinds = [*_kinds(place)]
+    try:
+        kinds = [*_kinds(place)]
+    except OSError as error:
+        raise ValueError(f"expected a folder that can be read, got {one_line(error)}") from None
     if not kinds:
         return leaf if is_leaf(place) else image_folder
     kinds += _of_images(place)

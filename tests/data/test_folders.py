@@ -68,3 +68,12 @@ def test_tables_beside_the_files_of_leaf(tmp_path):
 def test_arrays_are_not_read_to_choose(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{"odd": 1}], object))
     assert folder_source(tmp_path) is array_folder
+
+
+def test_a_folder_that_cannot_be_read_is_a_sentence(tmp_path, monkeypatch):
+    def refused(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "iterdir", refused)
+    with pytest.raises(ValueError, match=r"expected a folder that can be read, got .*Permission denied"):
+        find_source(f"{tmp_path}/")
