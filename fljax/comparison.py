@@ -43,7 +43,7 @@ from fljax.progress_bars import listener, progress_bars
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Result
 from fljax.setup import CallbackSetup, Setup
-from fljax.training import Local
+from fljax.training import Local, StopAlone
 from fljax.types import Federation, Task
 from fljax.watching.following import Watch
 
@@ -186,6 +186,7 @@ def compare(
     clients_per_round: int | None = None,
     standalone: Local | None = None,
     standalone_initial: Initial = "shared",
+    standalone_stop: StopAlone | None = None,
     contribution: Measure | Sequence[float] | None = None,
     evaluate_every: int | None = None,
     execution: Execution | None = None,
@@ -216,6 +217,7 @@ def compare(
       clients_per_round: of the builders that have this parameter; None: all clients.
       standalone: how standalone models are trained; None: as ``local`` with 100 steps.
       standalone_initial: where they start: "shared", or "own", as ``initial`` of ``fljax.standalone``.
+      standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
       contribution: for builders with a parameter ``contribution``, as for ``fljax.contributions.measure``; None:
         the accuracies of standalone models.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
@@ -261,6 +263,7 @@ def compare(
         non_finite=non_finite,
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
         standalone_initial=standalone_initial,
+        standalone_stop=standalone_stop,
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
     hosts.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
@@ -272,7 +275,9 @@ def compare(
     if directory is not None:
         hosts.agreed(lambda: check_folder(directory))
         settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
-        text = settings_text(settings | {"standalone_initial": standalone_initial})
+        settings["standalone_initial"] = standalone_initial
+        settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
+        text = settings_text(settings)
     with _listening(progress) as on_event:
         tell = folders.teller(None, on_event)
         with locked(directory):
@@ -389,6 +394,7 @@ def _settings(setup: Setup, local: Local) -> str:
             "local": local._asdict(),
             "standalone": setup.standalone._asdict(),
             "standalone_initial": setup.standalone_initial,
+            "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "federation": repr(setup.federation),
             "algorithms": [describe_entrant(entry) for entry in setup.algorithms],
         }

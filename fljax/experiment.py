@@ -29,7 +29,7 @@ from fljax.engine import (
     simulate,
     standalone,
 )
-from fljax.engine.alone import check_initial
+from fljax.engine.alone import check_initial, check_stop_alone
 from fljax.engine.debugging import mode
 from fljax.engine.simulation import check_rounds
 from fljax.failures import during
@@ -167,8 +167,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
 
     def trained() -> list[Reference]:
         tell("standalone", "", 0, rounds, f"training {setup.clients + setup.unseen} standalone models per seed")
-        settings: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
-        settings["initial"] = setup.standalone_initial
+        settings: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution, **setup.alone}
 
         def held(memory: Memory) -> None:
             for words in sentences(memory):
@@ -288,6 +287,7 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
       AlgorithmError: if a builder or a function of an algorithm raises another exception.
     """
     check_initial(setup.task, setup.standalone_initial)
+    check_stop_alone(setup.federation, setup.standalone_stop)
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
@@ -324,8 +324,7 @@ def estimates(config: Config) -> dict[str, Memory]:
     setup = resolve_setup(config)
     plans = check(setup, rehearsed=False)  # the estimate traces them
     how: dict[str, Any] = {"seeds": setup.seeds, "execution": setup.execution}
-    alone = {"initial": setup.standalone_initial, **how}
-    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **alone)}
+    found = {STANDALONE: estimate_standalone(setup.task, setup.federation, setup.standalone, **setup.alone, **how)}
     for label, plan in plans.items():
         found[label] = estimate(
             plan,

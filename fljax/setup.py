@@ -26,7 +26,7 @@ from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
-from fljax.training import Local
+from fljax.training import Local, StopAlone
 from fljax.types import Algorithm, Federation, Names, Task
 
 Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
@@ -95,6 +95,7 @@ class Setup(NamedTuple):
       callbacks: of every algorithm.
       stop: makes the callback that may stop an algorithm early; None: all run to the end.
       standalone_initial: where standalone models start, as for ``fljax.standalone``.
+      standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
       world: what the federation was made of; None: unknown.
     """
 
@@ -112,6 +113,7 @@ class Setup(NamedTuple):
     callbacks: tuple[CallbackSetup, ...] = ()
     stop: Callable[[], StopEarly] | None = None
     standalone_initial: Initial = "shared"
+    standalone_stop: StopAlone | None = None
     world: World | None = None
 
     @property
@@ -123,6 +125,11 @@ class Setup(NamedTuple):
     def unseen(self) -> int:
         """The number of clients that are evaluated and never train."""
         return 0 if self.federation.unseen is None else self.federation.unseen.id.shape[-1]
+
+    @property
+    def alone(self) -> dict[str, Any]:
+        """Where standalone models start and when they stop, as arguments of ``fljax.standalone``."""
+        return {"initial": self.standalone_initial, "stop": self.standalone_stop}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -164,7 +171,7 @@ def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Set
 def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     """The setup of a config whose data and model are built already."""
     local = local_training(config)
-    own = config.standalone.model_dump(exclude_none=True, exclude={"initial"})
+    own = config.standalone.model_dump(exclude_none=True, exclude={"initial", "stop"})
     return Setup(
         name=config.name,
         federation=federation,
@@ -180,6 +187,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         callbacks=_callbacks(config),
         stop=_stop(config, task),
         standalone_initial=config.standalone.initial,
+        standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
     )
 
 

@@ -213,13 +213,13 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
 def _references(cells: Sequence[Setup], tell: Callable[..., None]) -> list[Reference]:
     """The standalone models of every cell."""
     found: dict[int, Reference] = {}
-    for places in _by(cells, range(len(cells)), lambda cell: (_world(cell), cell.execution, cell.standalone_initial)):
+    for places in _by(cells, range(len(cells)), lambda cell: (_world(cell), cell.execution, cell.alone)):
         first, locals = cells[places[0]], [cells[place].standalone for place in places]
         count = len(set(map(repr, locals)))
         ways = f", in {count} ways" if count > 1 else ""
         population = first.clients + first.unseen
         tell("standalone", "", 0, first.rounds, f"training {population} standalone models per seed{ways}")
-        how: dict[str, Any] = {"seeds": first.seeds, "initial": first.standalone_initial, "execution": first.execution}
+        how: dict[str, Any] = {"seeds": first.seeds, "execution": first.execution, **first.alone}
         each = standalone_sweep(first.task, first.federation, locals, **how)
         found |= dict(zip(places, each, strict=True))
     return [found[place] for place in range(len(cells))]
@@ -248,7 +248,7 @@ def _algorithm(
     def alone(cell: Setup) -> Any:
         """What the algorithm depends on: its cell without the other algorithms."""
         settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
-        settings += (cell.non_finite, cell.standalone_initial)
+        settings += (cell.non_finite, cell.alone)
         return _world(cell), settings, cell.algorithms[position]
 
     same = _by(cells, range(len(cells)), alone)

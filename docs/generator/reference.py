@@ -35,6 +35,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[model]": keys.Model,
     "[local]": keys.Local,
     "[standalone]": keys.Standalone,
+    "[standalone.stop]": keys.StandaloneStop,
     "[participation]": keys.Participation,
     "[[algorithms]]": keys.AlgorithmEntry,
     "[[scenarios]]": keys.Scenario,

@@ -121,6 +121,14 @@ class _LocalChanges(Table):
         return self
 
 
+class StandaloneStop(Table):
+    """Early stopping of each standalone model, by its client's validation loss: ``fljax.training.StopAlone``."""
+
+    every: Count = 1
+    patience: Count = 5
+    minimum_change: NonNegative = 0.0
+
+
 class Standalone(_LocalChanges):
     """Training of the standalone models: 100 steps unless steps or epochs are given, at a constant rate.
 
@@ -132,6 +140,7 @@ class Standalone(_LocalChanges):
 
     initial: Literal["shared", "own"] = "shared"
     weight_decay: NonNegative | None = None
+    stop: StandaloneStop | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax import training
@@ -14,7 +15,7 @@ from fljax.engine.federations import local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
-from fljax.training import Local, Stream
+from fljax.training import Local, StopAlone, Stream
 from fljax.types import ClientData, Federation, Task
 
 # Where standalone models start: all of a seed from one model, or each client from weights that it draws.
@@ -27,6 +28,23 @@ class Solo(NamedTuple):
     task: Task
     local: Local
     initial: Initial = "shared"
+    stop: StopAlone | None = None
+
+
+def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
+    """``stop`` with numbers of Python.
+
+    Raises:
+      ValueError: if it is no ``StopAlone`` of allowed values, or no client has validation rows.
+    """
+    stop = training.check_stop(stop)
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    if stop is not None and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+        raise ValueError(
+            "expected clients with validation rows for early stopping of standalone models, got none "
+            "(valid_fraction above 0 keeps some)"
+        )
+    return stop
 
 
 def check_initial(task: Task, initial: str) -> None:
@@ -85,7 +103,11 @@ def train_alone(
     unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
     with within("standalone training", client=client.id, unseen=unseen, seed=seed):
         start = params if solo.initial == "shared" else _own_model(solo.task, client, purpose, seed)
-        trained = training.train(key, start, own.train, task=solo.task, local=solo.local).params
+        how: dict[str, Any] = {"task": solo.task, "local": solo.local}
+        if solo.stop is None:
+            trained = training.train(key, start, own.train, **how).params
+        else:
+            trained = training.train_until(key, start, own.train, own.valid, **how, stop=solo.stop).params
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
         threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
         loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)

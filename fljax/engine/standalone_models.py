@@ -12,7 +12,15 @@ from jaxtyping import Array
 
 from fljax import hosts, trees
 from fljax.engine import debugging, eager, jit
-from fljax.engine.alone import Initial, Solo, check_initial, shared_model, train_alone, train_population
+from fljax.engine.alone import (
+    Initial,
+    Solo,
+    check_initial,
+    check_stop_alone,
+    shared_model,
+    train_alone,
+    train_population,
+)
 from fljax.engine.checkpointing import identity_of
 from fljax.engine.estimation import Memory
 from fljax.engine.execution import Execution, Sizes, resolve_together
@@ -38,7 +46,7 @@ from fljax.engine.program import (
 from fljax.engine.same_calls import check_programs
 from fljax.engine.shapes import evaluated_bytes, first_run, samples
 from fljax.results import Reference
-from fljax.training import Local
+from fljax.training import Local, StopAlone
 from fljax.types import ClientData, Federation, Rows, Spans, Task
 
 
@@ -49,6 +57,7 @@ def standalone(
     *,
     seeds: Seeds = (0,),
     initial: Initial = "shared",
+    stop: StopAlone | None = None,
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
@@ -64,6 +73,8 @@ def standalone(
       local: INCFL: ``steps=100`` with the batch size and learning rate of the run; IAFL: ``epochs`` = rounds.
       seeds: as for ``simulate``.
       initial: "shared"; or "own": every client draws its initial weights, from the seed and its id.
+      stop: early stopping of each client by its validation loss: the client keeps the parameters where this was least.
+        A client without validation rows trains to the end. None: all do.
       keep_models: also return the models, ``[seeds, N, ...]``.
       execution: how clients and seeds map to devices.
       on_memory: called with the memory of the training (``fljax.engine.Memory``) once it is compiled.
@@ -75,11 +86,11 @@ def standalone(
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
         number per sample; if ``initial`` is no valid name, or "own" for a task that starts from given parameters
-        (``fljax.models.start_from``, or ``freeze`` without ``draw``).
+        (``fljax.models.start_from``, or ``freeze`` without ``draw``); with ``stop``, if no client has validation rows.
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
-    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "keep_models": keep_models}
+    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "stop": stop, "keep_models": keep_models}
     (found,) = standalone_sweep(task, federation, [local], execution=execution, on_memory=on_memory, **options)
     return found
 
@@ -91,6 +102,7 @@ def estimate_standalone(
     *,
     seeds: Seeds = (0,),
     initial: Initial = "shared",
+    stop: StopAlone | None = None,
     execution: Execution | None = None,
 ) -> Memory:
     """The memory of ``standalone`` with these arguments. Its program is compiled for its memory, and not run.
@@ -102,7 +114,8 @@ def estimate_standalone(
     check_seeds(seeds, federation)
     check_labels(task, federation)
     check_initial(task, initial)
-    part = partition_plan(Plan(Solo, {"task": task, "local": local, "initial": initial}), by_id(federation))
+    stop = check_stop_alone(federation, stop)
+    part = partition_plan(Plan(Solo, _solo(task, local, initial, stop)), by_id(federation))
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
@@ -115,6 +128,7 @@ def standalone_sweep(
     *,
     seeds: Seeds = (0,),
     initial: Initial = "shared",
+    stop: StopAlone | None = None,
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
@@ -127,6 +141,7 @@ def standalone_sweep(
       locals: at least one; equal settings are computed once.
       seeds: as for ``standalone``.
       initial: as for ``standalone``.
+      stop: as for ``standalone``.
       keep_models: as for ``standalone``.
       execution: as for ``standalone``.
       on_memory: as for ``standalone``, for each program.
@@ -138,8 +153,9 @@ def standalone_sweep(
     check_seeds(seeds, federation)
     check_labels(task, federation)
     check_initial(task, initial)
+    stop = check_stop_alone(federation, stop)
     federation = by_id(federation)
-    plans = [Plan(Solo, {"task": task, "local": local, "initial": initial}) for local in locals]
+    plans = [Plan(Solo, _solo(task, local, initial, stop)) for local in locals]
     parts = [partition_plan(plan, federation) for plan in plans]
     told = {"keep_models": keep_models, "execution": repr(execution)}
     numbers = jnp.asarray(seeds, jnp.uint32)
@@ -163,6 +179,12 @@ def standalone_sweep(
         for spec, members in groups.items()
     }
     return [found[spec][place] for spec, place in places]
+
+
+def _solo(task: Task, local: Local, initial: Initial, stop: StopAlone | None) -> dict[str, Any]:
+    """The arguments of ``Solo``; without ``stop`` plans are those of results that were saved before there was one."""
+    found: dict[str, Any] = {"task": task, "local": local, "initial": initial}
+    return found if stop is None else {**found, "stop": stop}
 
 
 class _Prepared(NamedTuple):

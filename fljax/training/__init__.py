@@ -49,6 +49,7 @@ from fljax.training.steps import (
     value_and_gradient,
     with_correction,
 )
+from fljax.training.stopping import StopAlone, check_stop, train_until
 from fljax.training.streams import Stream, stream
 
 __all__ = [
@@ -58,11 +59,13 @@ __all__ = [
     "Local",
     "Optimizer",
     "OptimizerSettings",
+    "StopAlone",
     "Stream",
     "Trained",
     "bypass_statistics",
     "check_classes",
     "check_score",
+    "check_stop",
     "counted_scores",
     "descend",
     "draw",
@@ -88,6 +91,7 @@ __all__ = [
     "stream",
     "task_loss",
     "train",
+    "train_until",
     "value_and_gradient",
     "with_correction",
 ]

@@ -179,8 +179,23 @@ def train(
       New parameters and the number of steps taken. A client without samples has zero gradients, so plain SGD leaves its
       parameters unchanged; the engine never trains such a client.
     """
-    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype, task)
     batches = draw(stream(key, Stream.BATCHES), subset, local, steps=steps)
+    carry, step = stepping(params, subset, task, local, round, loss, adjust)
+    (params, _), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
+    return Trained(params, taken)
+
+
+def stepping(
+    params: PyTree,
+    subset: Subset,
+    task: Task,
+    local: Local,
+    round: Int[Array, ""] | int = 0,
+    loss: Loss | None = None,
+    adjust: Adjust | None = None,
+) -> tuple[PyTree, Callable[[PyTree, Array, Array, Any], PyTree]]:
+    """What ``train`` carries from step to step, parameters and optimizer state, and its step, as for ``descend``."""
+    transformation = optimizer(local, round, jax.tree.leaves(params)[0].dtype, task)
 
     def step(carry: PyTree, position: Array, mask: Array, step_key: Any) -> PyTree:
         params, state = carry
@@ -190,9 +205,7 @@ def train(
         move, state = transformation.update(slope, state, params)
         return trees.add(params, jax.tree.map(lambda m, p: m.astype(p.dtype), move, params)), state
 
-    carry = (params, transformation.init(params))
-    (params, _), taken = descend(step, carry, batches, stream(key, Stream.STEPS))
-    return Trained(params, taken)
+    return (params, transformation.init(params)), step
 
 
 def one_step(task: Task, local: Local, params: PyTree, slope: PyTree, round: Int[Array, ""] | int = 0) -> PyTree:

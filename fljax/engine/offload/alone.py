@@ -24,8 +24,6 @@ from fljax.engine.program import Inputs, Spec
 from fljax.results import Reference
 from fljax.types import Federation
 
-_PARTS = ("train", "test")
-
 
 @jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)
 def train_some_alone(
@@ -57,7 +55,7 @@ def memory(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, quick:
     """The peak of the memory, and the bytes of data on each device; compiles the program of seen clients."""
     data = HostData.of(inputs.federation)
     resident = _resident(inputs, data, layout)
-    move = _move(data, data.seen, layout)
+    move = _move(spec, inputs, data, data.seen, layout)
     some = data.block(data.seen, 0, np.zeros(move.clients, np.int32), move.parts, move.capacity)
     given = spec, layout, keep_models, Purpose.STANDALONE, resident, jnp.int32(0), jnp.uint32(0), some
     made = made_bytes(train_some_alone.trace(*given).lower().compile(QUICK if quick else None))
@@ -69,7 +67,7 @@ def _of_run(
     spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, data: HostData, run: int, seed: Array
 ) -> Reference:
     def everybody(population: Population, purpose: Purpose, keep: bool) -> Any:
-        move, found, pipeline = _move(data, population, layout), list[Any](), Pipeline()
+        move, found, pipeline = _move(spec, inputs, data, population, layout), list[Any](), Pipeline()
         for first in range(0, population.clients, move.clients):
             place = np.minimum(np.arange(first, first + move.clients), population.clients - 1)
             pipeline.make_room()
@@ -93,5 +91,7 @@ def _resident(inputs: Inputs, data: HostData, layout: Layout) -> Inputs:
     return replicate(inputs._replace(federation=data.resident(inputs.federation)), layout.devices)
 
 
-def _move(data: HostData, population: Population, layout: Layout) -> Move:
-    return block_of(_PARTS, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)
+def _move(spec: Spec, inputs: Inputs, data: HostData, population: Population, layout: Layout) -> Move:
+    solo: Any = spec.algorithm(inputs.traced, {})
+    parts = ("train", "test") if solo.stop is None else ("train", "valid", "test")
+    return block_of(parts, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)
