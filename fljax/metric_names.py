@@ -1,8 +1,9 @@
 """The definition of every variable of ``Result.metrics``, one sentence each.
 
 ``f`` is a loss, ``w`` the global model, ``w_k`` the model that client k would use and ``what_k`` its standalone model.
-If an algorithm has no global model, metrics of the global model use the model that each client would use. Accuracies
-are fractions. Averages count only clients with a value.
+If an algorithm has no global model, metrics of the global model are absent (NaN beside other algorithms). Metrics that
+compare with standalone models are NaN for an algorithm whose clients train alone. Accuracies are fractions. Averages
+count only clients with a value.
 """
 
 from __future__ import annotations

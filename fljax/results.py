@@ -15,7 +15,7 @@ from fljax.describing import html_table
 from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
-from fljax.scalar_metrics import over_clients
+from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, over_clients
 from fljax.types import Labelled
 
 # Variables of the standalone models, which do not depend on the algorithm.
@@ -161,6 +161,7 @@ def metrics_dataset(
     seeds: Sequence[int],
     evaluated: Sequence[tuple[int, Mapping[str, Labelled]]],
     reference: Reference | None,
+    alone: bool = False,
 ) -> xr.Dataset:
     """Joins evaluations to a Dataset and adds all scalar metrics whose variables exist.
 
@@ -168,6 +169,7 @@ def metrics_dataset(
       seeds: coordinate.
       evaluated: ``(rounds done, Info)`` in order, of arrays ``[seeds, ...]``.
       reference: standalone models; without it the metrics that compare with them are absent.
+      alone: whether clients train alone; then metrics that compare with standalone models are NaN.
 
     Without accuracies (the task has no score) all metrics of accuracies are absent.
     """
@@ -186,7 +188,9 @@ def metrics_dataset(
                 # Standalone models are the same at every evaluation.
                 per_client[name.removeprefix(prefix)] = values if len(dimensions) == 3 else np.asarray(values)[:, None]
         for name, values in over_clients(per_client).items():
-            variables[prefix + name] = (("seed", "evaluated_round"), np.asarray(values))
+            undefined = alone and name in COMPARED_WITH_STANDALONE
+            values = np.full(np.shape(values), np.nan) if undefined else np.asarray(values)
+            variables[prefix + name] = (("seed", "evaluated_round"), values)
     for name in ("valid_accuracy", "valid_loss"):
         if name in variables:
             average = formulas.average_accuracy(variables[name][1])
@@ -211,7 +215,10 @@ def _reference_variables(reference: Reference, coordinates: Mapping[str, Any]) -
 
 
 def metrics_of_runs(
-    seeds: Sequence[int], evaluated: Mapping[str, Labelled], references: Sequence[Reference | None]
+    seeds: Sequence[int],
+    evaluated: Mapping[str, Labelled],
+    references: Sequence[Reference | None],
+    alone: bool = False,
 ) -> dict[str, np.ndarray]:
     """Every metric at one evaluation of several runs, computed as in ``metrics_dataset``.
 
@@ -219,6 +226,7 @@ def metrics_of_runs(
       seeds: the seeds of each plan.
       evaluated: Info of arrays ``[runs, ...]``: all seeds of the first plan, then all seeds of the second, and so on.
       references: standalone models of each plan.
+      alone: as for ``metrics_dataset``.
 
     Returns:
       The evaluated arrays, and all scalar metrics ``[runs]`` whose variables exist. A metric that exists for some plans
@@ -226,13 +234,13 @@ def metrics_of_runs(
     """
     joined = _joined(references)
     if joined is not None or not any(references):  # one Dataset for all plans: one per plan is slow
-        found = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined)
+        found = metrics_dataset(range(len(seeds) * len(references)), [(0, evaluated)], joined, alone)
         return {str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims}
     parts = []
     for place, reference in enumerate(references):
         own = slice(place * len(seeds), (place + 1) * len(seeds))
         mine = {name: Labelled(entry.values[own], entry.dimensions) for name, entry in evaluated.items()}
-        found = metrics_dataset(seeds, [(0, mine)], reference)
+        found = metrics_dataset(seeds, [(0, mine)], reference, alone)
         parts.append({str(name): v.values[:, 0] for name, v in found.items() if "evaluated_round" in v.dims})
     names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that need a reference can be missing

@@ -18,8 +18,7 @@ class Metric(NamedTuple):
     Attributes:
       sentence: its definition, with the names of variables of results.
       compute: function of ``variables``, each ``[..., client]``, with a result ``[...]``.
-      variables: names of variables over clients. The metric exists if all of them do. ``common_test_loss`` and
-        ``common_test_accuracy`` are of the global model, or of each client's own model if there is no global model.
+      variables: names of variables over clients. The metric exists if all of them do.
       lower: whether lower is better, for sweeps.
     """
 
@@ -36,20 +35,14 @@ OVER_CLIENTS: dict[str, Metric] = {
         ("test_loss", "standalone_test_loss"),
     ),
     "global_incentivised_participation_rate": Metric(
-        (
-            "fraction of clients with global_test_loss, or test_loss where there is none, < "
-            "standalone_test_loss (INCFL, equation 1, before any tuning)"
-        ),
+        "fraction of clients with global_test_loss < standalone_test_loss (INCFL, equation 1, before any tuning)",
         metrics.incentivised_participation_rate,
-        ("common_test_loss", "standalone_test_loss"),
+        ("global_test_loss", "standalone_test_loss"),
     ),
     "global_model_appeal": Metric(
-        (
-            "fraction of clients with global_test_loss, or test_loss where there is none, < required_loss "
-            "(MaxFL, equation 1)"
-        ),
+        "fraction of clients with global_test_loss < required_loss (MaxFL, equation 1)",
         metrics.global_model_appeal,
-        ("common_test_loss", "required_loss"),
+        ("global_test_loss", "required_loss"),
     ),
     "ipr_loss": Metric(
         "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
@@ -77,10 +70,10 @@ OVER_CLIENTS: dict[str, Metric] = {
     "preferred_model_accuracy_by_threshold": Metric(
         (
             "mean over clients of global_test_accuracy where global_test_loss < required_loss, else "
-            "standalone_test_accuracy (MaxFL); of the deployed model where there is no global one"
+            "standalone_test_accuracy (MaxFL)"
         ),
         metrics.preferred_model_accuracy,
-        ("common_test_accuracy", "standalone_test_accuracy", "common_test_loss", "required_loss"),
+        ("global_test_accuracy", "standalone_test_accuracy", "global_test_loss", "required_loss"),
     ),
     "average_loss": Metric(
         "mean over clients of test_loss",
@@ -131,6 +124,13 @@ OVER_CLIENTS: dict[str, Metric] = {
     ),
 }
 
+# Metrics that compare with standalone models: not defined for a method that is the training of standalone models.
+COMPARED_WITH_STANDALONE = frozenset(
+    name
+    for name, metric in OVER_CLIENTS.items()
+    if any(variable.startswith("standalone_") for variable in metric.variables)
+)
+
 
 def is_lower_better(name: str) -> bool:
     """Whether lower values of a metric are better: of losses, and of those with ``lower``."""
@@ -144,14 +144,8 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       variables: arrays ``[..., client]`` by name; their leading axes are broadcast.
     """
-    found = dict(variables)
-    for kind in ("test_loss", "test_accuracy"):
-        source = f"global_{kind}" if f"global_{kind}" in found else kind
-        # Loss and accuracy must be of the same model.
-        if source in found and (source != kind or "global_test_loss" not in found):
-            found[f"common_{kind}"] = found[source]
     scalars = {}
     for name, metric in OVER_CLIENTS.items():
-        if all(each in found for each in metric.variables):
-            scalars[name] = metric.compute(*(found[each] for each in metric.variables))
+        if all(each in variables for each in metric.variables):
+            scalars[name] = metric.compute(*(variables[each] for each in metric.variables))
     return scalars

@@ -69,7 +69,7 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
     alone_loss, alone_accuracy = values("standalone_test_loss")[:, None], values("standalone_test_accuracy")[:, None]
     rho = np.full(alone_loss.shape, THRESHOLD) if label == "given" else values("threshold")[:, None]
     shares = label != "iafl"  # IAFL's clients have models of their own and none in common
-    common_loss, common = (values("global_test_loss"), values("global_test_accuracy")) if shares else (loss, accuracy)
+    common_loss, common = values("global_test_loss"), values("global_test_accuracy")
     gain = accuracy - np.asarray(
         metrics[prefix + "test_accuracy"]
         .sel(algorithm="fedavg_finetune")
@@ -77,18 +77,21 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         .values
     )
     better = loss < alone_loss
+    of_global = lambda formula: formula if shares else np.full(loss.shape[:2], np.nan)  # noqa: E731
     found = {
         "incentivised_participation_rate": better.mean(-1),
-        "global_incentivised_participation_rate": (common_loss < alone_loss).mean(-1),
-        "global_model_appeal": (common_loss < rho).mean(-1),
+        "global_incentivised_participation_rate": of_global((common_loss < alone_loss).mean(-1)),
+        "global_model_appeal": of_global((common_loss < rho).mean(-1)),
         "ipr_loss": (loss <= alone_loss).mean(-1),
         "ipr_accuracy": (accuracy >= alone_accuracy).mean(-1),
         "preferred_model_accuracy": np.where(better, accuracy, alone_accuracy).mean(-1),
         "preferred_model_accuracy_by_accuracy": np.maximum(accuracy, alone_accuracy).mean(-1),
-        "preferred_model_accuracy_by_threshold": np.where(common_loss < rho, common, alone_accuracy).mean(-1),
+        "preferred_model_accuracy_by_threshold": of_global(
+            np.where(common_loss < rho, common, alone_accuracy).mean(-1)
+        ),
         "average_loss": loss.mean(-1),
         "average_accuracy": accuracy.mean(-1),
-        "global_average_accuracy": common.mean(-1) if shares else np.full(loss.shape[:2], np.nan),
+        "global_average_accuracy": of_global(common.mean(-1)),
         "maximum_accuracy": accuracy.max(-1),
         "accuracy_increase": (accuracy - alone_accuracy).mean(-1),
         "pearson_correlation": correlation(accuracy, alone_accuracy),

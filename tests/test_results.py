@@ -20,6 +20,7 @@ from fljax.results import (
     with_contribution_correlation,
     with_gains,
 )
+from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, OVER_CLIENTS
 from fljax.types import Labelled
 from tests.test_records import block
 
@@ -29,10 +30,7 @@ SCALARS = {
     "average_accuracy",
     "maximum_accuracy",
     "incentivised_participation_rate",
-    "global_model_appeal",
-    "global_incentivised_participation_rate",
     "preferred_model_accuracy_by_accuracy",
-    "preferred_model_accuracy_by_threshold",
     "ipr_loss",
     "ipr_accuracy",
     "preferred_model_accuracy",
@@ -58,7 +56,7 @@ def evaluated(shift=0.0, unseen=True):
     return rounds
 
 
-def dataset(seeds, rounds, solo):
+def dataset(seeds, rounds, solo, alone=False):
     """``metrics_dataset`` of arrays whose names and numbers of dimensions say what they are over."""
 
     def labelled(name, values):
@@ -66,7 +64,7 @@ def dataset(seeds, rounds, solo):
         return Labelled(values, {1: (), 2: (person,), 3: ("cluster", "distribution")}[values.ndim])
 
     found = [(done, {name: labelled(name, values) for name, values in arrays.items()}) for done, arrays in rounds]
-    return metrics_dataset(seeds, found, solo)
+    return metrics_dataset(seeds, found, solo, alone)
 
 
 def reference(unseen=True):
@@ -103,15 +101,10 @@ def test_metrics_that_compare_with_standalone_models(unseen):
         assert alone.dims == ("seed", axis)
         rate = (loss < alone).mean(axis).transpose("seed", "evaluated_round")
         np.testing.assert_allclose(found[prefix + "incentivised_participation_rate"], rate)
-        common = found.get(prefix + "global_test_loss", loss)  # that of the global model, where there is one
-        rate = (common < found[prefix + "threshold"]).mean(axis).transpose("seed", "evaluated_round")
-        np.testing.assert_allclose(found[prefix + "global_model_appeal"], rate)
         own, other = found[prefix + "test_accuracy"], found[prefix + "standalone_test_accuracy"]
-        shared = found.get(prefix + "global_test_accuracy", own)
         preferred = {
             "": own.where(loss < alone, other),
             "_by_accuracy": np.maximum(own, other),
-            "_by_threshold": shared.where(common < found[prefix + "threshold"], other),
         }
         for way, chosen in preferred.items():
             mean = chosen.mean(axis).transpose("seed", "evaluated_round")
@@ -175,6 +168,33 @@ def test_the_global_model_has_metrics_of_its_own():
     np.testing.assert_allclose(found["global_incentivised_participation_rate"], appeal)
     appeal = (shared["test_loss"] < np.asarray(solo.threshold)[:, None]).mean(-1)
     np.testing.assert_allclose(found["global_model_appeal"], appeal)
+    met = shared["test_loss"] < np.asarray(solo.threshold)[:, None]
+    chosen = np.where(met, shared["test_accuracy"], np.asarray(solo.test_accuracy)[:, None])
+    np.testing.assert_allclose(found["preferred_model_accuracy_by_threshold"], chosen.mean(-1))
+
+
+def test_without_a_global_model_there_are_no_metrics_of_it():
+    rounds = [
+        (done, {name: each for name, each in found.items() if "global_" not in name}) for done, found in evaluated()
+    ]
+    found = dataset([0, 1], rounds, reference())
+    about = [name for name, metric in OVER_CLIENTS.items() if any("global_" in of for of in metric.variables)]
+    assert len(about) == 4
+    assert not {prefix + name for prefix in ("", "unseen_") for name in about} & set(found.data_vars)
+
+
+def test_clients_that_train_alone_are_not_compared_with_themselves():
+    rounds, solo = evaluated(), reference()
+    found, usual = dataset([0, 1], rounds, solo, alone=True), dataset([0, 1], rounds, solo)
+    assert set(found.data_vars) == set(usual.data_vars)
+    compared = {f"{prefix}{name}" for prefix in ("", "unseen_") for name in COMPARED_WITH_STANDALONE}
+    assert {"incentivised_participation_rate", "unseen_accuracy_increase", "ipr_loss"} <= compared
+    for name in map(str, usual.data_vars):
+        if name in compared:
+            assert found[name].isnull().all(), name
+            assert found[name].dims == usual[name].dims
+        else:
+            xr.testing.assert_identical(found[name], usual[name])
 
 
 def algorithms(solo):

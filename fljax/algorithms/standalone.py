@@ -35,7 +35,8 @@ def standalone(task: Task, local: Local) -> Algorithm:
 
     Returns:
       The algorithm. All clients start from the same model. An unseen client uses a model trained alone on its own
-      training rows for the same number of rounds.
+      training rows for the same number of rounds. Metrics that compare with standalone models are NaN, and there are
+      none of a global model.
     """
 
     def init_client(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> StandaloneClient:

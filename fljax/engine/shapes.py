@@ -35,6 +35,14 @@ class Shapes(NamedTuple):
     model: int  # bytes of one initial model of the task
     wire: Wire
 
+    @property
+    def alone(self) -> bool:
+        """Whether clients train alone: none of them receives anything, and there is no global model.
+
+        Without ``jax.jit`` this is known once a client has trained.
+        """
+        return self.algorithm.common is None and self.wire.down == 0
+
 
 def first_run(spec: Spec, inputs: Inputs) -> tuple[list[Any], Any, Federation]:
     """Shapes of one run's inputs: traced leaves, its row of ``by_seed``, and its federation."""

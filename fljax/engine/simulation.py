@@ -222,7 +222,7 @@ def run_plans(
         clock.lap("trial")
 
     def judge(evaluated: dict[str, Labelled]) -> dict[str, np.ndarray]:
-        return results.metrics_of_runs(seeds, evaluated, references)
+        return results.metrics_of_runs(seeds, evaluated, references, shapes.alone)
 
     while True:
         run = programs_of(spec, layout, capacity, inputs, numbers, shapes)
@@ -367,7 +367,7 @@ def _fit(initial: State, fresh: State, seeds: list[int]) -> State:
 
 def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...]) -> Result:
     seeds, state = run.seeds, course.state
-    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference)
+    metrics = results.metrics_dataset(seeds, course.evaluations, run.reference, run.shapes.alone)
     metrics["diverged"] = (("seed",), np.asarray(state.diverged))
     metrics["rounds_done"] = ((), course.evaluations[-1][0])
     for purpose, spent in course.seconds.items():

@@ -10,11 +10,13 @@ import numpy as np
 import optax
 import pytest
 
+import fljax
 from fljax import training
 from fljax.algorithms import fedavg, standalone
 from fljax.engine import simulate
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.models import correct
+from fljax.scalar_metrics import COMPARED_WITH_STANDALONE
 from fljax.scenarios import finetuned
 from fljax.training import Local
 from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task
@@ -85,6 +87,31 @@ def test_standalone_is_training_alone(data):
         close(result.deployed(k, unseen=True), model)
     assert "global_test_loss" not in result.metrics  # there is no model in common
     assert (result.records["bytes_up"] == 0).all()
+
+
+def alone_and_not(data, jitted):
+    """Metrics of ``standalone``, also inside a scenario and in blocks, and of FedAvg."""
+    blocks = []
+    reference = fljax.standalone(TASK, data, HOW, seeds=[SEED])
+    tuned = finetuned(standalone(TASK, HOW), learning_rate=0.2, batch_size=2, steps=1)
+    with jax.disable_jit(not jitted):
+        run = functools.partial(RUN, federation=data, rounds=1, reference=reference)
+        found = [run(each).metrics for each in (standalone(TASK, HOW), tuned, fedavg(TASK, HOW))]
+        run(standalone(TASK, HOW), callbacks=[blocks.append])
+    return blocks, found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("jitted", [True, False])
+def test_training_alone_is_not_compared_with_standalone_models(data, jitted):
+    (block,), (alone, tuned, together) = alone_and_not(data, jitted)
+    for name in (f"{prefix}{each}" for prefix in ("", "unseen_") for each in COMPARED_WITH_STANDALONE):
+        assert together[name].notnull().all() or "correlation" in name, name
+        for each in (alone, tuned):
+            assert name not in each if "global_" in name or "threshold" in name else each[name].isnull().all(), name
+        assert name not in block.metrics or np.isnan(block.metrics[name]).all()
+    assert alone["average_accuracy"].notnull().all()
+    assert alone["standalone_test_loss"].notnull().all()
 
 
 @pytest.mark.thorough
