@@ -134,11 +134,23 @@ def diverged_seeds(metrics: xr.Dataset) -> dict[str, str]:
     kind = "seed" if set(metrics["diverged"].dims) == {"algorithm", "seed"} else "run"
     for label in metrics["algorithm"].values:
         rounds = metrics["diverged"].sel(algorithm=label).values.ravel()
-        bad = rounds[rounds >= 0]
-        if bad.size:
-            first = f"{'from ' if len(set(bad.tolist())) > 1 else ''}round {int(bad.min())}"
-            found[str(label)] = f"{bad.size} of {rounds.size} {kind}{'s' * (rounds.size > 1)}, {first}"
+        if words := diverged_words(rounds[rounds >= 0].tolist(), rounds.size, kind):
+            found[str(label)] = words
     return found
+
+
+def diverged_words(rounds: Sequence[int], runs: int, kind: str = "seed") -> str:
+    """``2 of 3 seeds, from round 14``, or nothing.
+
+    Args:
+      rounds: the round of each run that diverged.
+      runs: the number of all runs.
+      kind: what a run is called.
+    """
+    if not rounds:
+        return ""
+    first = f"{'from ' if len(set(rounds)) > 1 else ''}round {int(min(rounds))}"
+    return f"{len(rounds)} of {runs} {kind}{'s' * (runs > 1)}, {first}"
 
 
 def unstopped(

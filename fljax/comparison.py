@@ -92,12 +92,14 @@ class Comparison(NamedTuple):
         return pd.DataFrame(list(found.lines.values()), index=index, columns=list(found.columns))
 
     def summary(self) -> pd.DataFrame:
-        """Every scalar metric as numbers, a line for each algorithm and metric: mean, standard deviation, seeds."""
+        """Every scalar metric as numbers, a line for each algorithm and metric; ``diverged`` says which seeds did."""
         import pandas as pd
 
         from fljax import report
 
-        return pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
+        found = pd.DataFrame(report.summary(self.metrics), columns=list(report.Row._fields))
+        marks = diverged_seeds(self.metrics)
+        return found.assign(diverged=[marks.get(str(label), "") for label in found["algorithm"]])
 
     def report(self, path: str | pathlib.Path = "report.html") -> pathlib.Path:
         """Writes the HTML page that ``fljax report`` writes for a run: tables and pictures, in one file.

@@ -8,13 +8,14 @@ where the cluster's model is best. The split names the paper's distribution; our
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from fljax import metrics as formulas
+from fljax.anomalies import diverged_seeds
 from fljax.endings import end_of
 from fljax.matching import align_clusters
 from fljax.published_tables import Published, plain_label, plain_metric
@@ -74,6 +75,7 @@ class Compared(NamedTuple):
       missing: what our results lack, if they have no number; else "".
       seeds: the number of seeds with a finite value.
       rounds: after how many rounds.
+      diverged: which of our seeds diverged, in words; may be empty.
     """
 
     published: Published
@@ -82,6 +84,7 @@ class Compared(NamedTuple):
     missing: str = ""
     seeds: int = 0
     rounds: int = 0
+    diverged: str = ""
 
 
 def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
@@ -90,10 +93,11 @@ def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
     Algorithms are matched by label without case and punctuation: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is
     ``perfedavg``. Published metrics that we do not have are left out.
     """
-    return [_compared(metrics, row) for row in rows if plain_metric(row.metric) in METRICS]
+    marks = diverged_seeds(metrics)
+    return [_compared(metrics, row, marks) for row in rows if plain_metric(row.metric) in METRICS]
 
 
-def _compared(metrics: xr.Dataset, row: Published) -> Compared:
+def _compared(metrics: xr.Dataset, row: Published, marks: Mapping[str, str]) -> Compared:
     label = label_of(metrics, row)
     if label is None:
         return Compared(row, math.nan, math.nan, f"no algorithm {row.algorithm}")
@@ -107,9 +111,8 @@ def _compared(metrics: xr.Dataset, row: Published) -> Compared:
         DEVIATION_OVER_CLIENTS: _over_clients(metrics, label, row),
     }
     rounds = int(metrics["evaluated_round"].values[end_of(metrics, label)])
-    return Compared(
-        row, mean, spreads[spread(row.paper)], "" if seeds else "no seed has a finite number", seeds, rounds
-    )
+    missing = "" if seeds else "no seed has a finite number"
+    return Compared(row, mean, spreads[spread(row.paper)], missing, seeds, rounds, marks.get(label, ""))
 
 
 def label_of(metrics: xr.Dataset, row: Published) -> str | None:

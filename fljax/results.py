@@ -120,12 +120,16 @@ class Result(NamedTuple):
         """Sizes, and the main metrics at the last evaluation: mean and standard deviation over seeds."""
         sizes = [f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items()]
         values = [f"{name} {text}" for name, text in _main_values(self.metrics).items()]
-        gone = [f"diverged: {', '.join(f'seed {seed} in round {round}' for seed, round in self.diverged)}"]
-        return f"Result({', '.join(sizes)}: {', '.join([*values, *(gone if self.diverged else [])])})"
+        gone = [f"diverged: {self._gone()}"] if self.diverged else []
+        return f"Result({', '.join(sizes)}: {', '.join([*values, *gone])})"
 
     def _repr_html_(self) -> str:
         sizes = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in _sizes(self.metrics).items())
-        return html_table(("metric", "last evaluation"), list(_main_values(self.metrics).items()), f"Result: {sizes}")
+        lines = [*_main_values(self.metrics).items(), *([("diverged", self._gone())] if self.diverged else [])]
+        return html_table(("metric", "last evaluation"), lines, f"Result: {sizes}")
+
+    def _gone(self) -> str:
+        return ", ".join(f"seed {seed} in round {round}" for seed, round in self.diverged)
 
 
 # The metrics of a Result's text, as far as they exist.

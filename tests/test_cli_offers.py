@@ -310,6 +310,23 @@ def test_compare(run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path
     assert line["difference"] == {"mean": 0.0, "std": 0.0, "of": ["one", "fedavg"]}
 
 
+def test_compare_says_which_seeds_diverged(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    other = saved(tmp_path / "two", {"fedavg": [0.6, 0.95], "new": [0.5, 0.75]})
+    assert "diverged" not in call(capsys, "compare", str(run), str(other))[1]
+    metrics, records = folders.load(other)
+    metrics["diverged"] = (("algorithm", "seed"), np.array([[2, -1], [-1, -1]]))
+    folders.save(other, metrics, records, (other / "config.toml").read_text())
+    out = plain(call(capsys, "compare", str(run), str(other))[1])
+    assert "two/fedavg 0.775 ± 0.247 1 of 2 seeds, round 2 +0.150 ± 0.071 " in out
+    assert "two/new 0.625 ± 0.177 +0.000 ± 0.000 " in out
+    lines = json.loads(call(capsys, "compare", str(run), str(other), "--json")[1])["metrics"]
+    marks = {(each["run"], each["algorithm"]): each["diverged"] for each in lines}
+    assert {key for key, words in marks.items() if words} == {("two", "fedavg")}
+    assert marks["two", "fedavg"] == "1 of 2 seeds, round 2"
+
+
 def test_compare_other_seeds_and_equal_names(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -120,7 +120,8 @@ def fake(tiny, monkeypatch):
         share[0] = 0.08
         names = ("incentivised_participation_rate", "preferred_model_accuracy")
         metrics = xr.Dataset(
-            {f"unseen_{name}": (dims, share) for name in names},
+            {f"unseen_{name}": (dims, share) for name in names}
+            | {"diverged": (dims[:2], np.where(np.arange(2 * len(config.seeds)).reshape(2, -1) == 3, 3, -1))},
             {"algorithm": ["fedavg", "incfl"], "seed": list(config.seeds), "evaluated_round": [config.rounds]},
         )
         return experiment.Outcome(metrics, xr.Dataset(), (("incfl", 0, 3),), {}, ())
@@ -136,7 +137,8 @@ def test_numbers_verdicts_and_orders(fake, capsys):
     assert [(directory, resume) for _, directory, resume in calls] == [(out / "tiny-table", True)]
     lines = [" ".join(line.replace("│", " ").split()) for line in printed.splitlines()]
     assert "IPR unseen FedAvg 0.08 ± 0.01 0.08 ± 0.00 +0.0 agrees" in lines
-    assert "pref_model_test_acc_pct unseen INCFL 98.8 ± 0.1 55.0 ± 0.0 -730.5 differs" in lines
+    assert "pref_model_test_acc_pct unseen INCFL 98.8 ± 0.1 55.0 ± 0.0† -730.5 differs" in lines
+    assert "†: diverged and frozen there: INCFL 1 of 2 seeds, round 3" in printed
     assert "FMNIST, 5 clusters x 2 labels, unseen IPR 2 0 2 +1.00" in lines
     assert "incfl diverged with seed 0 in round 3" in wrong
 

@@ -112,6 +112,21 @@ def test_its_texts_have_the_numbers(comparison: fljax.Comparison) -> None:
     assert page.count("<tr>") == 4
 
 
+def test_every_text_says_which_seeds_diverged(comparison: fljax.Comparison) -> None:
+    rounds = np.where(comparison.metrics["algorithm"].values[:, None] == "incfl", [[-1, 2]], [[-1, -1]])
+    found = comparison._replace(metrics=comparison.metrics.assign(diverged=(("algorithm", "seed"), rounds)))
+    words = "1 of 2 seeds, round 2"
+    assert found.table()["diverged"].to_dict() == {each: words * (each == "incfl") for each in found.labels}
+    assert set(found.summary().query("algorithm == 'incfl'")["diverged"]) == {words}
+    assert set(found.summary().query("algorithm != 'incfl'")["diverged"]) == {""}
+    assert f"diverged {words}" in repr(found).splitlines()[2]
+    assert found._repr_html_().count(words) == 1
+    result = comparison.results["incfl"]._replace(diverged=((1, 2),))
+    assert "seed 1 in round 2" in repr(result)
+    assert "seed 1 in round 2" in result._repr_html_()
+    assert "diverged" not in comparison.results["incfl"]._repr_html_()
+
+
 def test_the_page_holds_everything(comparison: fljax.Comparison, tmp_path: Any) -> None:
     path = comparison.report(tmp_path)
     text = path.read_text(encoding="utf-8")

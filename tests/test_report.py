@@ -94,6 +94,16 @@ def test_summary_without_finite_values():
     assert (row.seeds, math.isnan(row.mean), cell(row)) == (0, True, "–")
 
 
+def test_legends_say_what_diverged():
+    metrics, records = results()
+    metrics["diverged"][1, 0] = 3
+    label = str(metrics["algorithm"].values[1])
+    for figure in (report.picture(metrics, records), *report.figures(metrics, records).values()):
+        texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert all((text == f"{label} (diverged)") == text.startswith(label) for text in texts)
+        assert not any(text.endswith("(diverged)") for text in texts if not text.startswith(label))
+
+
 def test_figures_draw_what_is_there():
     metrics, records = results()
     drawn = report.figures(metrics, records)

@@ -148,6 +148,21 @@ def grid(labels: tuple[str, ...], **axes: list[float]) -> xr.Dataset:
     )
 
 
+@pytest.mark.parametrize("axes", [{"rate": [0.1, 0.2, 0.5]}, {"rate": [0.1, 0.2, 0.5], "eps": [0.0, 1.0]}], ids=len)
+def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[float]]) -> None:
+    metrics = grid(("fedavg", "incfl"), **axes)
+    words = ("a seed diverged", "x" if len(axes) == 1 else "†")
+    found = []
+    for _ in range(2):
+        figure = sweeps.sweep_picture(metrics)
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        crosses = [line for each in figure.axes for line in each.lines if line.get_marker() == "x"]
+        daggers = [text for text in texts if text.endswith("†") and "diverged" not in text]
+        found.append((any(words[0] in text for text in texts), len(crosses) + len(daggers)))
+        metrics["diverged"].loc[{"algorithm": "incfl", **{name: values[0] for name, values in axes.items()}}] = 4
+    assert found == [(False, 0), (True, 1)]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("axes", [{"rate": [0.1, 0.2, 0.5]}, {"rate": [0.1, 0.2, 0.5], "eps": [0.0, 1.0]}], ids=len)
 def test_ten_long_labels_fit_into_sweeps(axes: dict[str, list[float]]) -> None:

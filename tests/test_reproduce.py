@@ -65,6 +65,21 @@ def test_ours_stand_beside_theirs():
     assert math.isnan(found["INCFL", "IPR", "unseen"].mean)  # not evaluated
 
 
+def test_numbers_of_diverged_seeds_are_marked():
+    dims = ("algorithm", "seed", "evaluated_round")
+    metrics = xr.Dataset(
+        {
+            "unseen_incentivised_participation_rate": (dims, np.full((2, 2, 1), 0.5)),
+            "diverged": (dims[:2], [[-1, -1], [4, 3]]),
+        },
+        {"algorithm": ["fedavg", "incfl"], "seed": [0, 1], "evaluated_round": [9]},
+    )
+    rows = published_tables.select(["incfl_table1_unseen"], "FMNIST")
+    found = {c.published.algorithm: c.diverged for c in reproduce.beside(metrics, rows) if c.published.metric == "IPR"}
+    assert found["FedAvg"] == ""
+    assert found["INCFL"] == "2 of 2 seeds, from round 3"
+
+
 def test_a_partition_is_found_by_its_whole_name_first():
     both = published_tables.select(["iafl_table1_IPR_accu"], "FMNIST")
     assert {"Dir(0.5)", "quantity-Dir(0.5)"} < {row.partition for row in both}

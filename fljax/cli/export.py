@@ -124,7 +124,12 @@ def compare(
     if as_json:
         different = {name: {key: list(pair) for key, pair in keys.items()} for name, keys in changes.items()}
         lines = [
-            {"run": each.run, **each.row._asdict(), "difference": each.difference and each.difference._asdict()}
+            {
+                "run": each.run,
+                **each.row._asdict(),
+                "difference": each.difference and each.difference._asdict(),
+                "diverged": each.diverged,
+            }
             for each in found
         ]
         print_json({"metrics": lines, "configs": different})
@@ -163,6 +168,9 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
     table.add_column("run/algorithm")
     for words in columns.values():
         table.add_column(words, justify="right")
+    marked = any(each.diverged for each in found)
+    if marked:
+        table.add_column("diverged")
 
     def shown(each: Compared | None) -> str:
         if each is None:
@@ -174,7 +182,8 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
         return f"{cell(each.row)}\n{each.difference.mean:+.{digits}f}{spread}"
 
     for (run, algorithm), line in by_line.items():
-        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns))
+        marks = [next(iter(line.values())).diverged] * marked
+        table.add_row(f"{run}/{algorithm}", *(shown(line.get(name)) for name in columns), *marks)
     return table
 
 

@@ -113,8 +113,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     terminal = console(160)
     for setting, rows in _by_setting(compared).items():
         columns = list(dict.fromkeys((row.published.metric, row.published.split) for row in rows))
-        said = caption([row.published for row in rows]) or None
-        table = Table(title=setting, caption=said)
+        said = "; ".join(each for each in (caption([row.published for row in rows]), _gone(rows, ours)) if each)
+        table = Table(title=setting, caption=said or None)
         table.add_column("algorithm")
         for metric, split in columns:
             table.add_column(f"{metric}\n{split}\nprinted", justify="right", overflow="fold")
@@ -129,7 +129,7 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
                 metric = column[0]
                 cells.append("–" if found is None else number(found.published.mean, found.published.std, metric))
                 if ours:
-                    cells.append("–" if found is None else number(found.mean, found.spread, metric))
+                    cells.append("–" if found is None else _our_number(found))
             table.add_row(algorithm, *cells)
         terminal.print(table)
 
@@ -140,7 +140,7 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
     from fljax.reproduce import caption, number
 
     for setting, rows in _by_setting(compared).items():
-        said = "; ".join(each for each in (caption([row.published for row in rows]), mark) if each)
+        said = "; ".join(each for each in (caption([row.published for row in rows]), mark, _gone(rows)) if each)
         table = Table(title=setting, caption=said or None)
         for name in ("metric", "split", "algorithm"):
             table.add_column(name)
@@ -154,11 +154,24 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
                 own.split,
                 own.algorithm,
                 number(own.mean, own.std, metric),
-                number(row.mean, row.spread, metric),
+                _our_number(row),
                 _signed(verdicts.deviations(own, row.mean), 1),
                 str(verdicts.judge_number(own, row.mean, row.missing)),
             )
         console(170).print(table)
+
+
+def _our_number(row: Compared) -> str:
+    """Our number, with a dagger if seeds of it diverged."""
+    from fljax.reproduce import number
+
+    return number(row.mean, row.spread, row.published.metric) + "†" * bool(row.diverged)
+
+
+def _gone(rows: Sequence[Compared], ours: bool = True) -> str:
+    """What the daggers of a table mean; nothing without daggers."""
+    words = dict.fromkeys(f"{row.published.algorithm} {row.diverged}" for row in rows if row.diverged)
+    return f"†: diverged and frozen there: {'; '.join(words)}" if ours and words else ""
 
 
 def _by_setting(compared: Sequence[Compared]) -> dict[str, list[Compared]]:

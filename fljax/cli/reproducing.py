@@ -185,7 +185,8 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
         if place in places and not math.isnan(each.mean):
             folder = places[place]
             date = datetime.date.fromtimestamp((folder / folders.RESULTS).stat().st_mtime).isoformat()
-            note = f"fljax {__version__}, {folder.resolve().name}"
+            gone = f"; diverged: {each.diverged}" if each.diverged else ""
+            note = f"fljax {__version__}, {folder.resolve().name}{gone}"
             cells.append(Measured(place, each.mean, each.spread, each.seeds, each.rounds, date, note))
     save_cells(path, cells)
     return len(cells)
@@ -248,6 +249,7 @@ def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
             **each.published._asdict(),
             "our_mean": each.mean,
             "our_spread": each.spread,
+            "diverged": each.diverged,
             "spread": verdicts.spread(each.published.paper),
             "deviations": verdicts.deviations(each.published, each.mean),
             "verdict": verdicts.judge_number(each.published, each.mean, each.missing)._asdict(),

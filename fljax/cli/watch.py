@@ -59,11 +59,15 @@ def table(state: RunState) -> Table:
     found.add_column("state")
     for head in ("round", "rounds/s", "left", "evaluated", *shown.values()):
         found.add_column(head, justify="right")
+    marked = any(each.diverged for each in state.algorithms)
+    if marked:
+        found.add_column("diverged")
     for each in state.algorithms:
         rate = "–" if each.rate is None else f"{each.rate:.3g}"
         left = "–" if each.left is None or each.state != "training" else duration(each.left)
         after = "–" if each.evaluated is None else f"after {each.evaluated}"
         numbers = [_number(each, name) for name in shown]
+        numbers += [each.diverged] * marked
         found.add_row(each.label, each.state, f"{each.round} of {each.rounds}", rate, left, after, *numbers)
     return found
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from fljax.anomalies import diverged_seeds
 from fljax.report.tables import Row, last_values, mean_and_std, summary
 from fljax.sweep import axes_of
 
@@ -29,11 +30,19 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One metric of one algorithm of one run; ``difference`` is None for what others are compared with."""
+    """One metric of one algorithm of one run.
+
+    Attributes:
+      run: the name of the run.
+      row: the metric.
+      difference: None for what others are compared with.
+      diverged: which seeds of this algorithm diverged in this run, in words; may be empty.
+    """
 
     run: str
     row: Row
     difference: Difference | None
+    diverged: str = ""
 
 
 def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
@@ -55,11 +64,13 @@ def compare_runs(runs: Mapping[str, xr.Dataset]) -> list[Compared]:
     known = [str(each) for each in metrics["algorithm"].values]
     found: list[Compared] = []
     for name, own in runs.items():
+        marks = diverged_seeds(own)
         for row in summary(own):
             base = row.algorithm if row.algorithm in known else known[0]
             same = name == first and base == row.algorithm
             difference = None if same else _difference(metrics, base, own, row)
-            found.append(Compared(name, row, None if difference is None else Difference(*difference, (first, base))))
+            difference = None if difference is None else Difference(*difference, (first, base))
+            found.append(Compared(name, row, difference, marks.get(row.algorithm, "")))
     return found
 
 

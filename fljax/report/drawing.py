@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fljax.anomalies import diverged_seeds
 from fljax.endings import end_of
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
@@ -136,7 +137,9 @@ def _legend(figure: Figure, metrics: xr.Dataset) -> None:
         order = [name for name in map(printable, map(str, metrics["algorithm"].values)) if name in handles]
         order += [name for name in handles if name not in order]
         width, height = figure.get_size_inches()
-        texts, columns = legend_layout(order, width)
+        gone = {printable(label) for label in diverged_seeds(metrics)}
+        marked = [f"{name} (diverged)" if name in gone else name for name in order]
+        texts, columns = legend_layout(marked, width)
         lines = sum(1 + text.count("\n") for text in texts) / columns
         figure.set_size_inches(width, height + 0.2 * max(0.0, lines - 1))  # the panels keep their height
         figure.legend(

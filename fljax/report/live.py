@@ -61,7 +61,10 @@ def live_page(folder: pathlib.Path, state: RunState, reload: int | None = None) 
         metrics = as_dataset(lines, state)
         rows = summary(metrics)
         parts += [f'<p class="note">{html.escape(note(rows))}</p>']
-        parts += [metric_table("Seen clients", rows, unseen=False), metric_table("Unseen clients", rows, unseen=True)]
+        words = {each.label: each.diverged for each in state.algorithms}
+        names = zip(map(str, metrics["algorithm"].values), dict.fromkeys(line.label for line in lines), strict=False)
+        marks = {name: words[label] for name, label in names if words.get(label)}
+        parts += [metric_table(f"{kind} clients", rows, marks, unseen=kind == "Unseen") for kind in ("Seen", "Unseen")]
         with fonts_for(texts_of(metrics)):
             drawn = [shown(png(figure, dpi=80), title(name)) for name, figure in curves(metrics).items()]
         parts += [f'<h2>So far</h2><div class="figures">{"".join(drawn)}</div>' if drawn else ""]

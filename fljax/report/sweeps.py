@@ -54,7 +54,18 @@ def _legend_text(label: str) -> str:
 
 def _slice(metrics: xr.Dataset, metric: str, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
     """``[drawn axes, seed]`` at the last evaluation, at the best cell's value on every other axis."""
-    values = at_end(metrics)[metric].sel(algorithm=label)
+    return _at_best(at_end(metrics)[metric], metrics, label, drawn, chosen)
+
+
+def _diverged(metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
+    """``[drawn axes]``: whether a seed diverged, at the best cell's value on every other axis."""
+    if "diverged" not in metrics:
+        return np.zeros([metrics.sizes[name] for name in drawn], bool)
+    return (_at_best(metrics["diverged"], metrics, label, drawn, chosen) >= 0).any(axis=-1)
+
+
+def _at_best(values: xr.DataArray, metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
+    values = values.sel(algorithm=label)
     for name in axes_of(metrics):
         if name not in drawn:
             value = chosen.cell[name]
@@ -101,7 +112,7 @@ def _lines(
     dress(axes)
     place = _place(axes, metrics[name].values, name)
     order = np.argsort(place)
-    seeds = metrics.sizes["seed"]
+    seeds, crossed = metrics.sizes["seed"], False
     for label, values in tables.items():
         look = looks[label]
         mean = mean_over_seeds(values)
@@ -114,10 +125,14 @@ def _lines(
             axes.errorbar(
                 place[order], mean[order], spread[order], label=_legend_text(label), capsize=3, elinewidth=1, **shown
             )
+        gone = _diverged(metrics, label, [name], chosen[label]) & np.isfinite(mean)
+        if gone.any():
+            axes.plot(place[gone], mean[gone], marker="x", markersize=11, linestyle="none", color=look.colour, zorder=4)
+            crossed = True
         (at,) = _best(metrics, [name], chosen[label])
         axes.plot(place[at], mean[at], marker="*", markersize=17, color=look.colour, markeredgecolor="white", zorder=5)
     band = f"; bars: ± 1 std over {seeds} seeds" if seeds > 1 else ""
-    axes.set_xlabel(f"{name}{band}; star: best")
+    axes.set_xlabel(f"{name}{band}; star: best{'; cross: a seed diverged' if crossed else ''}")
     axes.set_ylabel(title(metric))
     _as_shares(axes.yaxis, metric)
     axes.legend(frameon=False, fontsize=10, loc="upper left", bbox_to_anchor=(1.01, 1.0))  # beside, never over lines
@@ -140,7 +155,7 @@ def _maps(
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means.values()] or [np.zeros(1)])
     low, high = float(finite.min()), float(finite.max())
     image: Any = None
-    panels = []
+    panels, marked = [], False
     for place, (label, mean) in enumerate(means.items()):
         axes = figure.add_subplot(rows, columns, place + 1)
         panels.append(axes)
@@ -151,15 +166,18 @@ def _maps(
         axes.set(xlabel=second, ylabel=first)
         axes.tick_params(length=0, labelsize=9, colors=INK)
         axes.spines[:].set_visible(False)
+        gone = _diverged(metrics, label, drawn, chosen[label]) & np.isfinite(mean)
+        marked = marked or bool(gone.any())
         for row, column in np.argwhere(np.isfinite(mean)):
             bright = mean[row, column] > (low + high) / 2
-            text = _text(float(mean[row, column]), metric)
+            text = _text(float(mean[row, column]), metric) + "†" * bool(gone[row, column])
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if bright else "white")
         row, column = _best(metrics, drawn, chosen[label])
         corner = (float(column) - 0.47, float(row) - 0.47)
         axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
-        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)} (frame: best)")
+        said = "frame: best; †: a seed diverged" if marked else "frame: best"
+        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)} ({said})")
         bar.outline.set_visible(False)  # type: ignore[operator]
         _as_shares(bar.ax.yaxis, metric)
     return figure

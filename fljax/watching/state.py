@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import filelock
 
+from fljax.anomalies import diverged_words
 from fljax.folders import CONFIG, LOCK, LOG, Event
 from fljax.scalar_metrics import is_lower_better
 from fljax.tracking.scalars import mean
@@ -29,6 +30,7 @@ class Progress(NamedTuple):
       left: estimated seconds to its end; None where it is not known.
       evaluated: the round of its last evaluation; None if there is none.
       metrics: means over seeds at that evaluation (in a sweep, of its best cell); None where there is no value.
+      diverged: which of its seeds (in a sweep: of its runs) have diverged so far, in words; may be empty.
     """
 
     label: str
@@ -39,6 +41,7 @@ class Progress(NamedTuple):
     left: float | None
     evaluated: int | None
     metrics: Mapping[str, float | None]
+    diverged: str = ""
 
 
 class RunState(NamedTuple):
@@ -201,7 +204,15 @@ def _progress(
         left,
         None if evaluated is None else evaluated.round,
         {} if evaluated is None else means(evaluated, cell),
+        _diverged(lines),
     )
+
+
+def _diverged(lines: Sequence[Line]) -> str:
+    """Which runs of an algorithm have diverged so far, in words; may be empty."""
+    last = {line.cells: line for line in lines}  # of each group of cells
+    rounds = [round for line in last.values() for _, round in line.diverged]
+    return diverged_words(rounds, sum(len(line.seeds) for line in last.values()), "run" if any(last) else "seed")
 
 
 def _rate(trained: Sequence[Event]) -> float | None:

@@ -156,6 +156,27 @@ def test_watch_once(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads(out)["algorithms"][1]["state"] == "unfinished"
 
 
+def test_watch_and_live_page_say_which_seeds_diverged(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    assert "diverged" not in call(capsys, "watch", str(folder), "--once")[1]
+    append(folder, line("incfl", 50, 0.5)._replace(diverged=((1, 44),)))
+    row = next(each for each in call(capsys, "watch", str(folder), "--once")[1].splitlines() if "incfl" in each)
+    assert "1 of 2" in row
+    fedavg, incfl = json.loads(call(capsys, "watch", str(folder), "--json")[1])["algorithms"]
+    assert (fedavg["diverged"], incfl["diverged"]) == ("", "1 of 2 seeds, round 44")
+    assert live_page(folder, read_state(folder)).count("1 of 2 seeds, round 44") == 1
+
+
+def test_diverged_runs_of_a_sweep_are_counted_over_its_cells(folder: pathlib.Path):
+    for cells, gone in (((0, 0, 1, 1), ((0, 3),)), ((2, 2), ((0, 7), (1, 5)))):
+        seeds = (0, 1) * (len(cells) // 2)
+        append(folder, line("incfl", 50, 0.5, cells, seeds)._replace(diverged=gone))
+    lines = [each for each in read_lines(folder) if each.cells]
+    (folder / "metrics.jsonl").write_text("")
+    for each in lines:
+        append(folder, each)
+    assert read_state(folder).algorithms[1].diverged == "3 of 6 runs, from round 3"
+
+
 def test_watch_ends_with_the_run(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     assert call(capsys, "watch", str(folder))[0] == 0
 
