@@ -164,11 +164,12 @@ def _scenario(found: Description, entry: Any) -> str:
 
 
 def _index() -> str:
-    rows, gradients = [], []
+    rows, defaults, gradients = [], [], []
     for name, entry in algorithms.REGISTRY.items():
         facts, link = described(name).facts, f"[`{name}`]({name}.md)"
         kept = (facts[each] for each in ("server keeps", "a client keeps", "a client sends", "polls clients"))
         rows.append((link, entry.summary, facts["aggregation"].partition(":")[0], *kept))
+        defaults.append((link, facts["clients of a round"].partition(";")[0], facts["weights of clients"]))
         marked = {each.name: each.gradient for each in described(name).parameters}
         words = (", ".join(f"`{each}`" for each, mark in marked.items() if mark == kind) for kind in ("yes", "zero"))
         gradients.append((link, *words))
@@ -185,6 +186,15 @@ Every method is one function of `fljax.algorithms`, and has the same name in a c
   `{{name = "sgd", momentum = 0.9}}`.
 
 Clients that drop out, lie or leave are [scenarios](scenarios/index.md), which can be wrapped around any method.
+
+## Defaults
+
+Methods differ in what they do where nothing is said, as their papers do. Give the same values to methods that you
+compare.
+
+{table(("name", "clients of a round", "weights of clients"), defaults)}
+
+A config and `fljax.compare` give the same `clients_per_round` to all methods: all clients, unless they say how many.
 
 ## Gradients
 

@@ -83,24 +83,23 @@ def described() -> dict[str, dict[str, Key]]:
     }
 
 
-def kind_in_words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """The type of a value in a config, in words."""
+def kind_in_words(annotation: Any, metadata: Iterable[Any] = (), plural: bool = False) -> str:
+    """The type of a value in a config, in words; ``plural`` of several values."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         inner = [one for each in arguments[1:] for one in (each.metadata if isinstance(each, FieldInfo) else [each])]
-        return kind_in_words(arguments[0], inner)
+        return kind_in_words(arguments[0], inner, plural)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(kind_in_words(each) for each in arguments if each is not type(None))
+        return " or ".join(kind_in_words(each, plural=plural) for each in arguments if each is not type(None))
     if origin is Literal:
         return " or ".join(f'`"{each}"`' for each in arguments)
     if origin is tuple:
-        return f"list of {kind_in_words(arguments[0])}s"
-    if origin is dict or annotation is dict:
-        return "table"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "table"
-    word = {int: "integer", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
-    return word + _bounds(metadata)
+        return f"list{'s' * plural} of {kind_in_words(arguments[0], plural=True)}"
+    if annotation is bool:
+        return "true or false"
+    is_table = dict in (origin, annotation) or (isinstance(annotation, type) and issubclass(annotation, BaseModel))
+    word = "table" if is_table else {int: "integer", float: "number", str: "text"}.get(annotation, "value")
+    return word + "s" * plural + _bounds(metadata)
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
@@ -134,7 +133,7 @@ def _config() -> str:
         rows = [
             (
                 f"`{name}`",
-                kind_in_words(field.annotation, field.metadata),
+                field.description or kind_in_words(field.annotation, field.metadata),
                 own.get(name, Key("")).default or _default(field),
                 own.get(name, Key("")).text,
             )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fljax.catalogue.wording import written
 from fljax.config import shipped
 
 AGGREGATION = {
@@ -66,6 +68,8 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
     asked = "no" if built.poll is None else "yes" if built.poll.every == 1 else f"every {built.poll.every} rounds"
     sends = _models(sent, model)
     return {
+        "clients of a round": _cohort(build),
+        "weights of clients": _weights(build, sent),
         "aggregation": "none" if sends == "nothing" else AGGREGATION[isinstance(built.aggregate, Streamed)],
         "server keeps": _models(state.server, model),
         "a client keeps": _models(one(state.clients), model),
@@ -74,6 +78,33 @@ def _traced(build: Callable[..., Any]) -> dict[str, str]:
         "global model": _yes(built.common is not None),
         "personal models": _yes(built.personal is not None),
     }
+
+
+def _cohort(build: Callable[..., Any]) -> str:
+    """How many clients train in a round by default, from the builder's signature."""
+    for name, parameter in inspect.signature(build).parameters.items():
+        if name.startswith("clients_per_"):
+            default = "all" if parameter.default is None else written(parameter.default)
+            own = "required" if parameter.default is parameter.empty else default
+            given = (
+                "; in a config or `fljax.compare` all, unless it says how many" if name == "clients_per_round" else ""
+            )
+            return f"{own} (`{name}`){given}"
+    return "no option"
+
+
+def _weights(build: Callable[..., Any], sent: Any) -> str:
+    """How clients count by default: from the builder's signature, or from what a client reports."""
+    import jax
+
+    from fljax.messages import NOT_ASKED, Report
+
+    parameter = inspect.signature(build).parameters.get("weights")
+    if parameter is not None and parameter.default is not parameter.empty:
+        return f"{written(parameter.default)} (`weights`)"
+    reports = jax.tree.leaves(sent, is_leaf=lambda node: isinstance(node, Report))
+    by_size = any(isinstance(each, Report) and each.size is not NOT_ASKED for each in reports)
+    return "no option; clients report their numbers of rows" if by_size else "no option; not by numbers of rows"
 
 
 def _shapes() -> Any:

@@ -96,13 +96,18 @@ def different_values(value: Any) -> Any:
     raise ValueError(f"expected a list of different values, got {shown(value)}")
 
 
-Seeds = Annotated[tuple[int, ...], BeforeValidator(_seeds)]
-Strategy = Annotated[Literal["auto", "vmap", "scan"] | int, BeforeValidator(_strategy)]
-ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | int, BeforeValidator(_client_strategy)]
-Devices = Annotated[Literal["all"] | int, BeforeValidator(_devices)]
+# A description is the form in words, for the reference, where a validator takes more than the type says.
+Seeds = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_seeds),
+    Field(description="integer above 0 or list of different integers from 0"),
+]
 Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]
 Printable = Annotated[str, BeforeValidator(printable)]
 Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
+Strategy = Annotated[Literal["auto", "vmap", "scan"] | Count, BeforeValidator(_strategy)]
+ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | Count, BeforeValidator(_client_strategy)]
+Devices = Annotated[Literal["all"] | Count, BeforeValidator(_devices)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -224,7 +224,7 @@ class Contribution(Named):
     level: NonNegative = 0.0
     induced_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     kappa: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    ceiling: Annotated[Literal["max"] | float, BeforeValidator(ceiling_of)] = "max"
+    ceiling: Annotated[Literal["max"] | Positive, BeforeValidator(ceiling_of)] = "max"
 
     @model_validator(mode="after")
     def _one_level(self) -> Contribution:

@@ -29,6 +29,13 @@ def test_every_claim_that_differs_has_its_cause_on_the_page() -> None:
             assert f"{judged.claim.statement} {judged.claim.cause.strip()}" in text, judged.claim.name
 
 
+def test_claims_are_printed_where_readers_find_them() -> None:
+    """Tables, figures, sections and paragraphs; lines are numbered in some versions of a paper only."""
+    for claim in read_claims():
+        assert re.match(r"(Caption of )?(Table|Figure|Section|Appendix) ", claim.printed), claim.printed
+        assert not re.search(r"\blines? \d", claim.printed, re.IGNORECASE), claim.printed
+
+
 def test_nothing_is_claimed_without_numbers() -> None:
     text = generator.page(read_claims(), [])
     assert f"{len(read_claims())} claims: 0 agree, 0 differ, {len(read_claims())} not run" in text

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pathlib
 import re
 import textwrap
 import tomllib
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field
 
 from docs.generator import markdown, methods, notebooks, reference
 from fljax import algorithms, config, scenarios
 from fljax.arguments import parameters_of
-from fljax.catalogue import describe, entries
+from fljax.catalogue import describe, entries, written
+from fljax.config import keys
 from fljax.config.keys import Named
 from fljax.config.reading import read
 from fljax.metric_names import METRICS
@@ -75,6 +79,49 @@ def test_every_key_of_a_config_has_a_sentence() -> None:
         for model in reference.TABLES.values()
     }
     assert said == keys
+
+
+def test_types_of_keys_are_words() -> None:
+    say = reference.kind_in_words
+    assert say(tuple[Annotated[int, Field(ge=0)], ...]) == "list of integers from 0"
+    assert say(tuple[str, ...]) == "list of texts"
+    assert say(tuple[keys.Scenario, ...] | None) == "list of tables"
+    assert say(tuple[Literal["a", "b"], ...]) == 'list of `"a"` or `"b"`'
+    assert say(tuple[tuple[bool, ...], ...]) == "list of lists of true or false"
+
+
+def test_the_page_says_what_keys_take(pages: dict[str, str]) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*\|[^|]*)\|", pages["reference/config.md"], re.MULTILINE)[::-1])
+    assert rows["seeds"].startswith("integer above 0 or list of different integers from 0 ")
+    assert rows["free_riders"].startswith("list of integers from 0 ")
+    assert rows["devices"].startswith('`"all"` or integer above 0 ')
+    assert rows["ceiling"].startswith('`"max"` or number above 0 ')
+    assert "natural" in rows["partition"]
+    assert re.search(
+        r"^\| `clients` \| integer above 0 \| .*those in the data \|", pages["reference/config.md"], re.MULTILINE
+    )
+    assert not re.search(r"integer from \d+s|numbers? above \d+s", pages["reference/config.md"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg_finetune", "lg_fedavg", "scaffold", "ipfl", "standalone"])
+def test_defaults_are_those_of_signatures(name: str, pages: dict[str, str]) -> None:
+    defaults = pages["methods/index.md"].partition("## Defaults")[2]
+    index = next(line for line in defaults.splitlines() if line.startswith(f"| [`{name}`]"))
+    page = pages[f"methods/{name}.md"]
+    arguments = inspect.signature(algorithms.REGISTRY[name].build).parameters
+    for argument in ("clients_per_round", "weights"):
+        if argument in arguments:
+            default = arguments[argument].default
+            words = f"{'all' if default is None else written(default)} (`{argument}`)"
+            assert words in index
+            assert words in page
+    assert ("no option" in index) == ("weights" not in arguments)
+
+
+def test_signatures_are_formatted() -> None:
+    """mkdocstrings leaves them on one line without Black or Ruff."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert any(each.startswith("ruff") for each in extras["docs"])
 
 
 def test_every_metric_is_listed(pages: dict[str, str]) -> None:
