@@ -155,6 +155,7 @@ def test_cells_of_a_sweep_that_diverged_are_marked(axes: dict[str, list[float]])
     found = []
     for _ in range(2):
         figure = sweeps.sweep_picture(metrics)
+        assert clipped(figure) == []
         texts = [text.get_text() for text in figure.findobj(Text)]
         crosses = [line for each in figure.axes for line in each.lines if line.get_marker() == "x"]
         daggers = [text for text in texts if text.endswith("†") and "diverged" not in text]

@@ -176,8 +176,8 @@ def _maps(
         corner = (float(column) - 0.47, float(row) - 0.47)
         axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor="#D55E00", linewidth=3))
     if image is not None:
-        said = "frame: best; †: a seed diverged" if marked else "frame: best"
-        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)} ({said})")
+        said, gap = ("frame: best; †: a seed diverged", "\n") if marked else ("frame: best", " ")
+        bar = figure.colorbar(image, ax=panels, shrink=0.9, label=f"{title(metric)}{gap}({said})")
         bar.outline.set_visible(False)  # type: ignore[operator]
         _as_shares(bar.ax.yaxis, metric)
     return figure
