@@ -95,9 +95,11 @@ def assert_clean(code: int, err: str) -> None:
     assert code in (0, 2), err
     assert "Traceback" not in err
     if code == 2:
-        assert err.startswith("fljax: ")
-        assert err.count("\n") == 1
-        assert err[:-1].isprintable()
+        assert err.endswith("\n")
+        lines = err[:-1].split("\n")
+        assert all(line.startswith("fljax: ") for line in lines), err
+        assert len(set(lines)) == len(lines)
+        assert all(line.isprintable() for line in lines)
 
 
 INTEGERS = [0, 1, -1, 2, 7, 1000, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, -(2**63), 10**30]

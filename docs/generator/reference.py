@@ -149,8 +149,9 @@ def _config() -> str:
 A config is a TOML file. `fljax run FILE` runs it. `--set table.key=value` overrides a key. `base = "other.toml"` takes
 all else from another file: tables are merged key by key, other values are replaced.
 
-The shortest config has `rounds`, `[data]`, `[model]`, `[local]` and one `[[algorithms]]`. An error in a config is one
-sentence with the key, what was expected, what was found and, for names, the nearest valid name.
+The shortest config has `rounds`, `[data]`, `[model]`, `[local]` and one `[[algorithms]]`. All errors of a config are
+told at once: a sentence for each with the key, what was expected, what was found and, for names, the nearest valid
+name.
 
 {"".join(parts)}"""
 
@@ -221,7 +222,7 @@ def _command_line() -> str:
     return f"""# Command line
 
 Every command has `--help`. Those with `--json` print one JSON object instead of a table. A command that fails prints
-one sentence; `FLJAX_TRACEBACK=1` prints the traceback.
+one sentence, or one for each error of a config; `FLJAX_TRACEBACK=1` prints the traceback.
 
 {"".join(parts)}"""
 

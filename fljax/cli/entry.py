@@ -96,7 +96,11 @@ def _main(arguments: Sequence[str]) -> int:
         if os.environ.get("FLJAX_TRACEBACK"):
             traceback.print_exc()
         if is_sentence(error):
-            return fail(faults.sentence(error), 2)
+            from fljax.config.errors import ConfigError
+
+            for each in error.errors if isinstance(error, ConfigError) else (faults.sentence(error),):
+                fail(each, 2)
+            return 2
         if isinstance(error, OSError) and error.errno is None and is_own(error):
             return fail(str(error), 1)
         if (absent := faults.absent_platform()) is not None:

@@ -1,8 +1,9 @@
 """A typed, validated description of an experiment, read from TOML.
 
-``load`` turns a file and overrides into a Config. An error is one sentence with the key, the expected value, the value
-found and, for names, the nearest valid name. This package does not list hyper-parameters: the options of an algorithm,
-scenario, model, data set or partitioner are read from the signature of its builder.
+``load`` turns a file and overrides into a Config. Each error is one sentence with the key, the expected value, the
+value found and, for names, the nearest valid name; all of them are told at once. This package does not list
+hyper-parameters: the options of an algorithm, scenario, model, data set or partitioner are read from the signature of
+its builder.
 """
 
 from fljax.config.errors import ConfigError

@@ -1,37 +1,104 @@
-"""Errors of a config as one sentence: the key, the expected value, the value found."""
+"""Errors of a config, one sentence each: the key, the expected value, the value found."""
 
 from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pydantic
 from pydantic import BaseModel
 
 from fljax.config.keys import Config
-from fljax.naming import shown, unknown
+from fljax.naming import nearest, shown, unknown
+
+_Checked = TypeVar("_Checked")
 
 
 class ConfigError(ValueError):
-    """An error in a config; the message is one sentence."""
+    """The errors of a config; the message has a line for each, which is one sentence."""
+
+    def __init__(self, *errors: str) -> None:
+        super().__init__(*errors)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The sentences."""
+        return self.args
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
-def sentence(error: pydantic.ValidationError, raw: Mapping[str, Any]) -> str:
-    """One sentence about the first error; unknown keys come first, since they often explain missing keys."""
+def tried(found: list[ConfigError], check: Callable[..., _Checked], *arguments: Any) -> _Checked | None:
+    """The result of ``check(*arguments)``; None if it raises a ConfigError, which is added to ``found``."""
+    try:
+        return check(*arguments)
+    except ConfigError as error:
+        found.append(error)
+        return None
+
+
+def raise_all(found: Sequence[ConfigError]) -> None:
+    """Raises all errors as one ConfigError, if there are any; a single one with its cause."""
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise ConfigError(*dict.fromkeys(sentence for error in found for sentence in error.errors))
+
+
+# Keys whose default is made of another key beside them, so that an error there leaves them without one.
+_DEFAULT_OF = {"evaluate_every": "rounds", "participation": "data", "label": "name"}
+
+
+def sentences(error: pydantic.ValidationError, raw: Mapping[str, Any], known: Container[str] = ()) -> list[str]:
+    """One sentence about each error, without those that follow from another one; unknown keys come first.
+
+    Args:
+      error: of ``Config``, or of a table of its own.
+      raw: what was checked.
+      known: keys of ``raw`` of which errors were found before; nothing more is said of them.
+    """
     errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    first = errors[0]
-    location = list(first["loc"])
+    places = [each["loc"] for each in errors]
+    strange = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
+
+    def follows(each: Any) -> bool:
+        *table, key = each["loc"] or ("",)
+        if key in _DEFAULT_OF and not _is_given(each["loc"], raw):
+            beside = (*table, _DEFAULT_OF[str(key)])
+            if beside[0] in known or any(place[: len(beside)] == beside for place in places):
+                return True
+        misspelt = (str(place[-1]) for place in strange if list(place[:-1]) == table)
+        return each["type"] == "missing" and any(nearest(name, [str(key)]) for name in misspelt)
+
+    told = [each for each in errors if not each["loc"] or str(each["loc"][0]) not in known]
+    first = [each for each in told if not follows(each)]
+    # Without errors that were found before, something must be told.
+    return list(dict.fromkeys(_sentence(each, raw) for each in (first if known else first or told)))
+
+
+def _is_given(location: Sequence[int | str], raw: Any) -> bool:
+    try:
+        for key in location:
+            raw = raw[key]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _sentence(error: Any, raw: Mapping[str, Any]) -> str:
+    location = list(error["loc"])
     path = _path(location, raw)
-    if first["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         table: Any = Config
         for key in location[:-1]:
             if isinstance(key, str):
                 table = _table(table.model_fields[key].annotation)
         return f"{path}: {unknown('key', str(location[-1]), table.model_fields)}"
     prefix = f"{path}: " if path else ""
-    return f"{prefix}{_mistake(first)}"
+    return f"{prefix}{_mistake(error)}"
 
 
 def _table(annotation: Any) -> Any:
@@ -41,17 +108,24 @@ def _table(annotation: Any) -> Any:
     return next((found for each in typing.get_args(annotation) if (found := _table(each)) is not None), None)
 
 
-def option_sentence(error: pydantic.ValidationError, path: str, kind: str, names: Sequence[str]) -> str:
-    errors = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    name = str(errors[0]["loc"][0])
-    if errors[0]["type"] == "extra_forbidden":
-        return f"{path}: {unknown(kind, name, names)}"
-    # pydantic reports one error for each member of a union; the members are alternatives.
-    same = [each for each in errors if str(each["loc"][0]) == name]
-    if len(same) == 1:
-        return f"{path}.{name}: {_mistake(same[0])}"
-    expected = " or ".join(dict.fromkeys(_expected(each) for each in same))
-    return f"{path}.{name}: expected {expected}, got {shown(same[0]['input'])}"
+def option_sentences(error: pydantic.ValidationError, path: str, kind: str, names: Sequence[str]) -> list[str]:
+    """One sentence about each option that has an error; unknown ones come first."""
+    by_name: dict[str, list[Any]] = {}
+    for each in sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden"):
+        by_name.setdefault(str(each["loc"][0]), []).append(each)
+    strange = [name for name, (first, *_) in by_name.items() if first["type"] == "extra_forbidden"]
+    found: list[str] = []
+    for name, (first, *others) in by_name.items():
+        if first["type"] == "extra_forbidden":
+            found.append(f"{path}: {unknown(kind, name, names)}")
+        elif first["type"] == "missing" and any(nearest(each, [name]) for each in strange):
+            continue  # it is there under another name
+        elif not others:
+            found.append(f"{path}.{name}: {_mistake(first)}")
+        else:  # pydantic reports one error for each member of a union; the members are alternatives
+            expected = " or ".join(dict.fromkeys(map(_expected, (first, *others))))
+            found.append(f"{path}.{name}: expected {expected}, got {shown(first['input'])}")
+    return found
 
 
 def _path(location: Sequence[int | str], raw: Mapping[str, Any]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import ConfigDict, Field
 
 from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
-from fljax.config.errors import ConfigError, option_sentence, sentence
+from fljax.config.errors import ConfigError, option_sentences, raise_all, sentences, tried
 from fljax.config.forms import Count
 from fljax.config.keys import (
     AlgorithmEntry,
@@ -21,6 +21,7 @@ from fljax.config.keys import (
     Contribution,
     Data,
     Local,
+    Model,
     OwnLocal,
     Scenario,
 )
@@ -72,13 +73,45 @@ OVERRIDABLE: Mapping[str, Any] = {
 SHAPED = ("contribution", "clustering", "server_optimizer")
 
 
-def with_checked_options(config: Config, imports: bool = True, needs_data: bool = True) -> Config:
+def with_checked_options(
+    config: Config, imports: bool = True, needs_data: bool = True, broken: Container[str] = ()
+) -> Config:
     """Checks names and options against the builders' signatures; returns the config with typed options.
 
     If ``imports`` is False, only names in registries are accepted. If ``needs_data`` is False, the data set is not
-    looked for.
+    looked for. What depends on tables named in ``broken`` is not checked.
+
+    Raises:
+      ConfigError: with all errors.
     """
-    found = registries()._replace(imports=imports)
+    found, errors = registries()._replace(imports=imports), list[ConfigError]()
+
+    def checked(check: Callable[..., Any], *arguments: Any, of: Sequence[str] = (), otherwise: Any = None) -> Any:
+        """The result of a check; ``otherwise`` if it finds errors or needs one of the tables that are broken."""
+        result = None if any(each in broken for each in of) else tried(errors, check, *arguments)
+        return otherwise if result is None else result
+
+    checked(_check_together, config, of=("data", "standalone", "model", "save_models"))
+    if config.stop is not None:
+        checked(_check_stop, config.stop.metric, config.data, of=("stop", "data"))
+    model, local = config.model, config.local
+    changes = {
+        "data": checked(_checked_data, config.data, found, needs_data, of=("data",)),
+        "model": checked(_checked_model, model, found, of=("model",)),
+        "local": local.model_copy(update={"options": checked(_optimizer_options, local, of=("local",), otherwise={})}),
+        "scenarios": checked(_checked_scenarios, "scenarios", config.scenarios, found),
+        "algorithms": tuple(
+            checked(_checked_entry, entry, config, found, broken)
+            for entry in (() if "algorithms" in broken else config.algorithms)
+        ),
+        "callbacks": tuple(checked(_checked_callback, each, found) for each in config.callbacks),
+    }
+    raise_all(errors)
+    return config.model_copy(update=changes)
+
+
+def _check_together(config: Config) -> None:
+    """Raises a ConfigError if keys of several tables do not fit."""
     data = config.data
     if config.save_models == "best" and not data.valid_fraction:
         raise ConfigError("save_models: expected data.valid_fraction to be positive for 'best', got 0")
@@ -86,35 +119,32 @@ def with_checked_options(config: Config, imports: bool = True, needs_data: bool 
         raise ConfigError(
             "standalone.initial: expected 'shared' with model.initial, the start of all models, got 'own'"
         )
-    if config.stop is not None:
-        from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
-        check_metric("stop.metric", config.stop.metric, OF_ONE_EVALUATION, data)
-    dataset_options: Mapping[str, Any] = data.dataset_options
+
+def _check_stop(metric: str, data: Data) -> None:
+    from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+
+    check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
+
+
+def _checked_data(data: Data, found: Registries, needs_data: bool) -> Data:
+    def partition_options() -> dict[str, Any]:
+        partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
+        return _options("data.partition_options", partitioner, data.partition_options, OFFERS["partition"])
+
+    errors: list[ConfigError] = []
+    options: Any = data.dataset_options
     if needs_data:
-        dataset_options = checked_source(data.dataset, dataset_options, found)[1]
-    partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
-    model = _find("model.name", config.model.name, found.models, "model", found.imports)
-    data = data.model_copy(
-        update={
-            "dataset_options": dataset_options,
-            "partition_options": _options(
-                "data.partition_options", partitioner, data.partition_options, OFFERS["partition"]
-            ),
-        }
-    )
-    checked = _options("model", model, config.model.options, OFFERS["model"])
-    entries = [_checked_entry(entry, config, found) for entry in config.algorithms]
-    return config.model_copy(
-        update={
-            "data": data,
-            "model": config.model.model_copy(update={"options": checked}),
-            "local": config.local.model_copy(update={"options": _optimizer_options(config.local)}),
-            "scenarios": _checked_scenarios("scenarios", config.scenarios, found),
-            "algorithms": tuple(entries),
-            "callbacks": tuple(_checked_callback(each, found) for each in config.callbacks),
-        }
-    )
+        source = tried(errors, checked_source, data.dataset, options, found)
+        options = None if source is None else source[1]
+    changes = {"dataset_options": options, "partition_options": tried(errors, partition_options)}
+    raise_all(errors)
+    return data.model_copy(update=changes)
+
+
+def _checked_model(model: Model, found: Registries) -> Model:
+    builder = _find("model.name", model.name, found.models, "model", found.imports)
+    return model.model_copy(update={"options": _options("model", builder, model.options, OFFERS["model"])})
 
 
 def checked_source(
@@ -153,27 +183,39 @@ def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> No
         raise ConfigError(f"{path}: expected data.valid_fraction to be positive for {metric}, got 0")
 
 
-def _checked_entry(entry: AlgorithmEntry, config: Config, found: Registries) -> AlgorithmEntry:
-    path = f"algorithms.{entry.label}"
+def _checked_entry(
+    entry: AlgorithmEntry, config: Config, found: Registries, broken: Container[str] = ()
+) -> AlgorithmEntry:
+    path, errors = f"algorithms.{entry.label}", list[ConfigError]()
+    options = tried(errors, _hyper_parameters, path, entry, config, found, broken)
+    own: Any = entry.local if "local" in broken else tried(errors, _own_local, f"{path}.local", entry.local, config)
+    scenarios = tried(errors, _checked_scenarios, f"{path}.scenarios", entry.scenarios, found)
+    raise_all(errors)
+    return entry.model_copy(update={"options": options, "local": own, "scenarios": scenarios})
+
+
+def _hyper_parameters(
+    path: str, entry: AlgorithmEntry, config: Config, found: Registries, broken: Container[str]
+) -> dict[str, Any]:
     builder = _find(path, entry.name, found.algorithms, "algorithm", found.imports)
+    population_known = "data" not in broken and "participation" not in broken
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
     known = found.algorithms.get(entry.name)
     asks_all = known is not None and hasattr(known, "asks_all") and known.asks_all(entry.options)
-    if asks_all and isinstance(rows, int) and rows < config.data.clients:
+    if population_known and asks_all and isinstance(rows, int) and rows < config.data.clients:
         raise ConfigError(
             f"{path}.clients_per_round: expected all {config.data.clients} clients, which {entry.name} asks, got {rows}"
         )
     offer, overridable = OFFERS["algorithm"], {**OVERRIDABLE, **dict.fromkeys(SHAPED, Any)}
     offer = offer._replace(named=offer.named | set(SHAPED))
     options = _options(path, builder, entry.options, offer, "hyper-parameter", overridable)
-    if "contribution" in options:
+    if "contribution" in options and "data" not in broken:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "clustering" in options:
         options |= {"clustering": _clustering(f"{path}.clustering", options["clustering"])}
     if "server_optimizer" in options:
         _check_server_optimizer(f"{path}.server_optimizer", options["server_optimizer"])
-    entry = entry.model_copy(update={"options": options, "local": _own_local(f"{path}.local", entry.local, config)})
-    return entry.model_copy(update={"scenarios": _checked_scenarios(f"{path}.scenarios", entry.scenarios, found)})
+    return options
 
 
 def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registries) -> tuple[Scenario, ...]:
@@ -183,7 +225,10 @@ def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registri
         options = _options(where, wrapper, scenario.options, OFFERS["scenario"], overridable=OVERRIDABLE)
         return scenario.model_copy(update={"options": options})
 
-    return tuple(map(checked, scenarios))
+    errors: list[ConfigError] = []
+    found_all: Any = tuple(tried(errors, checked, each) for each in scenarios)
+    raise_all(errors)
+    return found_all
 
 
 def _check_contribution(path: str, chosen: Any, clients: int, found: Registries) -> None:
@@ -201,8 +246,7 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
     try:
         table = Contribution.model_validate(raw)
     except pydantic.ValidationError as error:
-        said = sentence(error, raw)
-        raise ConfigError(f"{path}: {said}" if said.startswith("expected ") else f"{path}.{said}") from None
+        raise ConfigError(*_under(path, sentences(error, raw))) from None
     measure = _find(path, table.name, found.contributions, "contribution", found.imports)
     parameters = inspect.signature(measure).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -231,8 +275,12 @@ def _clustering(path: str, chosen: Any) -> Clustering:
     try:
         return Clustering.model_validate(raw)
     except pydantic.ValidationError as error:
-        said = sentence(error, raw if isinstance(raw, Mapping) else {})
-        raise ConfigError(f"{path}: {said}" if said.startswith("expected ") else f"{path}.{said}") from None
+        raise ConfigError(*_under(path, sentences(error, raw if isinstance(raw, Mapping) else {}))) from None
+
+
+def _under(path: str, said: Iterable[str]) -> list[str]:
+    """Sentences about a table of its own, with the path of the table."""
+    return [f"{path}: {each}" if each.startswith("expected ") else f"{path}.{each}" for each in said]
 
 
 def _check_server_optimizer(path: str, chosen: Any) -> None:
@@ -337,7 +385,7 @@ def _options(
         options = model.model_validate(dict(given))
     except pydantic.ValidationError as error:
         names = [field[1].alias for field in fields.values()]
-        raise ConfigError(option_sentence(error, path, kind, names)) from None
+        raise ConfigError(*option_sentences(error, path, kind, names)) from None
     found = options.model_dump(by_alias=True, exclude_unset=True)
     for name, record in records.items():
         if isinstance(found.get(name), Mapping):

@@ -9,11 +9,12 @@ from typing import Any
 
 import pydantic
 
-from fljax.config.errors import ConfigError, sentence
+from fljax.config.errors import ConfigError, raise_all, sentences, tried
 from fljax.config.keys import Config
 from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.options import with_checked_options
 from fljax.config.own_data import with_absolute_path, with_natural_clients
+from fljax.config.partial import without_errors
 from fljax.config.shipped import find, suggestion
 from fljax.naming import shown, unknown
 
@@ -117,12 +118,21 @@ def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = T
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
     check(raw)
     raw = with_absolute_path(dict(raw), pathlib.Path())
-    raw = with_natural_clients(raw, imports) if needs_data else raw
+    found: list[ConfigError] = []
+    if needs_data:
+        raw = tried(found, with_natural_clients, raw, imports) or raw
+    broken = frozenset({"data"} if found else ())
+    raw = {"name": name, **raw}
     try:
-        config = Config.model_validate({"name": name, **raw})
+        config = Config.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise ConfigError(sentence(error, raw)) from None
-    return with_checked_options(config, imports, needs_data)
+        if told := sentences(error, raw, broken):
+            found.append(ConfigError(*told))
+        config, broken = without_errors(raw, error, broken)
+    checked = None if config is None else tried(found, with_checked_options, config, imports, needs_data, broken)
+    raise_all(found)
+    assert checked is not None
+    return checked
 
 
 def override(raw: dict[str, Any], text: str) -> None:
