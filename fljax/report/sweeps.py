@@ -61,7 +61,7 @@ def _diverged(metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Bes
     """``[drawn axes]``: whether a seed diverged, at the best cell's value on every other axis."""
     if "diverged" not in metrics:
         return np.zeros([metrics.sizes[name] for name in drawn], bool)
-    return (_at_best(metrics["diverged"], metrics, label, drawn, chosen) >= 0).any(axis=-1)
+    return np.asarray((_at_best(metrics["diverged"], metrics, label, drawn, chosen) >= 0).any(axis=-1))
 
 
 def _at_best(values: xr.DataArray, metrics: xr.Dataset, label: str, drawn: Sequence[str], chosen: Best) -> np.ndarray:
