@@ -41,7 +41,7 @@ OFFERS: Mapping[str, Offer] = {
         1, frozenset({"learning_rate", "batch_size", "shuffle", "threshold", "contribution", "reference", "baseline"})
     ),
     "dataset": Offer(0, frozenset({"clients", "unseen", "seed", "folder"})),
-    "partition": Offer(1, frozenset({"clients", "unseen", "seed", "owner", "part", "classes"})),
+    "partition": Offer(1, frozenset({"clients", "unseen", "seed", "owner", "part", "classes", "unseen_owners"})),
     "callback": Offer(0, frozenset({"folder", "label", "cells", "seeds", "rounds"})),
     "contribution": Offer(0, frozenset(FACTS)),
     "model": Offer(2, frozenset({"prepare", "dtype", "vocabulary"})),

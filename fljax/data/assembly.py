@@ -24,6 +24,7 @@ class Piece(NamedTuple):
       owner: what the user calls the owner of each row, ``[n]``; None: rows have no owners.
       test: whether they are test rows.
       name: what error messages call them.
+      valid: whether they are validation rows: of their owners, or of the server if they have none.
     """
 
     x: np.ndarray
@@ -31,6 +32,7 @@ class Piece(NamedTuple):
     owner: Any = None
     test: bool = False
     name: str = "training rows"
+    valid: bool = False
 
 
 def assemble(
@@ -45,7 +47,7 @@ def assemble(
     """Joins pieces into one data set, with numbers for labels and owners, and the user's names for both.
 
     Test rows of an owner who has training rows are that owner's own test rows. All other test rows are the global test
-    part of the data set.
+    part of the data set; they keep their owners, whom ``federate`` can make unseen clients.
 
     Args:
       pieces: at least one with training rows; either all training pieces have owners or none.
@@ -59,7 +61,7 @@ def assemble(
       ValueError: if pieces do not fit together.
     """
     pieces = [each for each in pieces if len(each.y)]
-    first = next((each for each in pieces if not each.test), None)
+    first = next((each for each in pieces if not (each.test or each.valid)), None)
     if first is None:
         raise ValueError("expected at least one training row, got none")
     ys = [plain_labels(each.y) for each in pieces]
@@ -75,8 +77,9 @@ def assemble(
     joined = join_labels(ys, [each.name for each in pieces], regression)
     labels = number_labels(joined, classes=count, regression=regression)
     owner, names = _numbers_of_owners(pieces)
-    test = np.concatenate([np.full(len(each.y), each.test) for each in pieces])
-    end = test if owner is None else test & (owner < 0)
+    part = np.concatenate([np.full(len(each.y), 2 if each.test else int(each.valid), np.int8) for each in pieces])
+    test = part == 2
+    end = test if owner is None else test & ~np.isin(owner, owner[(part == 0) & (owner >= 0)])
     order = np.argsort(end, kind="stable")
     # One piece is taken as it is, since it may be a mapped file.
     x = pieces[0].x if len(pieces) == 1 else np.concatenate([each.x for each in pieces])
@@ -90,9 +93,8 @@ def assemble(
         train_size=int(np.sum(~end)),
         vocabulary=vocabulary,
     )
-    own_tests = owner is not None and bool(np.any(test & ~end))
     return made._replace(
-        part=np.where(test, 2, 0).astype(np.int8)[order] if own_tests else None,
+        part=part[order] if np.any(part[~end]) else None,
         class_names=labels.names if class_names is None else tuple(class_names),
         owner_names=names,
         standardise=standardise,
@@ -106,8 +108,8 @@ def _form(x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
 
 
 def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tuple[Any, ...] | None]:
-    """The number of each row's owner, -1 for test rows of nobody who trains; and the owners' names in order."""
-    training = [each for each in pieces if not each.test]
+    """The number of each row's owner, -1 for none; and the owners' names in order."""
+    training = [each for each in pieces if not (each.test or each.valid)]
     having = [each for each in training if each.owner is not None]
     if not having:
         return None, None
@@ -120,6 +122,8 @@ def _numbers_of_owners(pieces: Sequence[Piece]) -> tuple[np.ndarray | None, tupl
     values = [value for each in having for value in np.asarray(each.owner).tolist()]
     if any(is_missing(value) for value in values):
         raise ValueError("expected an owner for each training row, got none (NaN) in some")
+    others = [each.owner for each in pieces if each.owner is not None and (each.test or each.valid)]
+    values += [value for each in others for value in np.asarray(each).tolist() if not is_missing(value)]
     try:
         names = sorted(set(values))
     except TypeError:

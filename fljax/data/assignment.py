@@ -41,6 +41,13 @@ class Partition(NamedTuple):
     owner: Int[np.ndarray, " clients"] | None = None
 
 
+def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tuple[Row, ...]:
+    """Those of some rows that each wanted owner has, in their order; ``owner`` is that of every row."""
+    order = rows[np.argsort(owner[rows], kind="stable")]
+    starts, ends = (np.searchsorted(owner[order], wanted, side) for side in ("left", "right"))
+    return tuple(order[a:b] for a, b in zip(starts, ends, strict=True))
+
+
 def begin(
     labels: np.ndarray, clients: int, unseen: int, seed: int, minimum: int = 1
 ) -> tuple[np.ndarray, int, np.random.Generator]:

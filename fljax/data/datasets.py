@@ -30,10 +30,11 @@ class Dataset(NamedTuple):
         upstream has no test part.
       mean: mean of the training part's features, before the split into clients; for images after division by 255.
       std: standard deviation of the same features.
-      owner: natural owner of each row, -1 for none; None if the data set has no owners.
+      owner: natural owner of each row, -1 for none; None if the data set has no owners. Rows of upstream's test part
+        may have owners who have no training rows; ``federate`` can make unseen clients of them.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
       part: which rows of an owner are for training (0), validation (1) and test (2), as the data's author chose; None:
-        nobody chose, and ``federate`` splits by its fractions.
+        nobody chose, and ``federate`` splits by its fractions. Validation rows without an owner are the server's.
       class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
       owner_names: what the user calls each owner; None if owners have no names.
       standardise: whether models see each float feature with mean 0 and standard deviation 1. ``federate`` then takes
@@ -114,14 +115,19 @@ def dataset(
     return Dataset(x, y, classes, size, mean, std, owner)
 
 
-def count_owners(dataset: Dataset) -> int:
-    """The number of owners with training rows, outside upstream's test part; 0 if rows have no owners."""
+def training_owners(dataset: Dataset) -> np.ndarray:
+    """The owners with training rows, outside upstream's test part, in ascending order; none if rows have no owners."""
     if dataset.owner is None:
-        return 0
+        return np.zeros(0, np.int32)
     owner = np.asarray(dataset.owner)[: dataset.train_size]
     if dataset.part is not None:
         owner = owner[np.asarray(dataset.part)[: dataset.train_size] == 0]
-    return len(np.unique(owner[owner >= 0]))
+    return np.unique(owner[owner >= 0])
+
+
+def count_owners(dataset: Dataset) -> int:
+    """The number of owners with training rows, outside upstream's test part; 0 if rows have no owners."""
+    return len(training_owners(dataset))
 
 
 def check_rows(x: Any, y: Any) -> None:

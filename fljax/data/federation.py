@@ -21,8 +21,17 @@ from fljax.data.arrays import (
 )
 from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
-from fljax.data.datasets import Dataset, check_rows, count_owners, dataset
+from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.moments import training_moments
+from fljax.data.owners import (
+    Owners,
+    Unseen,
+    chosen_owners,
+    count_seen,
+    owners_of,
+    tests_of,
+    validation_of_the_server,
+)
 from fljax.data.partition import PARTITIONERS
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.describing import describe
@@ -32,7 +41,7 @@ from fljax.types import Examples, Federation, Names
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
-_OFFERED = ("classes", "owner", "part", "test_fraction")
+_OFFERED = ("classes", "owner", "part", "test_fraction", "unseen_owners")
 # Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
 _ALIKE = {"i": "u", "u": "i"}
 
@@ -42,7 +51,7 @@ def federate(
     partition: str | Callable[..., Partition | Sequence[Any]] = "iid",
     *,
     clients: int | None = None,
-    unseen: int = 0,
+    unseen: Unseen = 0,
     seed: int = 0,
     train_fraction: float = 0.6,
     valid_fraction: float = 0.0,
@@ -54,16 +63,21 @@ def federate(
     """Assigns a data set to clients and splits each client's rows into training, validation and test rows.
 
     Clients share upstream's training part; upstream's test part, if there is one, is ``held["test"]``. The server's own
-    rows, ``held["validation"]``, are set aside before rows are assigned to clients.
+    rows, ``held["validation"]``, are set aside before rows are assigned to clients. They are upstream's validation rows
+    that have no owner, or drawn by ``held_fraction``.
 
     Args:
       dataset: the data set. To make several federations from one data set, put it on the device first
         (``fljax.data.place``); the federations then share one copy.
       partition: a name in PARTITIONERS, or a function ``(labels, *, clients, unseen, seed, ...) -> Partition``. If the
-        function has parameters ``classes``, ``owner``, ``part`` or ``test_fraction``, it also gets the data set's
-        classes, owners and parts, and ``1 - train_fraction``. It may also return a list of row lists.
+        function has parameters ``classes``, ``owner``, ``part``, ``test_fraction`` or ``unseen_owners``, it also gets
+        the data set's classes, owners and parts, ``1 - train_fraction``, and the owners that ``unseen`` chooses. It may
+        also return a list of row lists.
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
-      unseen: number of clients that never train, with separate ids 0..unseen-1.
+      unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
+        owners by name (by number, if they have no names), and "test" chooses all owners without training rows. Only the
+        partition "natural" takes these two. Rows of upstream's test part that such owners have are their own test rows;
+        they do not belong to ``held["test"]`` then.
       seed: seed of all random draws in this function.
       train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
@@ -86,27 +100,35 @@ def federate(
         finite, labels are not classes of the data set, or ``test="global"`` is asked of data whose clients have test or
         validation rows of their own.
     """
-    check_count("unseen", unseen, 0)
     check_count("seed", seed, 0)
     check_fraction("train_fraction", train_fraction, zero=False)
     check_fraction("valid_fraction", valid_fraction)
     check_fraction("held_fraction", held_fraction)
     if test not in ("own", "global"):
         raise ValueError(unknown("test", str(test), ("own", "global")))
-    part = None if dataset.part is None else np.asarray(dataset.part)
-    if part is not None and test == "global":
-        raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
     given = dataset.y  # the caller's labels, which may be on the host
     dataset = place(dataset, examples)
     on_host = isinstance(dataset.x, np.ndarray)
-    clients = _count_clients(dataset, partition, clients, unseen)
+    owners = owners_of(dataset)
+    chosen = chosen_owners(owners, unseen)
+    clients = _count_clients(owners, partition, clients, unseen, chosen)
+    unseen = check_count("unseen", unseen if chosen is None else len(chosen), 0)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
     pool, held = np.arange(dataset.train_size), {}
+    own_tests = tests_of(dataset, owners, chosen)
+    part = None if dataset.part is None else np.asarray(dataset.part)
+    server = validation_of_the_server(dataset, held_fraction)
+    if len(server):
+        held["validation"], pool = server, np.setdiff1d(pool, server)
+        part = part if part is not None and part[pool].any() else None
+    if test == "global" and (part is not None or any(map(len, own_tests))):
+        raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
     if dataset.train_size < n:
-        held["test"] = np.arange(dataset.train_size, n)
+        upstream = np.setdiff1d(np.arange(dataset.train_size, n), np.concatenate([*own_tests, pool[:0]]))
+        held |= {"test": upstream} if len(upstream) else {}
     elif test == "global":
-        order = draw.permutation(n)
-        kept = min(max(round(train_fraction * n), 1), n - 1)
+        order = draw.permutation(pool)
+        kept = min(max(round(train_fraction * len(pool)), 1), len(pool) - 1)
         pool, held["test"] = np.sort(order[:kept]), np.sort(order[kept:])
     if held_fraction > 0:
         order = draw.permutation(pool if part is None else pool[part[pool] == 0])
@@ -117,6 +139,7 @@ def federate(
         "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
         "part": None if part is None else part[pool],
         "test_fraction": 1 - train_fraction,
+        "unseen_owners": chosen,
     }
     labels = np.asarray(given).astype(dataset.y.dtype)[pool]
     made = _deal(partition, labels, clients, unseen, seed, facts, partition_parameters)
@@ -135,14 +158,16 @@ def federate(
     tables, store = [], ListStore()
     for group in (range(clients), range(clients, clients + unseen)):
         trains, valids, tests = ([numbers[parts[i][part]] for i in group] for part in range(3))
+        if own_tests and group.start:
+            tests = [np.concatenate(both) for both in zip(tests, own_tests, strict=True)]
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
         tables.append(client_lists(store, trains, valids, tests, noise) if len(group) else None)
-    server = {name: held_rows(rows) for name, rows in held.items()}
+    lists = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
     moments = training_moments(x, [numbers[parts[i][0]] for i in range(clients)]) if dataset.standardise else None
-    return Federation(Examples(x, y), tables[0], tables[1], server, names, store.lists(), moments, dataset.features)
+    return Federation(Examples(x, y), tables[0], tables[1], lists, names, store.lists(), moments, dataset.features)
 
 
 def _names(dataset: Dataset, owner: np.ndarray | None, clients: int) -> Names:
@@ -237,16 +262,17 @@ def from_arrays(
 
 
 def _count_clients(
-    dataset: Dataset,
+    owners: Owners,
     partition: str | Callable[..., Partition | Sequence[Any]],
     clients: int | None,
-    unseen: int,
+    unseen: Unseen,
+    chosen: np.ndarray | None,
 ) -> int:
     if clients is not None:
         return check_count("clients", clients)
-    if partition != "natural" or dataset.owner is None:
+    if partition != "natural" or not len(owners.training):
         raise ValueError("expected clients, the number of clients, got none; only owners of rows can be counted")
-    return check_count("the number of owners less unseen", count_owners(dataset) - unseen)
+    return check_count("the number of owners less unseen", count_seen(owners, unseen, chosen))
 
 
 def _deal(
@@ -262,6 +288,10 @@ def _deal(
     name = partition if isinstance(partition, str) else getattr(partition, "__name__", "given")
     if not takes_anything(function):
         check_keywords("partition", name, parameters, set(list(parameters_of(function))[1:]) - set(_ALWAYS))
+    if facts["unseen_owners"] is not None and "unseen_owners" not in parameters_of(function):
+        raise ValueError(
+            f"expected the partition natural for unseen clients by name, or a number as unseen, got {name}"
+        )
     if facts["part"] is not None and "part" not in parameters_of(function):
         raise ValueError(
             f"expected a partition that keeps each client's own training, validation and test rows, such as natural, "

@@ -21,6 +21,7 @@ from fljax.data.assignment import (
     relative_order,
     repair,
     require,
+    rows_by_owner,
     take,
 )
 from fljax.data.checks import check_count
@@ -339,6 +340,7 @@ def natural(
     minimum: Count = 1,
     owner: np.ndarray | None,
     part: np.ndarray | None = None,
+    unseen_owners: np.ndarray | None = None,
 ) -> Partition:
     """The natural clients of the data set: each client gets the rows of one owner.
 
@@ -354,27 +356,28 @@ def natural(
       owner: owner of each row, ``[n]``, -1 for none.
       part: 0 for training rows, 1 for validation rows, 2 for test rows, ``[n]``; None: all rows are training rows, of
         which ``federate`` splits the others off. It also does so for a part that no row belongs to.
+      unseen_owners: the owners that are the unseen clients, who need no training rows; None: they are drawn.
 
     Raises:
       ValueError: if the data set has no owners, or not enough owners.
     """
-    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    drawn = unseen if unseen_owners is None else 0
+    labels, everybody, rng = begin(labels, clients, drawn, seed, minimum)
     if owner is None:
         raise ValueError("expected a dataset whose rows have owners for the partition natural, got one without")
     owner = np.asarray(owner)
     part = np.zeros(len(owner), np.int8) if part is None else np.asarray(part)
     names, sizes = np.unique(owner[(owner >= 0) & (part == 0)], return_counts=True)
     names = names[sizes >= minimum]
+    names = names if unseen_owners is None else np.setdiff1d(names, unseen_owners)
     if len(names) < everybody:
         raise ValueError(f"expected at least {everybody} owners with at least {minimum} samples each, got {len(names)}")
     chosen = rng.permutation(names)[:everybody]
-    ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(chosen[clients:])])
+    others = chosen[clients:] if unseen_owners is None else unseen_owners
+    ordered = np.concatenate([np.sort(chosen[:clients]), np.sort(others)])
     lists: list[tuple[np.ndarray, ...] | None] = []
     for which in range(3):
-        rows = np.flatnonzero(part == which)
-        order = rows[np.argsort(owner[rows], kind="stable")]
-        starts, ends = (np.searchsorted(owner[order], ordered, side) for side in ("left", "right"))
-        found = tuple(order[a:b] for a, b in zip(starts, ends, strict=True))
+        found = rows_by_owner(owner, np.flatnonzero(part == which), ordered)
         lists.append(found if which == 0 or any(map(len, found)) else None)
     assert lists[0] is not None
     return Partition(lists[0], lists[2], valid=lists[1], owner=ordered.astype(np.int32))

@@ -64,7 +64,7 @@ def test_own_test_rows_of_arrays(tmp_path):
     made = load(str(path), client="who")
     assert made.train_size == 6
     assert np.asarray(made.part).tolist() == [0, 0, 0, 0, 2, 2, 2]
-    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 1, 0, -1], "7 never trains: a row of the global test part"
+    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 1, 0, 2], "7 never trains: a row of the global test part"
     assert made.x[-1].tolist() == [2, 3]
 
 

@@ -45,7 +45,7 @@ def test_numbers_with_clients(hub):
     }
     made = load("hf:me/table", client="who")
     assert made.x.tolist() == [[1, 0], [2, 0], [3, 1], [4, 1], [5, 1], [6, 0]]
-    assert (made.class_names, made.owner_names, made.train_size) == (("x", "y"), ("p", "q"), 5)
+    assert (made.class_names, made.owner_names, made.train_size) == (("x", "y"), ("p", "q", "r"), 5)
     assert count_owners(made) == 2
 
 

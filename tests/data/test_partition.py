@@ -254,6 +254,17 @@ def test_noise_grows_with_the_clients_number():
     np.testing.assert_allclose(np.asarray(split.noise), [0.2, 0.4, 0.6, 0.8, 0.4, 0.8], rtol=1e-6)
 
 
+def test_natural_takes_the_unseen_owners_that_it_is_given():
+    owner = OWNER.copy()
+    owner[OWNER == 4] = -1  # 4 has no rows here
+    split = natural(LABELS, clients=5, unseen=2, seed=4, owner=owner, unseen_owners=np.array([4, 9]))
+    assert split.owner is not None
+    assert split.owner[5:].tolist() == [4, 9]
+    assert not {4, 9} & set(split.owner[:5].tolist())
+    assert len(split.rows[5]) == 0
+    assert (OWNER[split.rows[6]] == 9).all()
+
+
 def test_natural_gives_each_client_one_owner():
     split = natural(LABELS, clients=5, unseen=3, seed=4, owner=OWNER)
     owners = [set(OWNER[rows]) for rows in split.rows]

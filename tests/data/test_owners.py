@@ -1,0 +1,160 @@
+"""Unseen clients: owners by name, and owners who have test rows alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fljax.data import dataset, federate, federations, from_arrays, from_clients, row_numbers
+from fljax.data.assembly import Piece, assemble
+from fljax.data.owners import chosen_owners, count_seen, owners_of
+
+TOWNS = np.repeat(["elm", "fir", "oak", "yew"], 5)
+ROWS = np.arange(20, dtype=np.float32)[:, None]
+LABELS = np.arange(20) % 2
+
+
+def pieces(*, own_tests=True):
+    """Trained by elm and fir, with own test rows if asked for; oak and yew have test rows alone."""
+    owner = ["elm"] * 4 + ["fir"] * 4
+    tests = (["elm", "fir"] if own_tests else []) + ["yew", "oak", "yew"]
+    x = np.arange(8.0 + len(tests))[:, None]
+    y = np.arange(len(x)) % 2
+    return [Piece(x[:8], y[:8], owner), Piece(x[8:], y[8:], tests, test=True)]
+
+
+def rows(federation, part, *, unseen=False):
+    found = row_numbers(federation, part, unseen=unseen)
+    return [np.asarray(federation.examples.x)[each, 0].tolist() for each in found]
+
+
+def test_owners_are_chosen_by_name():
+    for seed in range(3):
+        made = from_arrays(ROWS, LABELS, TOWNS, unseen=["yew", "fir"], seed=seed)
+        assert (made.names.clients, made.names.unseen) == (("elm", "oak"), ("fir", "yew"))
+        assert [
+            sorted(each) for each in map(np.concatenate, zip(rows(made, "train"), rows(made, "test"), strict=True))
+        ] == [
+            list(range(5)),
+            list(range(10, 15)),
+        ]
+        assert all(len(each) for each in rows(made, "test", unseen=True))
+
+
+def test_fewer_clients_than_owners_are_drawn_among_the_others():
+    found = [from_arrays(ROWS, LABELS, TOWNS, unseen=["oak"], clients=2, seed=seed) for seed in range(8)]
+    assert {each.names.unseen for each in found} == {("oak",)}
+    assert {each.names.clients for each in found} > {("elm", "fir")}
+    assert not any("oak" in (each.names.clients or ()) for each in found)
+
+
+def test_owners_without_names_are_chosen_by_number():
+    made = dataset(ROWS, LABELS, owner=np.repeat([3, 5, 7, 9], 5))
+    found = federations(made, "natural", seeds=2, unseen=[7])
+    assert [np.sort(rows(each, "train", unseen=True)[0]).tolist()[0] >= 10 for each in found] == [True, True]
+    assert [each.clients.id.tolist() for each in found] == [[0, 1, 2]] * 2
+
+
+def test_names_that_are_numbers_are_found_as_text():
+    made = from_clients({each: (ROWS[:4], LABELS[:4]) for each in (10, 2, "b")}, unseen=["2"])
+    assert (made.names.clients, made.names.unseen) == ((10, "b"), (2,))
+
+
+def test_owners_with_test_rows_alone_are_a_global_test_set_or_unseen_clients():
+    made = assemble(pieces())
+    usual = federate(made, "natural")
+    assert usual.held["test"].size == 3
+    assert usual.unseen is None
+    all_of_them = federate(made, "natural", unseen="test")
+    assert (all_of_them.names.clients, all_of_them.names.unseen) == (("elm", "fir"), ("oak", "yew"))
+    assert rows(all_of_them, "test", unseen=True) == [[11.0], [10.0, 12.0]]
+    assert rows(all_of_them, "train", unseen=True) == [[], []]
+    assert rows(all_of_them, "test") == [[8.0], [9.0]]
+    assert "test" not in all_of_them.held
+    one = federate(made, "natural", unseen=["yew"])
+    assert rows(one, "test", unseen=True) == [[10.0, 12.0]]
+    assert np.asarray(one.held["test"].index).tolist() == [11]
+
+
+def test_seen_clients_keep_their_split_when_test_owners_are_unseen():
+    made = assemble(pieces(own_tests=False))
+    found, usual = (federate(made, "natural", unseen=unseen, seed=4) for unseen in ("test", 0))
+    assert rows(found, "train") == rows(usual, "train")
+    assert rows(found, "test") == rows(usual, "test")
+    assert rows(found, "test", unseen=True) == [[9.0], [8.0, 10.0]]
+    mixed = federate(made, "natural", unseen=["elm", "oak"])
+    assert [len(each) for each in rows(mixed, "train", unseen=True)] == [2, 0]
+    assert [len(each) for each in rows(mixed, "test", unseen=True)] == [2, 1]
+
+
+def test_owners_are_counted():
+    owners = owners_of(assemble(pieces()))
+    assert owners.names == ("elm", "fir", "oak", "yew")
+    assert (owners.training.tolist(), owners.tested.tolist()) == ([0, 1], [2, 3])
+    counts = [count_seen(owners, each, chosen_owners(owners, each)) for each in (0, 1, "test", ["elm", "oak"])]
+    assert counts == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("unseen", "words"),
+    [
+        (["oka"], r"expected one of the owners elm, fir, oak, yew as an unseen client, got 'oka' \(did you mean 'oak'"),
+        ([True], r"expected one of the owners elm, .*, got True"),
+        ([["oak"]], r"expected one of the owners elm, .*, got \['oak'\]"),
+        (["oak", "elm", "oak"], "expected different owners as unseen clients, got 'oak' twice"),
+        ([], "expected the owners that are unseen clients, or 0 for none, got an empty list"),
+        ("oak", "expected unseen to be a number of clients, a list of owners or 'test', got 'oak'"),
+        (1.5, "expected unseen to be a number of clients, a list of owners or 'test', got 1.5"),
+        (-1, "expected unseen to be a whole number of at least 0, got -1"),
+        ("test", "expected owners whose rows are all test rows for unseen='test', got none"),
+        (["elm", "fir", "oak", "yew"], "expected the number of owners less unseen"),
+    ],
+)
+def test_what_names_no_owner_is_a_sentence(unseen, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        from_arrays(ROWS, LABELS, TOWNS, unseen=unseen)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_owners_are_not_all_listed():
+    owner = [f"c{number:03}" for number in range(200)]
+    with pytest.raises(ValueError, match=r"owners c000, .*, c009 and 190 more as an unseen client, got 'x'"):
+        from_arrays(np.zeros((200, 1)), np.arange(200) % 2, owner, unseen=["x"])
+
+
+def test_other_partitions_choose_no_client_by_name():
+    made = dataset(ROWS, LABELS, owner=np.repeat([0, 1, 2, 3], 5))
+    with pytest.raises(ValueError, match="expected the partition natural for unseen clients by name, .* got iid"):
+        federate(made, "iid", clients=2, unseen=[1])
+    with pytest.raises(ValueError, match="expected data whose rows have owners, to choose unseen clients by name"):
+        federate(made._replace(owner=None), "iid", clients=2, unseen=[1])
+    with pytest.raises(ValueError, match='expected test="own" for data whose clients have rows of their own'):
+        federate(assemble(pieces(own_tests=False)), "natural", unseen="test", test="global")
+
+
+def test_validation_rows_without_an_owner_are_the_servers():
+    x, y = np.arange(8.0)[:, None], np.arange(8) % 2
+    made = assemble([Piece(x[:5], y[:5]), Piece(x[5:7], y[5:7], valid=True), Piece(x[7:], y[7:], test=True)])
+    assert made.train_size == 7
+    for test, kept in (("own", 5), ("global", 5)):
+        found = federate(made, "iid", clients=2, test=test)
+        assert np.asarray(found.held["validation"].index).tolist() == [5, 6]
+        assert np.asarray(found.held["test"].index).tolist() == [7]
+        own = rows(found, "train") + (rows(found, "test") if test == "own" else [])
+        assert sorted(np.concatenate(own).tolist()) == list(range(kept))
+    assert made.part is not None
+    alone = federate(made._replace(x=made.x[:7], y=made.y[:7], part=made.part[:7]), "iid", clients=2, test="global")
+    assert np.asarray(alone.held["validation"].index).tolist() == [5, 6]
+    assert not set(np.asarray(alone.held["test"].index).tolist()) & {5, 6}
+    with pytest.raises(ValueError, match=r"expected held_fraction of 0 for data with validation rows of the server"):
+        federate(made, "iid", clients=2, held_fraction=0.1)
+
+
+def test_validation_rows_of_an_owner_are_the_clients():
+    x, y, who = np.arange(8.0)[:, None], np.arange(8) % 2, ["a", "b"]
+    made = assemble(
+        [Piece(x[:4], y[:4], who * 2), Piece(x[4:6], y[4:6], who, valid=True), Piece(x[6:], y[6:], who, True)]
+    )
+    found = federate(made, "natural")
+    assert [sorted(each) for each in rows(found, "train")] == [[0, 2], [1, 3]]
+    assert (rows(found, "valid"), rows(found, "test")) == ([[4], [5]], [[6], [7]])
