@@ -265,7 +265,7 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
     """
     source = find_source(config.data.dataset)
     partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
-    counts = {"clients": config.data.clients, "unseen": config.data.unseen}
+    counts = {"clients": config.data.clients, "unseen": config.data.unseen_count}
     by_seed = "seed" in parameters_of(source)
     datasets: dict[int, data.Dataset] = {}
     federations = []
@@ -285,7 +285,8 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
             data.federate(
                 datasets[which],
                 partition,
-                **counts,
+                clients=config.data.clients,
+                unseen=config.data.unseen,
                 seed=seed,
                 train_fraction=config.data.train_fraction,
                 valid_fraction=config.data.valid_fraction,

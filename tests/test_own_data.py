@@ -11,6 +11,7 @@ import pytest
 import fljax
 from fljax import cli, data, experiment, preparation, sweep
 from fljax.config import ConfigError, dumps, load, load_grid, parse
+from fljax.config.comparing import difference
 from fljax.config.sweeping import parse_grid
 from fljax.setup import build_world, resolve_setup
 from fljax.types import Features
@@ -290,3 +291,89 @@ def test_classes_without_training_rows_are_said(config):
     rows.to_csv(config.parent / "patients.csv", index=False)
     found = preparation.absent_classes(resolve_setup(load(config, ["data.part=split", "seeds=2"])))
     assert found == "no client that trains has a training row of 1 of 3 classes in some seed: perhaps"
+
+
+def test_unseen_clients_by_name(config):
+    found = load(config, ['data.unseen=["h2","h0"]'])
+    assert (found.data.unseen, found.data.clients) == (("h2", "h0"), 2)
+    for seed in (0, 1):
+        names = build_world(found.model_copy(update={"seeds": (seed,)})).federation.names
+        assert (names.clients, names.unseen) == (("h1", "h3"), ("h0", "h2"))
+    copy = config.parent / "copy.toml"
+    copy.write_text(dumps(found))
+    assert load(copy).data == found.data
+    assert difference(dumps(found), dumps(load(config, ['data.unseen=["h1","h0"]']))) is not None
+
+
+def test_clients_that_are_given_leave_unseen_ones_out(config):
+    found = load(config, ['data.unseen=["h2"]', "data.partition=natural", "data.clients=2"])
+    names = build_world(found).federation.names
+    assert names.unseen == ("h2",)
+    assert len(names.clients or ()) == 2
+
+
+def test_clients_whose_rows_are_all_test_rows_are_unseen(config):
+    rows = pandas.read_csv(config.parent / "patients.csv")
+    rows["split"] = np.where(rows.hospital == "h3", "test", np.where(np.arange(40) < 20, "train", "test"))
+    rows.to_csv(config.parent / "patients.csv", index=False)
+    found = load(config, ["data.part=split", "data.unseen=test"])
+    assert found.data.clients == 3
+    assert build_world(found).federation.names.unseen == ("h3",)
+    assert load(config, ["data.part=split"]).data.clients == 3
+
+
+def test_a_sweep_leaves_each_client_out(config):
+    grid = load_grid(config, [], ['data.unseen=["h0"],["h1","h2"],1'])
+    assert [cell.data.clients for cell in grid.cells] == [3, 2, 3]
+    assert [cell.data.unseen for cell in grid.cells] == [("h0",), ("h1", "h2"), 1]
+
+
+@pytest.mark.thorough
+def test_a_run_and_a_sweep_with_unseen_clients_by_name(config):
+    out = config.parent / "run"
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(config), "--quiet", "--no-report", "--out", str(out), "--set", 'data.unseen=["h2"]'])
+    assert end.value.code == 0
+    run = fljax.load(out)
+    assert (run.names.clients, run.names.unseen) == (("h0", "h1", "h3"), ("h2",))
+    assert np.isfinite(run.metrics["unseen_average_accuracy"].values).all()
+    grid = load_grid(config, [], ['data.unseen=["h0"],["h1"]'])
+    found = sweep.run(grid)
+    assert found.metrics["data.unseen"].values.tolist() == ['["h0"]', '["h1"]']
+    assert np.isfinite(found.metrics["unseen_average_accuracy"].values).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            ['data.unseen=["h7"]'],
+            "data.unseen: expected one of the owners h0, h1, h2, h3 as an unseen client, got 'h7'",
+        ),
+        (["data.unseen=h1"], "data.unseen: expected a number, a list of clients such as ['h1'], or 'test', got 'h1'"),
+        (['data.unseen=["h1","h1"]'], "data.unseen: expected a number, a list of different clients by name"),
+        (["data.unseen=[]"], "data.unseen: expected a number, a list of different clients by name"),
+        (["data.unseen=[true]"], "data.unseen: expected a number, a list of different clients by name"),
+        (["data.unseen=1.5"], "data.unseen: expected a number, a list of different clients by name"),
+        (["data.unseen=test"], "data.unseen: expected owners whose rows are all test rows"),
+        (
+            ['data.unseen=["h0","h1","h2","h3"]'],
+            "data.unseen: expected fewer than 4, the number of clients in the data",
+        ),
+        (
+            ['data.unseen=["h0"]', "data.partition=iid", "data.clients=2"],
+            "data.unseen: expected a number of clients with the partition iid, since only natural chooses clients",
+        ),
+    ],
+)
+def test_unseen_clients_that_cannot_be_are_a_sentence(config, changes, words):
+    with pytest.raises(ConfigError) as error:
+        load(config, changes)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_named_clients_that_the_data_lack_are_a_sentence_when_all_keys_are_given(config):
+    given = load(config, ['data.unseen=["h7"]', "data.partition=natural", "data.clients=2"])
+    with pytest.raises(ValueError, match="expected one of the owners h0, h1, h2, h3 as an unseen client, got 'h7'"):
+        build_world(given)

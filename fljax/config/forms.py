@@ -13,6 +13,7 @@ from fljax.config.limits import (
     LARGEST_SEED,
     LONGEST_LABEL,
     MOST_CELLS,
+    MOST_CLIENTS,
     MOST_SEEDS,
     is_date,
     label,
@@ -36,6 +37,25 @@ def _seeds(value: Any) -> Any:
         if whole and len(set(value)) == len(value):
             return tuple(value)
     raise ValueError(f"expected a positive number of seeds or a list of different integers >= 0, got {shown(value)}")
+
+
+def unseen_clients(value: Any) -> Any:
+    if type(value) is int:
+        if 0 <= value <= MOST_CLIENTS:
+            return value
+        limit = "at least 0" if value < 0 else f"at most {MOST_CLIENTS}"
+        raise ValueError(f"expected a number of {limit}, got {value}")
+    if value == "test":
+        return value
+    if isinstance(value, list | tuple):
+        named = [each for each in value if isinstance(each, str | int) and not isinstance(each, bool)]
+        if named and len(named) == len(value) and len(set(map(str, named))) == len(named):
+            return tuple(map(printable, named))
+    if isinstance(value, str):
+        raise ValueError(
+            f"expected a number, a list of clients such as [{shown(value)}], or 'test', got {shown(value)}"
+        )
+    raise ValueError(f"expected a number, a list of different clients by name, or 'test', got {shown(value)}")
 
 
 def _is_count(value: Any) -> bool:
@@ -102,6 +122,7 @@ Seeds = Annotated[
     BeforeValidator(_seeds),
     Field(description="integer above 0 or list of different integers from 0"),
 ]
+UnseenClients = Annotated[int | tuple[str | int, ...] | Literal["test"], BeforeValidator(unseen_clients)]
 Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]
 Printable = Annotated[str, BeforeValidator(printable)]

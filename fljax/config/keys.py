@@ -18,6 +18,7 @@ from fljax.config.forms import (
     Printable,
     Seeds,
     Strategy,
+    UnseenClients,
     as_tuple,
     ceiling_of,
     different_values,
@@ -55,13 +56,14 @@ class Data(Table):
     ``train_fraction`` and ``valid_fraction`` are shares of a client's own examples; ``held_fraction`` is the share of
     all training examples that the server keeps. ``test`` selects the rows on which accuracy is measured: each client's
     own test rows or one global test set. ``dataset_options`` and ``partition_options`` are passed to the data set's
-    source and to the partitioner.
+    source and to the partitioner. ``unseen`` is a number of clients, a list of them by name, or "test": all clients
+    whose rows are test rows.
     """
 
     dataset: Printable
     partition: Printable
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS)]
-    unseen: Annotated[int, Field(ge=0, le=MOST_CLIENTS)] = 0
+    unseen: UnseenClients = 0
     train_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.6
     valid_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test: Literal["own", "global"] = "own"
@@ -69,6 +71,13 @@ class Data(Table):
     folder: str | None = None
     dataset_options: dict[str, Any] = {}
     partition_options: dict[str, Any] = {}
+
+    @property
+    def unseen_count(self) -> int:
+        """The number of unseen clients that the config itself says; 0 for "test", which only the data know."""
+        if isinstance(self.unseen, int):
+            return self.unseen
+        return 0 if self.unseen == "test" else len(self.unseen)
 
 
 class Model(Named):
@@ -356,7 +365,7 @@ class Config(Table):
     @model_validator(mode="after")
     def _sizes(self) -> Config:
         """Raises a ValueError if an array of a run's results has more entries than JAX can index."""
-        everybody, seeds = self.data.clients + self.data.unseen, len(self.seeds)
+        everybody, seeds = self.data.clients + self.data.unseen_count, len(self.seeds)
         if everybody > MOST_CLIENTS:
             raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")
         rows = min(self.participation.clients_per_round, self.data.clients)

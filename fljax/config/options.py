@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.arguments import FACTS, OFFERS, Offer, with_current_names
+from fljax.arguments import FACTS, OFFERS, Offer, parameters_of, with_current_names
 from fljax.config.errors import ConfigError, option_sentences, raise_all, sentences, tried
 from fljax.config.forms import Count
 from fljax.config.keys import (
@@ -25,7 +25,7 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
-from fljax.naming import resolve, unknown, with_article
+from fljax.naming import resolve, shown, unknown, with_article
 from fljax.signatures import annotations_of, plain_type, record_of
 
 
@@ -130,6 +130,11 @@ def _check_stop(metric: str, data: Data) -> None:
 def _checked_data(data: Data, found: Registries, needs_data: bool) -> Data:
     def partition_options() -> dict[str, Any]:
         partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
+        if not isinstance(data.unseen, int) and "unseen_owners" not in parameters_of(partitioner):
+            raise ConfigError(
+                f"data.unseen: expected a number of clients with the partition {data.partition}, since only natural "
+                f"chooses clients by name, got {shown(data.unseen)}"
+            )
         return _options("data.partition_options", partitioner, data.partition_options, OFFERS["partition"])
 
     errors: list[ConfigError] = []

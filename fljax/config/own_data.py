@@ -7,13 +7,17 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fljax.arguments import parameters_of
 from fljax.config import options as checks
 from fljax.config.errors import ConfigError
+from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
-from fljax.naming import unknown
+from fljax.naming import shown, unknown
+
+if TYPE_CHECKING:
+    from fljax.data.owners import Owners
 
 _NO_CLIENTS = (
     "data: expected client, which says whose row it is, or a partition (iid, dirichlet, ...) and its number of "
@@ -65,11 +69,32 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     _, options = checks.checked_source(name, options, checks.registries()._replace(imports=imports))
     folder = table.get("folder")
     text = json.dumps(options, sort_keys=True, default=str)
-    found = _count_owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
-    unseen = table.get("unseen", 0)
-    if type(unseen) is int and found - unseen < 1:
-        raise ConfigError(f"data.unseen: expected fewer than {found}, the number of clients in the data, got {unseen}")
-    return {**raw, "data": {**table, "clients": found - unseen if type(unseen) is int else found}}
+    found = _owners(name, text, folder if isinstance(folder, str) else None, _stamp(name))
+    return {**raw, "data": {**table, "clients": _count_seen(found, table.get("unseen", 0))}}
+
+
+def _count_seen(found: Owners, given: Any) -> int:
+    """The number of owners that may train beside the unseen ones that a config gives.
+
+    Raises:
+      ConfigError: if it gives an unseen client that the data do not have, or leaves nobody who trains.
+    """
+    from fljax.data.owners import chosen_owners, count_seen
+
+    everybody = len(found.training)
+    try:
+        unseen = unseen_clients(given)
+    except ValueError:
+        return everybody  # the check of all keys says what is wrong
+    try:
+        seen = count_seen(found, unseen, chosen_owners(found, unseen))
+    except ValueError as error:
+        raise ConfigError(f"data.unseen: {error}") from None
+    if seen < 1:
+        raise ConfigError(
+            f"data.unseen: expected fewer than {everybody}, the number of clients in the data, got {shown(given)}"
+        )
+    return seen
 
 
 def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -99,14 +124,14 @@ def _stamp(name: str) -> tuple[tuple[int, int], ...]:
 
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
-def _count_owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int, int], ...]) -> int:
-    from fljax.data.datasets import count_owners
+def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int, int], ...]) -> Owners:
+    from fljax.data.owners import owners_of
     from fljax.data.sources import load
 
     try:
-        found = count_owners(load(name, folder=folder, **json.loads(options)))
+        found = owners_of(load(name, folder=folder, **json.loads(options)))
     except ValueError as error:
         raise ConfigError(f"data.dataset: {error}") from None
-    if not found:
+    if not len(found.training):
         raise ConfigError(_NO_CLIENTS)
     return found

@@ -56,7 +56,7 @@ def test_owners_without_names_are_chosen_by_number():
 
 
 def test_names_that_are_numbers_are_found_as_text():
-    made = from_clients({each: (ROWS[:4], LABELS[:4]) for each in (10, 2, "b")}, unseen=["2"])
+    made = from_clients(dict.fromkeys((10, 2, "b"), (ROWS[:4], LABELS[:4])), unseen=["2"])
     assert (made.names.clients, made.names.unseen) == ((10, "b"), (2,))
 
 
@@ -124,7 +124,7 @@ def test_many_owners_are_not_all_listed():
 
 def test_other_partitions_choose_no_client_by_name():
     made = dataset(ROWS, LABELS, owner=np.repeat([0, 1, 2, 3], 5))
-    with pytest.raises(ValueError, match="expected the partition natural for unseen clients by name, .* got iid"):
+    with pytest.raises(ValueError, match=r"expected the partition natural for unseen clients by name, .* got iid"):
         federate(made, "iid", clients=2, unseen=[1])
     with pytest.raises(ValueError, match="expected data whose rows have owners, to choose unseen clients by name"):
         federate(made._replace(owner=None), "iid", clients=2, unseen=[1])
