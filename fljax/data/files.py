@@ -202,7 +202,7 @@ def mapped(
 
 
 @contextmanager
-def _npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
+def opened_npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of a file by name; each is read when it is asked for."""
     if not zipfile.is_zipfile(place):
         raise ValueError("expected arrays of numpy.savez, got a file of another kind")
@@ -248,7 +248,7 @@ def read_arrays(
     Raises:
       ValueError: if the file cannot be read, or an array does not exist.
     """
-    with _npz(place) as found:
+    with opened_npz(place) as found:
         ends = ("_train", "_test") if not whole and features not in found else ()
         split = {end: end == "_test" for end in ends if f"{features}{end}" in found} or {"": test}
 

@@ -13,6 +13,7 @@ from fljax.data.datasets import Dataset
 from fljax.data.image_folders import ENDINGS as IMAGES
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import is_leaf, leaf, names_users
+from fljax.data.pfllib import is_pfllib, pfllib
 from fljax.data.table_files import ENDINGS as TABLES
 from fljax.naming import shown
 
@@ -35,12 +36,14 @@ class Kind(NamedTuple):
 
 
 def folder_source(place: Path) -> Callable[..., Dataset]:
-    """The function that makes a data set of a folder: LEAF's files, tables, arrays or images.
+    """The function that makes a data set of a folder: PFLlib's or LEAF's files, tables, arrays or images.
 
     Raises:
       ValueError: if files are of several kinds, or the folder cannot be read.
     """
     try:
+        if is_pfllib(place):
+            return pfllib
         kinds = [*_kinds(place)]
     except OSError as error:
         raise ValueError(f"expected a folder that can be read, got {one_line(error)}") from None

@@ -18,7 +18,9 @@ from fljax.data.folders import folder_source
 from fljax.data.hugging_face import hugging_face_dataset
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import leaf
+from fljax.data.medmnist import is_medmnist, medmnist
 from fljax.data.paths import existing_file, is_folder, with_home
+from fljax.data.pfllib import pfllib
 from fljax.data.tfds import tfds_dataset
 from fljax.naming import resolve, shown
 
@@ -82,7 +84,8 @@ def own_forms() -> dict[str, Callable[..., Dataset]]:
     """How a config names data that are not in SOURCES: ``"FILE.csv"``, ``"FOLDER/"``, ``"tfds:NAME"`` and so on."""
     files = {f"FILE{ending}": reader for ending, reader in FILES.items()}
     folders = {"FOLDER/": image_folder, "FOLDER/ of .csv": table_folder, "FOLDER/ of .npz": array_folder}
-    forms = {**files, **folders, **{f"{prefix}:NAME": source for prefix, source in PREFIXES.items()}}
+    others = {"FILE.npz of MedMNIST": medmnist, "FOLDER/ of PFLlib": pfllib}
+    forms = {**files, **folders, **others, **{f"{prefix}:NAME": source for prefix, source in PREFIXES.items()}}
     return {form: _of(source, form, form) for form, source in forms.items()}
 
 
@@ -104,7 +107,8 @@ def own_source(name: str) -> Callable[..., Dataset] | None:
     if reader is None:
         endings = ", ".join(FILES)
         raise ValueError(f"expected a folder, or a file that ends in one of {endings}, got {shown(name)}")
-    return _of(reader, str(existing_file(name)), name)
+    file = existing_file(name)
+    return _of(medmnist if reader is arrays and is_medmnist(file) else reader, str(file), name)
 
 
 def is_path(name: str) -> bool:
