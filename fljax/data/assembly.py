@@ -14,6 +14,9 @@ from fljax.data.moments import centred
 from fljax.naming import shown
 from fljax.types import Features
 
+# What users call the parts of a data set: for training (0), validation (1) and test (2).
+PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
+
 
 class Piece(NamedTuple):
     """Some rows of a data set.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.data.assembly import Piece, assemble
+from fljax.data.assembly import PARTS, Piece, assemble
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate
 from fljax.data.labels import Labels, is_missing, number_labels
@@ -16,7 +16,6 @@ from fljax.data.moments import centred, stored_standardised, with_moments
 from fljax.naming import nearest, shown, unknown
 from fljax.types import Features, Federation
 
-_PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
 # The number of columns that an error message names.
 _NAMED = 10
 
@@ -337,9 +336,9 @@ def _which(column: Any, name: str) -> np.ndarray:
     check_complete(column, name)
     values = [str(each) for each in column.tolist()]
     for value in dict.fromkeys(values):
-        if value.lower() not in _PARTS:
+        if value.lower() not in PARTS:
             raise ValueError(f"{unknown('part', value, ('train', 'valid', 'test'))} in the column {name!r}")
-    return np.array([_PARTS[value.lower()] for value in values], np.int8)
+    return np.array([PARTS[value.lower()] for value in values], np.int8)
 
 
 def check_complete(column: Any, name: Any) -> None:

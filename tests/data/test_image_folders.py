@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fljax.data import federate, load
+from fljax import cli
+from fljax.data import federate, load, row_numbers
+from fljax.data.clients import PARTS
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -62,3 +64,83 @@ def test_what_is_no_image_is_named(tmp_path):
         load(f"{tmp_path}/")
     with pytest.raises(ValueError, match=r"expected size as \[height, width\]"):
         load(f"{tmp_path}/", size=[3])
+
+
+def test_validation_images_of_nobody_are_the_servers(tmp_path):
+    for value, (part, label) in enumerate([("train", "a"), ("train", "b"), ("Valid", "a"), ("test", "b")]):
+        write(tmp_path / part / label / "0.png", value)
+    made = load(f"{tmp_path}/")
+    assert (made.x[:, 0, 0, 0].tolist(), made.train_size, made.y.tolist()) == ([0, 1, 2, 3], 3, [0, 1, 0, 1])
+    found = federate(made, "iid", clients=2, test="global")
+    assert np.asarray(found.held["validation"].index).tolist() == [2]
+    assert np.asarray(found.held["test"].index).tolist() == [3]
+
+
+def own_parts(place, layout, client, count):
+    """One image for each of some labels in each part of a client."""
+    for value, part in enumerate(("train", "val", "test")):
+        for label in range(count):
+            folder = layout.format(client=client, part=part, label="ab"[label % 2])
+            write(place / folder / f"{label}.png", 10 * value + label)
+
+
+@pytest.mark.parametrize("layout", ["{client}/{part}/{label}", "{part}/{client}/{label}"])
+def test_clients_have_parts_of_their_own(tmp_path, layout):
+    own_parts(tmp_path, layout, "north", 3)
+    own_parts(tmp_path, layout, "south", 2)
+    made = load(f"{tmp_path}/", client=True)
+    assert (made.class_names, made.owner_names) == (("a", "b"), ("north", "south"))
+    found = federate(made, "natural", train_fraction=0.5)
+    pixels = np.asarray(found.examples.x)[:, 0, 0, 0]
+    values = {part: [sorted(pixels[rows].tolist()) for rows in row_numbers(found, part)] for part in PARTS}
+    assert values == {
+        "train": [[0, 1, 2], [0, 1]],
+        "valid": [[10, 11, 12], [10, 11]],
+        "test": [[20, 21, 22], [20, 21]],
+    }
+
+
+def test_a_client_with_test_images_alone_may_be_unseen(tmp_path):
+    own_parts(tmp_path, "{client}/{part}/{label}", "north", 2)
+    for label in "ab":
+        write(tmp_path / "south" / "test" / label / "0.png", 1)
+    made = load(f"{tmp_path}/", client=True)
+    assert federate(made, "natural", unseen="test").names.unseen == ("south",)
+    assert federate(made, "natural").held["test"].size == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "client", "words"),
+    [
+        (["north/train/a/0.png", "south/a/0.png"], True, "in all clients or none, got none in 'south'"),
+        (["train/north/test/a/0.png"], True, "in all clients or none, got 'train/north/test'"),
+        (["north/a/0.png"], False, "expected images in folder/class/image .* got 'north/a/0.png'; client = true reads"),
+        (["a/0.png", "b/more/0.png"], False, r"got 'b/more/0\.png'; client = true"),
+        (["a/0.png"], True, r"expected images in folder/client/class/image .*, got 'a/0\.png'$"),
+    ],
+)
+def test_images_in_other_places_are_named(tmp_path, files, client, words):
+    for file in files:
+        write(tmp_path / file, 1)
+    with pytest.raises(ValueError, match=words):
+        load(f"{tmp_path}/", client=client)
+
+
+def test_folders_of_classes_may_be_empty(tmp_path):
+    write(tmp_path / "a" / "0.png", 1)
+    (tmp_path / "b").mkdir()
+    assert load(f"{tmp_path}/").y.tolist() == [0]
+
+
+@pytest.mark.thorough
+def test_a_run_on_images_by_client(tmp_path):
+    own_parts(tmp_path / "scans", "{client}/{part}/{label}", "north", 2)
+    own_parts(tmp_path / "scans", "{client}/{part}/{label}", "south", 4)
+    (tmp_path / "mine.toml").write_text(
+        'rounds = 1\nalgorithms = [{name = "fedavg"}]\nmodel = {name = "logistic_regression"}\n'
+        "local = {learning_rate = 0.1, batch_size = 2, steps = 1}\nstandalone = {steps = 1}\n"
+        '[data]\ndataset = "scans/"\nclient = true\n'
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(tmp_path / "mine.toml"), "--quiet", "--no-report", "--out", str(tmp_path / "run")])
+    assert end.value.code == 0
