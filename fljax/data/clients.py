@@ -45,7 +45,7 @@ def from_clients(
       classes: number of classes, where no client has a row of some class; whole numbers are then kept as they are.
       regression: True makes numbers to predict of whole numbers; False makes classes of floats.
       vocabulary: number of different tokens in ``x [rows, length]``; None: ``x`` is not checked for tokens.
-      **options: as for ``federate``: ``unseen`` (so many clients, drawn at random, never train), ``train_fraction``,
+      **options: as for ``federate``: ``unseen`` (so many clients, or a list of them, never train), ``train_fraction``,
         ``valid_fraction``, ``test="global"``, ``held_fraction``, ``seed``.
 
     Raises:

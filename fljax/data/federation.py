@@ -33,6 +33,7 @@ from fljax.data.owners import (
     validation_of_the_server,
 )
 from fljax.data.partition import PARTITIONERS
+from fljax.data.splits import Split, split_client, split_rows
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.describing import describe
 from fljax.naming import shown, unknown
@@ -76,8 +77,9 @@ def federate(
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
         owners by name (by number, if they have no names), and "test" chooses all owners without training rows. Only the
-        partition "natural" takes these two. Rows of upstream's test part that such owners have are their own test rows;
-        they do not belong to ``held["test"]`` then.
+        partition "natural" takes these two. All rows of a chosen owner without training rows are the client's own and
+        not part of ``held["test"]``; ``train_fraction`` and ``valid_fraction`` split them, since a client's thresholds
+        and its personalised models need training rows of its own.
       seed: seed of all random draws in this function.
       train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
@@ -154,19 +156,24 @@ def federate(
     # The partition numbers rows within the pool; rotated copies come after the data set's rows.
     numbers = np.concatenate([pool, n + np.arange(len(made.rotated))])
     held |= {name: numbers[rows] for name, rows in made.held.items()}
-    parts = [_split(made, i, train_fraction, valid_fraction, test, draw) for i in range(clients + unseen)]
+    splits = []
+    for client in range(clients + unseen):
+        split = split_client(made, client, train_fraction, valid_fraction, test, draw)
+        split = Split(*(numbers[rows] for rows in split))
+        if chosen is not None and client >= clients and not len(split.train):
+            rows = np.concatenate([*split, own_tests[client - clients]])
+            split = split_rows(rows, train_fraction, valid_fraction, draw)
+        splits.append(split)
     tables, store = [], ListStore()
     for group in (range(clients), range(clients, clients + unseen)):
-        trains, valids, tests = ([numbers[parts[i][part]] for i in group] for part in range(3))
-        if own_tests and group.start:
-            tests = [np.concatenate(both) for both in zip(tests, own_tests, strict=True)]
+        trains, valids, tests = ([splits[i][part] for i in group] for part in range(3))
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
         tables.append(client_lists(store, trains, valids, tests, noise) if len(group) else None)
     lists = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
-    moments = training_moments(x, [numbers[parts[i][0]] for i in range(clients)]) if dataset.standardise else None
+    moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
     return Federation(Examples(x, y), tables[0], tables[1], lists, names, store.lists(), moments, dataset.features)
 
 
@@ -347,30 +354,6 @@ def _row_numbers(name: str, client: int, rows: Any) -> np.ndarray:
             f"for client {client}"
         )
     return found.astype(int)
-
-
-def _split(
-    made: Partition,
-    client: int,
-    train_fraction: float,
-    valid_fraction: float,
-    test: str,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One client's (training, validation, test) rows, by a random permutation that is not stratified."""
-    rows = rng.permutation(made.rows[client])
-    if made.test is not None:
-        train, tests = rows, made.test[client]
-    elif test == "global":
-        train, tests = rows, rows[:0]
-    else:
-        # Guarantee one training row first, then one test row, then apply the fraction.
-        kept = max(min(round(train_fraction * len(rows)), len(rows) - 1), min(1, len(rows)))
-        train, tests = rows[:kept], rows[kept:]
-    if made.valid is not None:
-        return train, made.valid[client], tests
-    valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
-    return train[valid:], train[:valid], tests
 
 
 def _with_rotated(x: Any, y: Any, rows: np.ndarray, numpy: Any) -> tuple[Any, Any]:

@@ -31,7 +31,8 @@ def leaf(
 
     A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``. Every user is a
     client (partition "natural"). Test rows of a user with training rows are the client's own; test rows of other users
-    are a global test set. In a config::
+    are a global test set. LEAF's ``preprocess.sh -t user`` puts whole users into ``test``: with ``unseen = "test"``
+    they are unseen clients instead. In a config::
 
         [data]
         dataset = "leaf/femnist/data/"  # the folders train and test are in it

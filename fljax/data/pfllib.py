@@ -39,8 +39,8 @@ def pfllib(
         dataset = "PFLlib/dataset/MNIST/"  # beside the config; the folders train and test are in it
 
     Every file of ``train`` is a client (partition "natural"), called by its number. Rows of the file in ``test`` with
-    the same number are the client's own test rows. Test rows of a number without training rows are a global test set,
-    or the rows of unseen clients (``unseen = "test"``).
+    the same number are the client's own test rows. Test rows of a number without training rows are a global test set;
+    with ``unseen = "test"`` that number is an unseen client instead.
 
     Args:
       path: the folder.

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fljax
+from fljax import cli
 from fljax.data import federate, load, row_numbers
 from fljax.data.datasets import count_owners
 from fljax.data.sources import own_source
@@ -49,6 +51,21 @@ def test_folders_of_training_and_test_rows(tmp_path):
     test = np.asarray(federation.examples.x)[row_numbers(federation, "test")[1]]
     assert test.tolist() == [[3.0] * 4]
     assert federation.held["test"].size == 3
+
+
+def test_whole_users_of_the_test_folder_are_unseen(tmp_path):
+    write(tmp_path / "train" / "a.json", {"u": user(4, 1.0), "v": user(6, 2.0)})
+    write(tmp_path / "test" / "a.json", {"w": user(5, 3.0), "t": user(10, 4.0)})
+    made = load(f"{tmp_path}/")
+    found = federate(made, "natural", unseen="test", train_fraction=0.6)
+    assert (found.names.clients, found.names.unseen) == (("u", "v"), ("t", "w"))
+    assert found.unseen is not None
+    assert (found.unseen.train.size.tolist(), found.unseen.test.size.tolist()) == ([6, 3], [4, 2])
+    values = np.asarray(found.examples.x)[:, 0]
+    assert [set(values[rows].tolist()) for rows in row_numbers(found, "test", unseen=True)] == [{4.0}, {3.0}]
+    assert not found.held
+    one = federate(made, "natural", unseen=["w"])
+    assert (one.names.unseen, one.held["test"].size) == (("w",), 10)
 
 
 def test_characters_become_tokens(tmp_path):
@@ -144,3 +161,20 @@ def test_folders_of_other_kinds(tmp_path):
     # A JSON file that does not begin as LEAF's do says nothing about the arrays.
     with pytest.raises(ValueError, match=r"^MNIST: train/0\.npz: expected one of the arrays x, got 'y'"):
         load(f"{tmp_path}/MNIST/")
+
+
+@pytest.mark.thorough
+def test_a_run_with_users_of_the_test_folder(tmp_path):
+    write(tmp_path / "leaf" / "train" / "a.json", {"u": user(8, 1.0), "v": user(6, 2.0)})
+    write(tmp_path / "leaf" / "test" / "a.json", {"w": user(6, 3.0)})
+    (tmp_path / "mine.toml").write_text(
+        'rounds = 1\nalgorithms = [{name = "fedavg"}]\nmodel = {name = "logistic_regression"}\n'
+        "local = {learning_rate = 0.1, batch_size = 2, steps = 1}\nstandalone = {steps = 1}\n"
+        '[data]\ndataset = "leaf/"\nunseen = "test"\n'
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main(["run", str(tmp_path / "mine.toml"), "--quiet", "--no-report", "--out", str(tmp_path / "run")])
+    assert end.value.code == 0
+    run = fljax.load(tmp_path / "run")
+    assert run.names.unseen == ("w",)
+    assert np.isfinite(run.metrics["unseen_incentivised_participation_rate"].values).all()

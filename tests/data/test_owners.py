@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,11 @@ def pieces(*, own_tests=True):
 def rows(federation, part, *, unseen=False):
     found = row_numbers(federation, part, unseen=unseen)
     return [np.asarray(federation.examples.x)[each, 0].tolist() for each in found]
+
+
+def everything(federation, *, unseen=False):
+    parts = [rows(federation, part, unseen=unseen) for part in ("train", "valid", "test")]
+    return [sorted(itertools.chain(*each)) for each in zip(*parts, strict=True)]
 
 
 def test_owners_are_chosen_by_name():
@@ -67,12 +74,13 @@ def test_owners_with_test_rows_alone_are_a_global_test_set_or_unseen_clients():
     assert usual.unseen is None
     all_of_them = federate(made, "natural", unseen="test")
     assert (all_of_them.names.clients, all_of_them.names.unseen) == (("elm", "fir"), ("oak", "yew"))
-    assert rows(all_of_them, "test", unseen=True) == [[11.0], [10.0, 12.0]]
-    assert rows(all_of_them, "train", unseen=True) == [[], []]
+    assert everything(all_of_them, unseen=True) == [[11], [10, 12]]
+    assert [len(each) for each in rows(all_of_them, "train", unseen=True)] == [1, 1]
+    assert [len(each) for each in rows(all_of_them, "test", unseen=True)] == [0, 1]
     assert rows(all_of_them, "test") == [[8.0], [9.0]]
     assert "test" not in all_of_them.held
     one = federate(made, "natural", unseen=["yew"])
-    assert rows(one, "test", unseen=True) == [[10.0, 12.0]]
+    assert everything(one, unseen=True) == [[10, 12]]
     assert np.asarray(one.held["test"].index).tolist() == [11]
 
 
@@ -81,10 +89,11 @@ def test_seen_clients_keep_their_split_when_test_owners_are_unseen():
     found, usual = (federate(made, "natural", unseen=unseen, seed=4) for unseen in ("test", 0))
     assert rows(found, "train") == rows(usual, "train")
     assert rows(found, "test") == rows(usual, "test")
-    assert rows(found, "test", unseen=True) == [[9.0], [8.0, 10.0]]
+    assert everything(found, unseen=True) == [[9], [8, 10]]
+    assert found.moments is None
     mixed = federate(made, "natural", unseen=["elm", "oak"])
-    assert [len(each) for each in rows(mixed, "train", unseen=True)] == [2, 0]
-    assert [len(each) for each in rows(mixed, "test", unseen=True)] == [2, 1]
+    assert everything(mixed, unseen=True) == [[0, 1, 2, 3], [9]]
+    assert [len(each) for each in rows(mixed, "train", unseen=True)] == [2, 1]
 
 
 def test_owners_are_counted():
