@@ -315,10 +315,10 @@ def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
         asked = f"{config.model.name}, which asks for a vocabulary"
         raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
     if dataset.classes is None and builder in models.MODELS.values():
+        single = "data.regression = false makes classes of numbers, and " if np.ndim(dataset.y) == 1 else ""
         raise ValueError(
             f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
-            "are no classes; data.regression = false makes classes of numbers, and a model of one's own, "
-            "module:function, may have another loss"
+            f"are no classes; {single}a model of one's own, module:function, may have another loss"
         )
     if not known and accepts(builder, "prepare"):
         known = {"prepare": models.standardise(dataset.mean, dataset.std)}

@@ -345,7 +345,8 @@ def natural(
     """The natural clients of the data set: each client gets the rows of one owner.
 
     If there are more owners than clients, the participating owners are drawn at random, and so are the unseen clients
-    among them. Seen and unseen clients are numbered separately, in the order of their owners.
+    among them, unless ``unseen`` names them. Seen and unseen clients are numbered separately, in the order of their
+    owners.
 
     Args:
       labels: ``[n]``.

@@ -10,7 +10,7 @@ from fljax.config import ConfigError, load
 from fljax.data import federate
 from fljax.data import load as load_data
 from fljax.data.medmnist import is_medmnist
-from fljax.setup import build_world
+from fljax.setup import build_world, resolve_setup
 
 SIZES = {"train": 12, "val": 4, "test": 6}
 
@@ -103,6 +103,14 @@ def test_a_config_needs_no_options(config):
         load(config, ["data.client=x"])
     with pytest.raises(ValueError, match="expected held_fraction of 0"):
         build_world(load(config, ["data.held_fraction=0.2"]))
+
+
+def test_several_labels_need_a_model_of_ones_own(config):
+    write(config.parent / "pneumoniamnist.npz", (28, 28), labels=14)
+    with pytest.raises(
+        ValueError, match="whose labels are no classes; a model of one's own, module:function, may have"
+    ):
+        resolve_setup(load(config))
 
 
 @pytest.mark.thorough
