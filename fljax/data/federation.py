@@ -72,8 +72,8 @@ def federate(
         (``fljax.data.place``); the federations then share one copy.
       partition: a name in PARTITIONERS, or a function ``(labels, *, clients, unseen, seed, ...) -> Partition``. If the
         function has parameters ``classes``, ``owner``, ``part``, ``test_fraction`` or ``unseen_owners``, it also gets
-        the data set's classes, owners and parts, ``1 - train_fraction``, and the owners that ``unseen`` chooses. It may
-        also return a list of row lists.
+        the data set's classes, owners and parts, ``1 - train_fraction``, and the owners that ``unseen`` chooses, in the
+        order of the unseen clients. It may also return a list of row lists.
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
         owners by name (by number, if they have no names), and "test" chooses all owners without training rows. Only the
