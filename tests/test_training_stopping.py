@@ -129,7 +129,7 @@ def test_a_loss_that_is_not_a_number_is_no_improvement():
     ("stop", "sentence"),
     [
         (StopAlone(every=0), r"expected stop\.every to be a whole number of at least 1, got 0"),
-        (StopAlone(patience=1.5), r"expected stop\.patience to be a whole number of at least 1, got 1\.5"),
+        (StopAlone()._replace(patience=1.5), r"expected stop\.patience to be a whole number of at least 1, got 1\.5"),
         (StopAlone(minimum_change=-1.0), r"expected stop\.minimum_change to be one finite number of at least 0"),
         (3, "expected stop to be"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,13 +17,13 @@ from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.experiment import run
 from fljax.sweep import run as run_sweep
 from fljax.training import Local, StopAlone
-from fljax.types import Subset
+from fljax.types import Rows, Subset
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 BLOBS = data.load("blobs", classes=4, dimension=3, samples=80, separation=1.0)
 FEDERATION = data.federate(BLOBS, "dirichlet", beta=0.7, clients=5, unseen=2, valid_fraction=0.3)
-TASK = models.mlp(BLOBS.x.shape[1:], BLOBS.classes, hidden=(8,))
+TASK = models.mlp(BLOBS.x.shape[1:], 4, hidden=(8,))
 LOCAL, STOP, SEED = Local(0.4, 4, steps=30), StopAlone(every=4, patience=2), 3
 NAMES = ("threshold", "test_loss", "test_accuracy", "unseen_threshold", "unseen_test_loss", "unseen_test_accuracy")
 
@@ -34,12 +35,12 @@ def stopped():
 
 def test_each_client_stops_for_itself(stopped):
     """Against one client after another; some stop before the end, and one without validation rows does not."""
-    start = TASK.init(round_key(np.uint32(SEED), Purpose.INIT_SERVER))
+    start = TASK.init(round_key(jnp.uint32(SEED), Purpose.INIT_SERVER))
     ends = []
     for client in range(5):
         local = {name: data.row_numbers(FEDERATION, name)[client] for name in ("train", "valid")}
         parts = {name: _subset(rows) for name, rows in local.items()}
-        key = client_key(round_key(np.uint32(SEED), Purpose.STANDALONE), np.int32(client))
+        key = client_key(round_key(jnp.uint32(SEED), Purpose.STANDALONE), jnp.int32(client))
         how: dict[str, Any] = {"task": TASK, "local": LOCAL, "stop": STOP}
         found = training.train_until(key, start, parts["train"], parts["valid"], **how)
         ends.append(int(found.steps))
@@ -49,10 +50,8 @@ def test_each_client_stops_for_itself(stopped):
 
 
 def _subset(rows):
-    from fljax.types import Rows
-
     padded = np.concatenate([rows, np.zeros(80 - len(rows), int)]).astype(np.int32)
-    return Subset(FEDERATION.examples, Rows(jax.numpy.asarray(padded), jax.numpy.int32(len(rows))))
+    return Subset(FEDERATION.examples, Rows(jnp.asarray(padded), jnp.int32(len(rows))))
 
 
 def test_it_changes_the_models_and_nothing_else(stopped):
