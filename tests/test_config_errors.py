@@ -81,7 +81,7 @@ def test_errors_of_all_tables_are_told() -> None:
         ({"algorithms": [{"weights": "size"}]}, ["algorithms.0.name"]),
         # A wrong data set has unknown options, and its number of clients is not known.
         ({"data": {"dataset": "blops", "clients": None, "partition": None}}, ["data.dataset"]),
-        ({"data": {"dataset": "blops", "dataset_options": {"x": 1}}, "rounds": 0}, ["rounds", "data.dataset"]),
+        ({"data": {"dataset": "blops", "dataset_options": {"x": 1}}, "rounds": -1}, ["rounds", "data.dataset"]),
         # What depends on the clients is not judged without them.
         ({"data": {"clients": -3}, "algorithms": [{"name": "iafl", "contribution": [1.0]}]}, ["data.clients"]),
         ({"data": {"valid_fraction": 2}, "save_models": "best"}, ["data.valid_fraction"]),
@@ -111,7 +111,7 @@ def test_consequences_are_not_told(tables: dict[str, Any], expected: Sequence[st
 def test_the_command_line_prints_a_line_for_each(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(
-        'rounds = 0\n[data]\ndataset = "blobs"\npartition = "iid"\nclients = 4\n[model]\nname = "mlp"\n'
+        'rounds = -1\n[data]\ndataset = "blobs"\npartition = "iid"\nclients = 4\n[model]\nname = "mlp"\n'
         '[local]\nlearning_rate = -1\nbatch_size = 4\nsteps = 1\n[[algorithms]]\nname = "fedawg"\n'
     )
     with pytest.raises(SystemExit) as stopped:
@@ -119,7 +119,7 @@ def test_the_command_line_prints_a_line_for_each(tmp_path: pathlib.Path, capsys:
     written = capsys.readouterr()
     assert (stopped.value.code, written.out) == (2, "")
     first, second, third = written.err.splitlines()
-    assert first == "fljax: rounds: expected a number above 0, got 0"
+    assert first == "fljax: rounds: expected a number of at least 0, got -1"
     assert second == "fljax: local.learning_rate: expected a number above 0, got -1"
     assert third.startswith("fljax: algorithms.fedawg: expected one of the algorithms fedavg, ")
     assert not (tmp_path / "out").exists()

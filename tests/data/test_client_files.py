@@ -54,12 +54,13 @@ def test_tables_of_test_rows_are_the_clients_own(tmp_path):
     write(tmp_path / "test", b="y,x\n1,6\n", a="x,y\n7,0\n", d="x,y\n8,1\n", c="x,y\n")
     made = load(f"{tmp_path}/", label="y", standardise=False)
     assert made.x[:, 0].tolist() == [1, 2, 3, 4, 5, 7, 6, 8]
-    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 2, 0, 1, -1]
+    assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 2, 0, 1, 3]
     assert np.asarray(made.part).tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
-    assert (made.owner_names, made.train_size) == (("a", "b", "c"), 7)
+    assert (made.owner_names, made.train_size) == (("a", "b", "c", "d"), 7)
     federation = federate(made, "natural")
     assert federation.clients.test.size.tolist() == [1, 1, 0], "the file of c has no test row"
     assert federation.held["test"].size == 1, "d never trains"
+    assert federate(made, "natural", unseen="test").names.unseen == ("d",)
 
 
 def test_compressed_tables_parquet_and_parts(tmp_path):
@@ -164,8 +165,8 @@ def test_arrays_of_test_rows_are_the_clients_own(tmp_path):
     save(tmp_path / "train", **{"0": arrays(3), "10": arrays(2, 6.0), "2": arrays(1, 1.0)})
     save(tmp_path / "test", **{"10": arrays(1, 50.0), "7": arrays(1, 70.0)})
     made = load(f"{tmp_path}/", standardise=False)
-    assert made.owner_names == (0, 2, 10)
-    assert np.asarray(made.owner).tolist() == [0, 0, 0, 2, 2, 1, 2, -1]
+    assert made.owner_names == (0, 2, 7, 10)
+    assert np.asarray(made.owner).tolist() == [0, 0, 0, 3, 3, 1, 3, 2]
     assert np.asarray(made.part).tolist() == [0] * 6 + [2] * 2
     assert (made.x[-2:, 0].tolist(), made.train_size) == ([50, 70], 7)
 
