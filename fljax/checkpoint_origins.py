@@ -45,7 +45,8 @@ def check(directory: pathlib.Path, text: str, grid: str | None) -> None:
         )
     if (changed := difference(there, text)) is not None:
         raise ValueError(
-            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed}"
+            f"expected the config of the checkpoints in {where!r} to resume them, got a changed one: {changed} "
+            f"(without the folder {CHECKPOINTS!r} what they have is given up)"
         )
     if gridded != grid:
         raise ValueError(f"expected checkpoints of this command in {where!r}, got those of another grid")

@@ -157,6 +157,10 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, beg
     preparation.check_test_rows(setup.federation)
     plans = check(setup, rehearsed=False)
     done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
+    for label, rounds in done.items():  # all of them before anything is computed
+        with about_algorithm(label):
+            outputs.files.begin()
+            _begins(outputs, label, plans[label], setup, rounds)
     with mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
         return _run_all(setup, ahead, finished, begun, outputs)
 
@@ -204,14 +208,16 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         if started is not None:
             words = f"finding clusters by K-means on F1 scores after {started.rounds} rounds of FedAvg"
             tell("note", label, 0, rounds, words)
-        evaluate_at = decisions if entry is setup.algorithms[0] else ()
+        evaluate_at = decided = decisions if entry is setup.algorithms[0] else ()
         ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
-            initial = None
-            if label in begun:
-                initial = state_of(files.starting_point(label), plan, setup, before or 0)
-                tell("note", label, before or 0, rounds, f"goes on after round {before}, from its saved models")
+            initial, every = None, setup.evaluate_every
+            if label in begun and before is not None:
+                initial = _begins(outputs, label, plan, setup, before)
+                tell("note", label, before, rounds, f"goes on after round {before}, from its saved models")
+                # Multiples of the distance as in a run from the beginning, and not sums of it and ``before``.
+                every, evaluate_at = None, (*evaluate_at, *range(0, rounds, every))
             result, stopped = until_stopped(
                 simulate,
                 plan,
@@ -220,7 +226,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
                 initial=initial,
                 seeds=setup.seeds,
                 reference=with_required_loss(plan, reference),
-                evaluate_every=setup.evaluate_every,
+                evaluate_every=every,
                 evaluate_at=evaluate_at,
                 callbacks=(progress, outputs.watch.callback(label, parts)),
                 execution=setup.execution,
@@ -229,13 +235,11 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
                 **outputs.models.arguments(setup, label, plan),
                 non_finite=setup.non_finite,
             )
-        metrics = results.with_decisions(result.metrics, evaluate_at, setup.evaluate_every)
-        table = _short(files, label, result.records)
+        metrics = results.with_decisions(result.metrics, decided, setup.evaluate_every)
         if label in begun:
-            if long_records.is_long(result.records):
-                tell("note", label, rounds, rounds, f"records by client are those of the rounds from {before} on")
             metrics = further_rounds.joined(begun[label][0], metrics, "evaluated_round")
-            table = further_rounds.joined(begun[label][1], table, "round")
+            result = result._replace(records=further_rounds.with_records(begun[label][1], result.records))
+        table = _short(files, label, result.records)
         kept[label] = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
         parts[label] = (metrics, table)
         tell("note", label, rounds, rounds, _cost(kept[label].metrics))
@@ -256,6 +260,13 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         files.finished(label)
     files.all_finished()
     return _outcome(setup.name, setup.labels, parts, kept)
+
+
+def _begins(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:
+    """The state after so many rounds, from which an algorithm goes on; raises a ValueError if there is none."""
+    directory = outputs.files.directory
+    assert directory is not None
+    return state_of(directory, label, plan, setup, rounds)
 
 
 def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import pathlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from fljax import long_records
 from fljax.config.comparing import differences
 
 CONTINUES = "continues"
@@ -22,6 +23,7 @@ CONTINUES = "continues"
 _MAY_DIFFER = {"rounds", "evaluate_every"}
 # Counts from the first round of a run to an evaluation.
 _RUNNING = ("dropped_messages",)
+_AT_ONCE = 1000  # rounds of long records that are in memory
 
 Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
@@ -115,6 +117,31 @@ def check_models(here: str, models: Mapping[str, pathlib.Path], stores: Mapping[
                 f"expected records of {label} that are short enough for results.nc to go on for more rounds, got those "
                 f"in {str(path)!r}"
             )
+
+
+def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
+    """The records of a run and of its further rounds, over ``round``; long ones stay in their store, with all rounds.
+
+    Raises:
+      OSError: if the disk has no room.
+    """
+    if not long_records.is_long(after):
+        return joined(before, after, "round")
+
+    def parts() -> Iterator[xr.Dataset]:
+        fixed = {name: values for name, values in after.items() if "round" not in values.dims}
+        count = int(np.searchsorted(before["round"].values, int(after["round"].values[0])))
+        for source, end in ((before.isel(round=slice(count)), count), (after, after.sizes["round"])):
+            for start in range(0, end, _AT_ONCE):
+                part = source.isel(round=slice(start, start + _AT_ONCE))
+                moving = {
+                    name: part[name].transpose(*values.dims).astype(values.dtype)
+                    for name, values in after.items()
+                    if "round" in values.dims
+                }
+                yield xr.Dataset({**moving, **fixed}, after.drop_vars("round").coords).load()
+
+    return long_records.save(long_records.place_of(after), parts())
 
 
 def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:

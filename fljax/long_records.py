@@ -116,6 +116,11 @@ def is_long(records: xr.Dataset) -> bool:
     return _SOURCE in records.encoding
 
 
+def place_of(records: xr.Dataset) -> pathlib.Path:
+    """The store of long records."""
+    return pathlib.Path(records.encoding[_SOURCE])
+
+
 def is_store(path: pathlib.Path) -> bool:
     """Whether there is a store."""
     return (path / "zarr.json").is_file()

@@ -7,9 +7,11 @@ models/round-20/LABEL.npz   of the evaluation after 20 rounds
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pathlib
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from fljax.setup import Setup
 from fljax.trees import path_of as path_of_leaf
 
 STATE, GIVEN, BEST = "state", "by_seed", "best."
+BEGIN = "begin.npz"
 _ROUND = "round-"
 
 
@@ -88,15 +91,20 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file ({error})") from None
+    except OSError as error:
+        raise ValueError(f"expected models in {str(path)!r}, got none: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):  # their words are NumPy's own advice
+        raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file") from None
 
 
-def state_of(path: pathlib.Path, plan: Plan, setup: Setup, rounds: int) -> PyTree:
-    """The state in a file of models, from which ``simulate`` goes on; process 0 reads it.
+def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, rounds: int) -> PyTree:
+    """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
+
+    A copy stays among the checkpoints, since later models replace the file.
 
     Args:
-      path: the file.
+      directory: the run folder.
+      label: of the algorithm.
       plan: of the algorithm.
       setup: of the run.
       rounds: the number of rounds done.
@@ -104,14 +112,33 @@ def state_of(path: pathlib.Path, plan: Plan, setup: Setup, rounds: int) -> PyTre
     Raises:
       ValueError: if the file is damaged, or has a state of another algorithm or after another number of rounds.
     """
-    arrays = hosts.agreed(lambda: read(path))
+    path, arrays = hosts.agreed(lambda: _beginning(directory, label, rounds))
     state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
-    found = restore(plan, setup.federation, state, seeds=setup.seeds).state
-    done = sorted(set(np.asarray(found.round).tolist()))
+    try:
+        return restore(plan, setup.federation, state, seeds=setup.seeds).state
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _beginning(directory: pathlib.Path, label: str, rounds: int) -> tuple[pathlib.Path, dict[str, np.ndarray]]:
+    """The models after so many rounds: the copy, or else the algorithm's own, which are then copied."""
+    copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
+    if copied.is_file():
+        with contextlib.suppress(ValueError):
+            return copied, _after(read(copied), rounds, copied)
+    found = _after(read(path), rounds, path)
+    copied.parent.mkdir(exist_ok=True, parents=True)
+    folders.write(copied, path.read_bytes())
+    return path, found
+
+
+def _after(arrays: dict[str, np.ndarray], rounds: int, path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays; raises a ValueError unless they are of a state after so many rounds."""
+    done = sorted(set(arrays.get(f"{STATE}.round", np.zeros(0, int)).ravel().tolist()))
     if done != [rounds]:
-        got = " and ".join(map(str, done))
+        got = " and ".join(map(str, done)) or "none"
         raise ValueError(f"expected models after round {rounds} in {str(path)!r}, got those after round {got}")
-    return found
+    return arrays
 
 
 class ModelFiles(NamedTuple):

@@ -22,7 +22,7 @@ from fljax.checkpoints import Checkpoint, StopRequest
 from fljax.results import Reference
 from fljax.setup import Tell
 
-_STANDALONE, _BEGIN = "standalone.npz", "begin.npz"
+_STANDALONE = "standalone.npz"
 
 
 class Saving(NamedTuple):
@@ -76,19 +76,14 @@ class ProgressFiles(NamedTuple):
         long = folders.records_of(self.directory, label)
         return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
 
-    def starting_point(self, label: str) -> pathlib.Path:
-        """The models from which an algorithm goes on for more rounds: a copy, since its later models replace them.
+    def begin(self) -> None:
+        """Makes the folder of checkpoints, which names the config.
 
         Raises:
           OSError: if the disk has no room.
         """
-        assert self.directory is not None
-        copied = folders.checkpoints_of(self.directory, label) / _BEGIN
-        if hosts.is_first() and not copied.is_file():
+        if self.directory is not None and hosts.is_first():
             self._begin()
-            copied.parent.mkdir(exist_ok=True)
-            folders.write(copied, folders.models_of(self.directory, label).read_bytes())
-        return copied
 
     def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
         """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.

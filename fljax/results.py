@@ -309,7 +309,7 @@ def with_decisions(metrics: xr.Dataset, decisions: Sequence[int], evaluate_every
     if not decisions:
         return metrics
     at = metrics["evaluated_round"].values
-    found = metrics.isel(evaluated_round=np.flatnonzero(((at - at[0]) % evaluate_every == 0) | (at == at[-1])))
+    found = metrics.isel(evaluated_round=np.flatnonzero((at % evaluate_every == 0) | (at == at[-1])))
     there = [each for each in decisions if each in at]  # all of them, unless the run was stopped
     for split in ("valid", "test"):
         if f"{split}_accuracy" in metrics:
@@ -327,13 +327,13 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     apart, common = [], xr.Dataset()
     for label, dataset in datasets.items():
         same = [str(name) for name in dataset.data_vars if str(name).removeprefix("unseen_") in _OF_ALL]
-        common = common.merge(dataset[same], compat="override")
+        common = common.merge(dataset[same], compat="override", join="outer")
         own = dataset.drop_vars(same)
         # Joining may add NaN; bools with NaN cannot be saved, numbers can.
         own = own.assign({name: values.astype(np.int8) for name, values in own.items() if values.dtype == bool})
         apart.append(own.expand_dims(algorithm=[label]))
     joined = xr.concat(apart, dim="algorithm", data_vars="all", coords="minimal", join="outer")
-    return joined.merge(common, compat="override")
+    return joined.merge(common, compat="override", join="outer")
 
 
 def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
