@@ -57,7 +57,7 @@ class Ahead:
                 setup.federation,
                 rounds=setup.rounds - self._begun.get(label, 0),
                 seeds=setup.seeds,
-                evaluate_every=None if label in self._begun else setup.evaluate_every,
+                evaluate_every=setup.evaluate_every,
                 execution=setup.execution,
                 non_finite=setup.non_finite,
             )

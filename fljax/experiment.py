@@ -212,12 +212,11 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         ahead.after(label)
         with about_algorithm(label):
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
-            initial, every = None, setup.evaluate_every
+            initial = None
             if label in begun and before is not None:
                 initial = _begins(outputs, label, plan, setup, before)
                 tell("note", label, before, rounds, f"goes on after round {before}, from its saved models")
-                # Multiples of the distance as in a run from the beginning, and not sums of it and ``before``.
-                every, evaluate_at = None, (*evaluate_at, *range(0, rounds, every))
+                evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
             result, stopped = until_stopped(
                 simulate,
                 plan,
@@ -226,7 +225,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
                 initial=initial,
                 seeds=setup.seeds,
                 reference=with_required_loss(plan, reference),
-                evaluate_every=every,
+                evaluate_every=setup.evaluate_every,
                 evaluate_at=evaluate_at,
                 callbacks=(progress, outputs.watch.callback(label, parts)),
                 execution=setup.execution,
@@ -237,7 +236,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
             )
         metrics = results.with_decisions(result.metrics, decided, setup.evaluate_every)
         if label in begun:
-            metrics = further_rounds.joined(begun[label][0], metrics, "evaluated_round")
+            metrics = further_rounds.with_metrics(begun[label][0], metrics, setup.evaluate_every)
             result = result._replace(records=further_rounds.with_records(begun[label][1], result.records))
         table = _short(files, label, result.records)
         kept[label] = result._replace(metrics=metrics, infinite=infinite_losses(metrics))

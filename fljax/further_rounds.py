@@ -119,6 +119,16 @@ def check_models(here: str, models: Mapping[str, pathlib.Path], stores: Mapping[
             )
 
 
+def with_metrics(before: xr.Dataset, after: xr.Dataset, evaluate_every: int) -> xr.Dataset:
+    """The metrics of a run and of its further rounds, over ``evaluated_round``.
+
+    Further rounds are evaluated at multiples of ``evaluate_every``, as in a run from the beginning, and at their end.
+    """
+    at = after["evaluated_round"].values
+    usual = np.flatnonzero((at % evaluate_every == 0) | (at == at[-1]))
+    return joined(before, after.isel(evaluated_round=usual), "evaluated_round")
+
+
 def with_records(before: xr.Dataset, after: xr.Dataset) -> xr.Dataset:
     """The records of a run and of its further rounds, over ``round``; long ones stay in their store, with all rounds.
 
@@ -150,14 +160,14 @@ def joined(before: xr.Dataset, after: xr.Dataset, along: str) -> xr.Dataset:
     Args:
       before: of the first rounds; of results that were joined with those of algorithms with more rounds, what is NaN
         after the end is left out.
-      after: of the further rounds. Its first evaluation is that after the last of the rounds before.
+      after: of the further rounds. An evaluation after the last of the rounds before is that of ``before``.
       along: the dimension.
 
     Variables of each evaluation or round are joined. Of others, seconds are added, and the rest is as ``after`` has it.
     """
     if along == "evaluated_round":
-        first = int(after[along].values[0])
-        after = after.isel({along: slice(1, None)})
+        first = int(before["rounds_done"])
+        after = after.isel({along: np.flatnonzero(after[along].values > first)})
     else:
         first = int(after[along].values[0]) - 1 if after.sizes[along] else np.iinfo(np.int64).max
     before = before.isel({along: np.flatnonzero(before[along].values <= first)})

@@ -112,28 +112,29 @@ def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, roun
     Raises:
       ValueError: if the file is damaged, or has a state of another algorithm or after another number of rounds.
     """
-    path, arrays = hosts.agreed(lambda: _beginning(directory, label, rounds))
-    state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
-    try:
-        return restore(plan, setup.federation, state, seeds=setup.seeds).state
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _beginning(directory: pathlib.Path, label: str, rounds: int) -> tuple[pathlib.Path, dict[str, np.ndarray]]:
-    """The models after so many rounds: the copy, or else the algorithm's own, which are then copied."""
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
-    if copied.is_file():
-        with contextlib.suppress(ValueError):
-            return copied, _after(read(copied), rounds, copied)
-    found = _after(read(path), rounds, path)
-    copied.parent.mkdir(exist_ok=True, parents=True)
-    folders.write(copied, path.read_bytes())
-    return path, found
+
+    def state_in(file: pathlib.Path) -> PyTree:
+        arrays = hosts.agreed(lambda: _after(file, rounds))
+        state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
+        try:
+            return restore(plan, setup.federation, state, seeds=setup.seeds).state
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+    if hosts.agreed(copied.is_file):
+        with contextlib.suppress(ValueError):  # a damaged copy is made again
+            return state_in(copied)
+    found = state_in(path)
+    if hosts.is_first():
+        copied.parent.mkdir(exist_ok=True, parents=True)
+        folders.write(copied, path.read_bytes())
+    return found
 
 
-def _after(arrays: dict[str, np.ndarray], rounds: int, path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays; raises a ValueError unless they are of a state after so many rounds."""
+def _after(path: pathlib.Path, rounds: int) -> dict[str, np.ndarray]:
+    """The arrays of a file; raises a ValueError unless they are of a state after so many rounds."""
+    arrays = read(path)
     done = sorted(set(arrays.get(f"{STATE}.round", np.zeros(0, int)).ravel().tolist()))
     if done != [rounds]:
         got = " and ".join(map(str, done)) or "none"

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import fljax
 from fljax import config as configuration
-from fljax import experiment, folders, saved_models
+from fljax import experiment, folders, further_rounds, saved_models
+from fljax.checkpoints import series
+from fljax.engine import history
 from fljax.further_rounds import joined, rounds_before
 from fljax.model_files import path_of
+from fljax.progress_files import Saving
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -55,13 +59,9 @@ def folder(short, tmp_path):
 def assert_as_at_once(outcome, rounds, **changes):
     """Everything but times is as in a run that was asked for all rounds at the beginning, bit for bit."""
     wanted = experiment.run(build(rounds=rounds, **changes))
-    evaluated = wanted.metrics["evaluated_round"].values
     for name, values in wanted.metrics.items():
         if not str(name).startswith(("seconds_", "execution_")):
-            both = outcome.metrics["evaluated_round"].values[np.isin(outcome.metrics["evaluated_round"], evaluated)]
-            if "evaluated_round" in values.dims:
-                values = values.sel(evaluated_round=both)
-            found = outcome.metrics[name].sel(values.coords)
+            found = outcome.metrics[name].sel({axis: values[axis] for axis in values.dims})
             np.testing.assert_array_equal(found.transpose(*values.dims).values, values.values, err_msg=str(name))
     for name, values in wanted.records.items():
         found = outcome.records[name].transpose(*values.dims)
@@ -91,6 +91,55 @@ def test_a_finished_run_goes_on_as_if_all_rounds_had_been_asked_for_at_once(fold
 def test_evaluations_of_the_new_rounds_may_be_others(folder):
     outcome = go_on(folder, rounds=7, evaluate_every=1)
     assert outcome.metrics["evaluated_round"].values.tolist() == [0, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.thorough
+def test_evaluations_are_those_of_a_run_from_the_beginning(tmp_path):
+    run = tmp_path / "run"
+    experiment.run(build(rounds=3), directory=run)
+    outcome = go_on(run, rounds=7)
+    assert outcome.metrics["evaluated_round"].values.tolist() == [0, 2, 3, 4, 6, 7]
+    assert_as_at_once(outcome, 7)
+
+
+@pytest.mark.thorough
+def test_long_records_have_all_rounds(folder, monkeypatch):
+    before = folders.load(folder)[1]
+    monkeypatch.setattr(history, "LONG", 0)
+    monkeypatch.setattr(series, "CHUNK", 50)
+    monkeypatch.setattr(further_rounds, "_AT_ONCE", 3)
+    outcome = experiment.run(build(rounds=8), directory=folder, resume=True, saving=Saving(0))
+    assert (folder / "records/fedavg").is_dir()
+    wanted = experiment.run(build(rounds=8))
+    for label in ("fedavg", "scaffold"):
+        kept = fljax.load(folder).records_of(label)
+        assert kept.sizes["round"] == 8
+        for name in ("cohort_id", "bytes_up", "weight"):
+            found, own = kept[name], wanted.records[name].sel(algorithm=label)
+            np.testing.assert_array_equal(found.transpose(*own.dims).values, own.values, err_msg=name)
+        assert kept["cohort_id"].dtype == before["cohort_id"].dtype
+    assert outcome.records.sizes["round"] == 8
+    with pytest.raises(ValueError, match=r"expected records of fedavg that are short enough"):
+        go_on(folder, rounds=9)
+
+
+@pytest.mark.parametrize("how", ["damaged", "foreign", "of another round"])
+def test_models_are_read_before_anything_is_computed(folder, how):
+    path = path_of(folder, "scaffold")
+    good = path.read_bytes()
+    arrays = dict(np.load(path))
+    if how == "damaged":
+        path.write_bytes(b"junk")
+    elif how == "foreign":
+        shutil.copy(path_of(folder, "fedavg"), path)
+    else:
+        np.savez(path, **(arrays | {"state.round": arrays["state.round"] + 1}))
+    words = {"damaged": "expected whole models in", "foreign": "expected the arrays of a state"}
+    with pytest.raises(ValueError, match=words.get(how, "got those after round 5")):
+        go_on(folder, rounds=6)
+    assert folders.load(folder)[0]["rounds_done"].values.tolist() == [4, 4]
+    path.write_bytes(good)
+    assert go_on(folder, rounds=6).metrics["rounds_done"].values.tolist() == [6, 6]
 
 
 @pytest.mark.thorough
