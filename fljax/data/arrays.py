@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from fljax.data.mapped_files import check_unchanged, parts
+
 _LARGEST = float(np.finfo(np.float32).max)
 # The number of clients that an error message names.
 _NAMED = 3
@@ -25,7 +27,8 @@ def check_finite(name: str, values: Any, owner: Any = None) -> None:
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.size == 0:
         return
     # Minimum and maximum suffice, without a copy of the array: any NaN makes both NaN.
-    low, high = float(values.min()), float(values.max())
+    ends = [(float(part.min()), float(part.max())) for part in parts(values)]
+    low, high = float(np.min(ends)), float(np.max(ends))
     if low >= -_LARGEST and high <= _LARGEST:
         return
     flat = np.asarray(values).astype(np.float64).reshape(len(values), -1)
@@ -55,6 +58,7 @@ def stored_features(x: np.ndarray) -> np.ndarray:
     Raises:
       ValueError: if features are not numbers, or do not fit.
     """
+    check_unchanged(x)
     if np.issubdtype(x.dtype, np.integer):
         return x if x.dtype in (np.uint8, np.int32) else whole_numbers("features", x)
     check_numbers("features", x)

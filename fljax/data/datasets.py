@@ -16,6 +16,7 @@ from fljax.data.arrays import (
     stored_labels,
     whole_numbers,
 )
+from fljax.data.mapped_files import check_unchanged
 from fljax.types import Features
 
 
@@ -143,9 +144,11 @@ def _moments(images: np.ndarray) -> tuple[float, float]:
     # The histogram of the 256 values gives exact moments without a copy of the images in floating point.
     # It is computed in parts, since bincount uses 8 bytes for each pixel.
     step = max(2**24 // max(images[0].size, 1), 1)
-    parts = (images[start : start + step].reshape(-1) for start in range(0, len(images), step))
-    counts = sum(np.bincount(part, minlength=256) for part in parts) / images.size
-    values = np.arange(256) / 255
-    mean = float(counts @ values)
-    std = float(np.sqrt(counts @ (values - mean) ** 2))
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(images), step):
+        check_unchanged(images)
+        counts += np.bincount(images[start : start + step].reshape(-1), minlength=256)
+    shares, values = counts / images.size, np.arange(256) / 255
+    mean = float(shares @ values)
+    std = float(np.sqrt(shares @ (values - mean) ** 2))
     return mean, std if std > 0 else 1.0

@@ -22,6 +22,7 @@ from fljax.data.arrays import (
 from fljax.data.assignment import Partition
 from fljax.data.checks import check_count, check_fraction, check_keywords, choose
 from fljax.data.datasets import Dataset, check_rows, dataset
+from fljax.data.mapped_files import check_unchanged
 from fljax.data.moments import training_moments
 from fljax.data.owners import (
     Owners,
@@ -197,6 +198,7 @@ def place(dataset: Dataset, examples: Place = "auto") -> Dataset:
     if examples not in get_args(Place):
         raise ValueError(f"expected examples to be auto, device or host, got {examples!r}")
     check_rows(dataset.x, dataset.y)
+    check_unchanged(dataset.x)
     owner = dataset.owner
     if owner is not None and np.shape(owner) != (len(dataset.y),):
         raise ValueError(f"expected one owner for each of the {len(dataset.y)} rows, got shape {np.shape(owner)}")

@@ -15,6 +15,7 @@ from fljax.data.assembly import Piece, assemble
 from fljax.data.csv_tables import TextForm
 from fljax.data.datasets import Dataset
 from fljax.data.frames import Columns
+from fljax.data.mapped_files import check_unchanged
 from fljax.data.paths import existing_file, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown, unknown
@@ -215,9 +216,11 @@ def opened_npz(place: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 def _read_npy(place: Path, *, mapped: bool) -> np.ndarray:
     try:
-        return np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
+        found = np.load(place, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"expected an array of numpy.save in {place.name}, got {csv_tables.one_line(error)}") from None
+    check_unchanged(found)
+    return found
 
 
 def _test_file(place: Path, name: str, endings: Sequence[str]) -> Path:

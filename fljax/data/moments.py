@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.data.datasets import Dataset
+from fljax.data.mapped_files import check_unchanged
 from fljax.types import Features, Federation, Moments
 
 # Numbers of a table that are read at a time.
@@ -30,6 +31,7 @@ def moments(x: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count, mean, squares = 0, np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     # Each row is read once. Moments of parts are joined as by Chan, Golub and LeVeque (1979).
     for part in np.array_split(np.sort(rows), max(1, -(-len(rows) * width // _AT_ONCE))):
+        check_unchanged(x)
         values = np.asarray(x[part], np.float64)
         own, share = values.mean(axis=0), len(part) / (count + len(part))
         squares += ((values - own) ** 2).sum(axis=0) + (own - mean) ** 2 * count * share
@@ -92,6 +94,7 @@ def stored_standardised(federation: Federation) -> Federation:
         return federation
     assert isinstance(federation.features, Features)
     x = federation.examples.x
+    check_unchanged(x)
     mean, std = (np.asarray(leaf, np.float64) for leaf in federation.moments)
     found: Any = ((np.asarray(x, np.float64) - mean) / std).astype(np.float32)
     found = found if isinstance(x, np.ndarray) else jnp.asarray(found)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from fljax.data.mapped_files import check_unchanged
 from fljax.naming import unknown
 from fljax.types import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.types.lists import row_lists
@@ -243,6 +244,8 @@ def _join(parts: list[Examples]) -> tuple[Examples, list[int]]:
     if len(unique) == 1:
         return unique[0], [0] * len(parts)
     starts = np.cumsum([0] + [len(each.y) for each in unique])
+    for each in unique:
+        check_unchanged(each.x, each.y)
     numpy: Any = np if all(isinstance(each.x, np.ndarray) for each in unique) else jnp
     joined = Examples(numpy.concatenate([e.x for e in unique]), numpy.concatenate([e.y for e in unique]))
     return joined, [int(starts[place]) for place in which]
@@ -253,6 +256,7 @@ def _same(one: Examples, other: Examples) -> bool:
         if a is b or a.shape != b.shape or a.dtype != b.dtype:
             return a is b
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            check_unchanged(a, b)
             one, other = a.__array_interface__, b.__array_interface__
             return (one["data"], one["strides"]) == (other["data"], other["strides"]) or np.array_equal(a, b)
         return bool(jnp.array_equal(a, b))

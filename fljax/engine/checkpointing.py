@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 
 from fljax import hosts, trees
 from fljax.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
+from fljax.data.mapped_files import parts
 from fljax.engine.execution import Execution
 from fljax.engine.history import History
 from fljax.engine.layout import Layout, is_there, of_this_process
@@ -288,7 +289,8 @@ def checksum_of(tree: PyTree) -> int:
     """A checksum of all leaves: shapes, dtypes and bytes."""
     leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
     described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
-    return checksum([np.frombuffer(described.encode(), np.uint8), *leaves])
+    arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
+    return checksum(part for each in arrays for part in parts(each))
 
 
 def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from fljax import training, trees, values
 from fljax.anomalies import NonFinite
+from fljax.data.mapped_files import check_unchanged
 from fljax.describing import describe, describe_items, html_table, name_of
 from fljax.engine import eager, errors, jit
 from fljax.engine import evaluate as evaluation
@@ -119,6 +120,7 @@ class Inputs(NamedTuple):
 
 def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
     """Inputs whose arrays are on every device, once for all programs."""
+    check_unchanged(inputs.federation.examples.x, inputs.federation.examples.y)
     move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
     return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
 

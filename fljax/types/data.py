@@ -110,6 +110,18 @@ def _raise_absent() -> NoReturn:
     )
 
 
+def mapped_file(array: Any) -> np.memmap[Any, Any] | None:
+    """The memory-mapped array that NumPy made of a file and of which this one is a view, or which it is itself.
+
+    None: it is another array.
+    """
+    found = None
+    while isinstance(array, np.ndarray):
+        found = array if isinstance(array, np.memmap) else found
+        array = array.base
+    return found
+
+
 class Examples(NamedTuple):
     """All examples of a federation, stored once; clients are index lists into them.
 
@@ -128,10 +140,7 @@ class Examples(NamedTuple):
     @property
     def is_mapped(self) -> bool:
         """Whether ``x`` is a memory-mapped file."""
-        base = self.x
-        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
-            base = base.base
-        return isinstance(base, np.memmap)
+        return mapped_file(self.x) is not None
 
 
 class Moments(NamedTuple):

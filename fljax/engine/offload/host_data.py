@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.data.mapped_files import check_unchanged
 from fljax.types import ClientData, Examples, Federation, Moments, Names, Rows, Spans
 
 PARTS = ("train", "valid", "test")
@@ -163,6 +164,7 @@ class HostData(NamedTuple):
 
     def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:
         def read(array: np.ndarray) -> np.ndarray:
+            check_unchanged(array)
             found = np.empty((capacity, *array.shape[1:]), array.dtype)
             found[: len(rows)] = array[rows]  # np.take would copy an array of another order whole
             found[len(rows) :] = 0
@@ -182,6 +184,7 @@ def server_rows(federation: Federation, rows: Rows) -> tuple[Examples, Rows]:
     x, y = federation.examples.x, federation.examples.y
     if not isinstance(x, np.ndarray):
         return federation.examples, rows
+    check_unchanged(x, y)
     index = np.asarray(rows.index)
     some = Examples(jnp.asarray(x[index]), jnp.asarray(np.asarray(y)[index]))
     return some, rows._replace(index=jnp.arange(len(index), dtype=jnp.int32))
