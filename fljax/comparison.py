@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xarray as xr
 
-from fljax import checkpoint_origins, experiment, folders, hosts
+from fljax import checkpoint_origins, experiment, folders, hosts, saved_comparisons
 from fljax import config as configuration
 from fljax.anomalies import NonFinite, diverged_seeds
 from fljax.arguments import is_whole
-from fljax.atomic_files import write
 from fljax.checkpoints import StopRequest
 from fljax.comparison_checks import check_cohorts, check_folder, fingerprint, locked
 from fljax.config.reading import override
@@ -32,17 +31,16 @@ from fljax.engine import Execution, replay
 from fljax.engine.alone import Initial
 from fljax.engine.blocks import Callback
 from fljax.engine.keys import Seeds, seeds_of
-from fljax.entrants import Algorithms, describe_entrant, entrants, settings_text
-from fljax.environment import environment
+from fljax.entrants import Algorithms, describe_comparison, entrants, settings_text
 from fljax.experiment import Outcome, Outputs
-from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, RESULTS, OnEvent
+from fljax.folders import COMPARISON, CONFIG, OnEvent
 from fljax.infinite_losses import InfiniteLoss
-from fljax.long_records import copy, is_long
 from fljax.model_files import ModelFiles
 from fljax.progress_bars import listener, progress_bars
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Result
-from fljax.setup import CallbackSetup, Setup
+from fljax.saved_comparisons import SavedModels
+from fljax.setup import CallbackSetup, Setup, world_of
 from fljax.training import Local, StopAlone
 from fljax.types import Federation, Task
 from fljax.watching.following import Watch
@@ -63,6 +61,7 @@ class Comparison(NamedTuple):
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       infinite: evaluations with an infinite loss of finite parameters.
       origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
+      outline: what saved models need to know of the data, without rows (``fljax.outlines``).
     """
 
     name: str
@@ -72,6 +71,7 @@ class Comparison(NamedTuple):
     diverged: tuple[tuple[str, int, int], ...] = ()
     infinite: tuple[InfiniteLoss, ...] = ()
     origin: Mapping[str, str] = {}
+    outline: Mapping[str, Any] = {}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -123,42 +123,32 @@ class Comparison(NamedTuple):
             raise ValueError(f"expected a file to write the page to, got {str(path)!r} ({error.strerror})") from None
         return found
 
-    def save(self, folder: str | pathlib.Path, *, overwrite: bool = False) -> pathlib.Path:
-        """Writes metrics and records to a folder that ``fljax.load`` and ``fljax report`` open.
-
-        Trained models are not written: ``run_config(..., folder=)`` with the key ``save_models`` does this.
+    def save(
+        self, folder: str | pathlib.Path, *, models: SavedModels = "none", overwrite: bool = False
+    ) -> pathlib.Path:
+        """Writes metrics and records, and models if they are asked for, to a folder that ``fljax.load`` opens.
 
         Args:
           folder: is made if it does not exist.
-          overwrite: whether earlier results of ``save`` in this folder are replaced.
+          models: "last": the models of all algorithms after the last round, too, as arrays without code. The folder
+            gets names, sizes and moments of the data, and no rows. To use the models of ``fljax.compare``, give
+            ``fljax.load`` the algorithms, the task and the local training again.
+          overwrite: whether earlier results and models of ``save`` in this folder are replaced.
 
         Returns:
           The folder.
 
         Raises:
-          ValueError: if the folder has results already, or cannot be written.
+          ValueError: if the folder has results already, or cannot be written; or if there are no models of an
+            algorithm.
         """
-        found = pathlib.Path(folder)
-        if any((found / name).exists() for name in (folders.LOCK, folders.MODELS, folders.CHECKPOINTS)):
-            raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
-        if not overwrite and (found / RESULTS).exists():
-            raise ValueError(
-                f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {RESULTS}"
-            )
         ((name, text),) = self.origin.items()
-        try:
-            found.mkdir(parents=True, exist_ok=True)
-            for other in {CONFIG, COMPARISON} - {name}:
-                (found / other).unlink(missing_ok=True)
-            write(found / name, text.encode())
-            write(found / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
-            folders.save(found, self.metrics, self.records, text)
-            for label, result in self.results.items():
-                if is_long(result.records):
-                    copy(result.records, folders.records_of(found, label))
-        except OSError as error:
-            raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
-        return found
+        return saved_comparisons.save(
+            pathlib.Path(folder),
+            saved_comparisons.Contents(self.metrics, self.records, self.results, name, text, self.outline),
+            models,
+            overwrite,
+        )
 
     def __repr__(self) -> str:
         found = self._overview()
@@ -245,7 +235,8 @@ def compare(
       fljax.anomalies.NotFinite: with ``non_finite="stop"``, if something was not finite.
     """
     seeds = seeds_of(seeds)
-    federation = stack(federation) if isinstance(federation, list) and federation else federation
+    parts = federation if isinstance(federation, list) else []
+    federation = stack(parts) if parts else federation
     _check_kinds({"federation": (federation, Federation), "task": (task, Task), "local": (local, Local)})
     assert isinstance(federation, Federation)
     _check_counts(rounds=rounds, evaluate_every=evaluate_every, clients_per_round=clients_per_round)
@@ -266,6 +257,7 @@ def compare(
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
         standalone_initial=standalone_initial,
         standalone_stop=standalone_stop,
+        world=world_of(federation, [each.names for each in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
     hosts.check_same(lambda: {name: repr(getattr(setup, name)) for name in names})
@@ -288,7 +280,7 @@ def compare(
             files = ProgressFiles(directory, text, None, Saving(stop=stop), tell, lasting=True)
             outputs = Outputs(tell, files, ModelFiles(None, "none"), Watch.of(setup, None, tell))
             outcome = experiment.run_setup(setup, outputs)
-    return _comparison(name, outcome, {COMPARISON: _settings(setup, local)})
+    return _comparison(name, outcome, {COMPARISON: describe_comparison(setup, local)})
 
 
 def run_config(
@@ -338,7 +330,14 @@ def run_config(
 
 def _comparison(name: str, outcome: Outcome, origin: Mapping[str, str]) -> Comparison:
     return Comparison(
-        name, outcome.metrics, outcome.records, outcome.models, outcome.diverged, outcome.infinite, origin
+        name,
+        outcome.metrics,
+        outcome.records,
+        outcome.models,
+        outcome.diverged,
+        outcome.infinite,
+        origin,
+        outcome.outline,
     )
 
 
@@ -380,24 +379,3 @@ def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and (not is_whole(count) or count < 1):
             raise ValueError(f"expected {name} to be a positive whole number, got {count!r}")
-
-
-def _settings(setup: Setup, local: Local) -> str:
-    """How a comparison was made, as TOML, without what only Python has: data, model, functions."""
-    return settings_text(
-        {
-            "name": setup.name,
-            "made_by": "fljax.compare",
-            "rounds": setup.rounds,
-            "seeds": list(setup.seeds),
-            "evaluate_every": setup.evaluate_every,
-            "clients_per_round": setup.clients_per_round,
-            "non_finite": setup.non_finite,
-            "local": local._asdict(),
-            "standalone": setup.standalone._asdict(),
-            "standalone_initial": setup.standalone_initial,
-            "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
-            "federation": repr(setup.federation),
-            "algorithms": [describe_entrant(entry) for entry in setup.algorithms],
-        }
-    )

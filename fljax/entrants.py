@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from fljax import algorithms as registered
 from fljax import scenarios as wrapping
+from fljax import training
 from fljax.arguments import parameters_of, takes_anything
 from fljax.clustering import ByF1
 from fljax.config.writing import toml_text
 from fljax.contributions import Measure
 from fljax.describing import describe, name_of
 from fljax.engine import Plan, plan_of
+from fljax.engine.same_calls import checksum_of_programs
 from fljax.naming import about_algorithm, resolve, unknown
-from fljax.setup import AlgorithmSetup
+from fljax.setup import AlgorithmSetup, Setup
 from fljax.training import Local
-from fljax.types import Algorithm
+from fljax.types import Algorithm, Federation, Task
 
 Builder = Callable[..., Algorithm]
 # A name or a builder, with options and scenarios, or a value that runs as it is.
@@ -133,10 +136,58 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return toml_text({name: value for name, value in _plain(settings).items() if value is not None})
 
 
-def describe_entrant(entry: AlgorithmSetup) -> dict[str, Any]:
-    """An entry's label, builder, options and scenarios, for ``settings_text``."""
+def describe_comparison(setup: Setup, local: Local) -> str:
+    """How a comparison was made, as TOML, without what only Python has: data, model, functions."""
+    about = {} if setup.execution.clients == "debug" else marks_of(setup.task, setup.federation)
+    return settings_text(
+        {
+            "name": setup.name,
+            "made_by": "fljax.compare",
+            "rounds": setup.rounds,
+            "seeds": list(setup.seeds),
+            "evaluate_every": setup.evaluate_every,
+            "clients_per_round": setup.clients_per_round,
+            "non_finite": setup.non_finite,
+            "precision": setup.execution.precision,
+            "standalone": setup.standalone._asdict(),
+            "standalone_initial": setup.standalone_initial,
+            "federation": repr(setup.federation),
+            "task": about,
+            **described(setup.algorithms, local),
+        }
+    )
+
+
+def described(entries: Sequence[AlgorithmSetup], local: Local) -> dict[str, Any]:
+    """Local training and algorithms, for ``settings_text``; an algorithm may have a ``local`` of its own."""
+    return {"local": local._asdict(), "algorithms": [_describe_entrant(entry, local) for entry in entries]}
+
+
+def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
+    """A checksum of how a task computes the loss of one row, and which JAX wrote the program that it is of.
+
+    Empty if the task cannot be traced: who describes a finished run must not fail.
+    """
+    key = jax.random.key(0)
+    row = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)),
+        federation.examples,
+    )
+
+    def loss(model: Any, one: Any) -> Any:
+        return task.loss(task.logits(model, training.prepare(task, one.x)), one.y)
+
+    try:
+        traced = jax.jit(loss).trace(jax.eval_shape(task.init, key), row)
+        return {"checksum": checksum_of_programs([traced]), "jax": f"{jax.__version__}, {jax.default_backend()}"}
+    except Exception:  # a user's function may raise anything
+        return {}
+
+
+def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
     build = getattr(entry.build, "build", entry.build)
     found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
+    found |= {} if entry.local is local else {"local": entry.local._asdict()}
     wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
     return found | ({"scenarios": wrappers} if wrappers else {})
 

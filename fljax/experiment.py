@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import xarray as xr
 
-from fljax import further_rounds, hosts, long_records, preparation, results
+from fljax import further_rounds, hosts, long_records, outlines, preparation, results
 from fljax.anomalies import unstopped, until_stopped
 from fljax.compiling import Ahead
 from fljax.config import Config, dumps
@@ -75,6 +75,7 @@ class Outcome(NamedTuple):
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: the Results of ``simulate`` by label (absent for resumed algorithms).
       infinite: evaluations in which a loss is infinite (``fljax.infinite_losses``).
+      outline: what saved models need to know of the data, without rows (``fljax.outlines``).
     """
 
     metrics: xr.Dataset
@@ -82,6 +83,7 @@ class Outcome(NamedTuple):
     diverged: tuple[tuple[str, int, int], ...]
     models: dict[str, Result]
     infinite: tuple[InfiniteLoss, ...] = ()
+    outline: Mapping[str, np.ndarray] = {}
 
 
 def run(
@@ -258,7 +260,8 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
             outputs.on_result(label, plan, kept[label])
         files.finished(label)
     files.all_finished()
-    return _outcome(setup.name, setup.labels, parts, kept)
+    outcome = _outcome(setup.name, setup.labels, parts, kept)
+    return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
 def _begins(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:

@@ -282,8 +282,8 @@ def models_of(directory: pathlib.Path, label: str, part: str = "") -> pathlib.Pa
 
 
 def labels_of(directory: pathlib.Path) -> list[str]:
-    """The labels of the algorithms of a run folder; empty if its config cannot be read."""
-    entries = tomllib.loads(config_of(directory) or "").get("algorithms", [])
+    """The labels of the algorithms of a run folder or a saved comparison; empty if its text cannot be read."""
+    entries = tomllib.loads(config_of(directory) or _text_of(directory, COMPARISON) or "").get("algorithms", [])
     return [str(each.get("label", each.get("name"))) for each in entries]
 
 
@@ -306,8 +306,12 @@ def check_origin(directory: pathlib.Path, text: str) -> None:
 
 def config_of(directory: pathlib.Path) -> str | None:
     """The text of ``config.toml``; None if the file is missing, empty or not valid TOML."""
+    return _text_of(directory, CONFIG)
+
+
+def _text_of(directory: pathlib.Path, name: str) -> str | None:
     with contextlib.suppress(OSError, ValueError):
-        text = (directory / CONFIG).read_text(encoding="utf-8")
+        text = (directory / name).read_text(encoding="utf-8")
         return text if tomllib.loads(text) else None
     return None
 

@@ -52,14 +52,24 @@ def _run_of(initial: str) -> tuple[pathlib.Path, str] | None:
     """The run folder and the label; a label may have colons, too. None: it is no run folder."""
     places = [place for place, letter in enumerate(initial) if letter == ":"]
     for place in places:
-        if (pathlib.Path(initial[:place]) / folders.CONFIG).is_file():
+        if _is_run(pathlib.Path(initial[:place])):
             return pathlib.Path(initial[:place]), initial[place + 1 :]
-    if (pathlib.Path(initial) / folders.CONFIG).is_file():
+    if _is_run(pathlib.Path(initial)):
         raise ValueError(f"expected a run folder with a label, '{initial}:LABEL', got {initial!r}")
     if places and not pathlib.Path(initial).exists():
         got = initial[: places[-1]]
         raise ValueError(f"expected a run folder, or a file of parameters, got {got!r}, which is no run folder")
     return None
+
+
+def _writer(folder: pathlib.Path) -> str:
+    """What writes models to a folder."""
+    of_a_run = (folder / folders.CONFIG).is_file()
+    return "fljax run --save-models last" if of_a_run else "Comparison.save(folder, models='last')"
+
+
+def _is_run(folder: pathlib.Path) -> bool:
+    return any((folder / name).is_file() for name in (folders.CONFIG, folders.COMPARISON))
 
 
 def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.ndarray]:
@@ -70,7 +80,7 @@ def _common(folder: pathlib.Path, label: str, seed: int | None) -> dict[str, np.
     paths = [folders.models_of(folder, label, part) for part in ("", "best")]
     path = next((each for each in paths if each.is_file()), None)
     if path is None:
-        raise ValueError(f"expected {str(paths[0])!r}, which fljax run --save-models last writes, got no such file")
+        raise ValueError(f"expected {str(paths[0])!r}, which {_writer(folder)} writes, got no such file")
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             found = {name.removeprefix(COMMON): file[name] for name in file.files if name.startswith(COMMON)}

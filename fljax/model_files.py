@@ -45,7 +45,9 @@ def rounds_of(directory: str | pathlib.Path, label: str) -> list[int]:
     return sorted(each for each in rounds if path_of(directory, label, round=each).is_file())
 
 
-def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) -> pathlib.Path:
+def save(
+    directory: str | pathlib.Path, label: str, plan: Plan, result: Result, more: Mapping[str, np.ndarray] | None = None
+) -> pathlib.Path:
     """Writes the models of one algorithm after its last round, atomically: the file is complete or absent.
 
     Args:
@@ -53,6 +55,7 @@ def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) 
       label: label of the algorithm.
       plan: the algorithm's plan, from ``fljax.plans.build_plan``.
       result: the Result of ``simulate`` for this plan.
+      more: further arrays of the file, by names of their own.
 
     Returns:
       The path of the file.
@@ -60,7 +63,7 @@ def save(directory: str | pathlib.Path, label: str, plan: Plan, result: Result) 
     Raises:
       OSError: if the file cannot be written.
     """
-    return _write(path_of(directory, label), plan, result.state, **_shared(result))
+    return _write(path_of(directory, label), plan, result.state, **_shared(result), **(more or {}))
 
 
 def _shared(result: Result | BestModels) -> dict[str, np.ndarray]:
@@ -163,7 +166,7 @@ class ModelFiles(NamedTuple):
         if self.directory is None or self.which == "none" or setup.world is None or not hosts.is_first():
             return
         federation, dataset, names = setup.world
-        outlines.save(self.directory, federation, dataset, names, checksum_of(federation))
+        outlines.save(self.directory, outlines.contents(federation, dataset, names), checksum_of(federation))
 
     def arguments(self, setup: Setup, label: str, plan: Plan) -> Mapping[str, Any]:
         """Arguments of ``simulate`` with which a run keeps what is to be saved."""

@@ -48,8 +48,40 @@ def path_of(folder: pathlib.Path) -> pathlib.Path:
     return folder / FILE
 
 
-def save(folder: pathlib.Path, federation: Federation, dataset: Dataset, names: Sequence[Names], checksum: int) -> None:
+def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -> dict[str, np.ndarray]:
+    """The arrays of an outline by name, without the checksum of the data."""
+    x, y = dataset.x, dataset.y
+    text = {
+        "classes": _plain(dataset.classes),
+        "vocabulary": _plain(dataset.vocabulary),
+        "rows": [list(x.shape[1:]), np.dtype(x.dtype).name, list(y.shape[1:]), np.dtype(y.dtype).name],
+        "stored": np.dtype(federation.examples.x.dtype).name,
+        "capacities": [_capacities(each) for each in (federation.clients, federation.unseen)],
+        "held": list(federation.held),
+        "names": [[_plain(each) for each in (of.classes, of.clients, of.unseen)] for of in names],
+        "features": [[_plain(of.names), of.shift, of.mean, of.std] for of in each_of(federation.features)],
+    }
+    arrays: dict[str, Any] = {"mean": np.asarray(dataset.mean), "std": np.asarray(dataset.std)}
+    for name, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
+        if clients is not None:
+            arrays[f"{name}/id"] = clients.id
+            arrays |= {f"{name}/{part}": getattr(clients, part).size for part in _PARTS}
+            arrays |= {} if clients.noise is None else {f"{name}/noise": clients.noise}
+    for place, rows in enumerate(federation.held.values()):
+        arrays |= {f"held/{place}": rows.size, f"held/{place}/length": np.int64(rows.index.shape[-1])}
+    if federation.moments is not None:
+        arrays |= {"moments/mean": federation.moments.mean, "moments/std": federation.moments.std}
+    found = {name: np.asarray(values) for name, values in arrays.items()}
+    return found | {_TEXT: np.asarray(json.dumps(text))}
+
+
+def save(folder: pathlib.Path, found: Mapping[str, np.ndarray], checksum: int) -> None:
     """Writes the outline, atomically.
+
+    Args:
+      folder: the run folder.
+      found: from ``contents``.
+      checksum: of the federation with its rows.
 
     Raises:
       ValueError: if the folder has models of other data, or of a version without outlines.
@@ -68,31 +100,9 @@ def save(folder: pathlib.Path, federation: Federation, dataset: Dataset, names: 
                 "take a new folder"
             )
         return
-    x, y = dataset.x, dataset.y
-    text = {
-        "classes": _plain(dataset.classes),
-        "vocabulary": _plain(dataset.vocabulary),
-        "rows": [list(x.shape[1:]), np.dtype(x.dtype).name, list(y.shape[1:]), np.dtype(y.dtype).name],
-        "stored": np.dtype(federation.examples.x.dtype).name,
-        "capacities": [_capacities(each) for each in (federation.clients, federation.unseen)],
-        "held": list(federation.held),
-        "names": [[_plain(each) for each in (of.classes, of.clients, of.unseen)] for of in names],
-        "features": [[_plain(of.names), of.shift, of.mean, of.std] for of in each_of(federation.features)],
-        "checksum": checksum,
-    }
-    arrays: dict[str, Any] = {"mean": np.asarray(dataset.mean), "std": np.asarray(dataset.std)}
-    for name, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
-        if clients is not None:
-            arrays[f"{name}/id"] = clients.id
-            arrays |= {f"{name}/{part}": getattr(clients, part).size for part in _PARTS}
-            arrays |= {} if clients.noise is None else {f"{name}/noise": clients.noise}
-    for place, rows in enumerate(federation.held.values()):
-        arrays |= {f"held/{place}": rows.size, f"held/{place}/length": np.int64(rows.index.shape[-1])}
-    if federation.moments is not None:
-        arrays |= {"moments/mean": federation.moments.mean, "moments/std": federation.moments.std}
-    found = {name: np.asarray(values) for name, values in arrays.items()}
+    text = json.loads(str(found[_TEXT])) | {"checksum": checksum}
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **found, **{_TEXT: np.asarray(json.dumps(text))})  # type: ignore[arg-type]
+    np.savez_compressed(buffer, **{**found, _TEXT: np.asarray(json.dumps(text))})  # type: ignore[arg-type]
     write(path_of(folder), buffer.getvalue())
 
 

@@ -26,21 +26,50 @@ if TYPE_CHECKING:
 
     from fljax.config import Config
     from fljax.engine import Models
+    from fljax.entrants import Algorithms
     from fljax.outlines import Outline
+    from fljax.saved_comparisons import Given
     from fljax.setup import Setup
-    from fljax.types import Names
+    from fljax.training import Local
+    from fljax.types import Federation, Names, Task
 
 
-def load(folder: str | pathlib.Path) -> Run:
+def load(
+    folder: str | pathlib.Path,
+    *,
+    algorithms: Algorithms | None = None,
+    task: Task | None = None,
+    local: Local | None = None,
+    federation: Federation | list[Federation] | None = None,
+) -> Run:
     """A run folder as a value.
 
+    The last four arguments are for the models of ``fljax.compare``, which ``Comparison.save(folder, models="last")``
+    writes: a folder has no code, so give what ``compare`` was given. Metrics and records do not need them.
+
     Args:
-      folder: of ``fljax run`` or, without models, of ``fljax sweep`` or ``Comparison.save``.
+      folder: of ``fljax run``, ``Comparison.save`` or, without models, ``fljax sweep``.
+      algorithms: all algorithms of the comparison, as for ``compare``.
+      task: model and loss.
+      local: how clients train.
+      federation: only for models that depend on their client's rows when they are used.
 
     Raises:
-      ValueError: if it is no run folder.
+      ValueError: if it is no run folder, or if some of algorithms, task and local are missing beside others, or are
+        given for a run, whose config has them.
     """
-    return Run(folder)
+    needed = {"algorithms": algorithms, "task": task, "local": local}
+    lacking = [name for name, value in needed.items() if value is None]
+    if len(lacking) == len(needed) and federation is None:
+        return Run(folder)
+    if lacking:
+        raise ValueError(
+            "expected algorithms, task and local together, as fljax.compare was given them, got no "
+            f"{' and no '.join(lacking)}"
+        )
+    from fljax.saved_comparisons import Given
+
+    return Run(folder, Given(algorithms, task, local, federation))  # type: ignore[arg-type]
 
 
 class Run:
@@ -48,12 +77,14 @@ class Run:
 
     Args:
       folder: the run folder.
+      given: what models of ``fljax.compare`` need beside it.
 
     Raises:
       ValueError: if the folder does not exist, or has no config that a run wrote.
     """
 
-    def __init__(self, folder: str | pathlib.Path) -> None:
+    def __init__(self, folder: str | pathlib.Path, given: Given | None = None) -> None:
+        self._given = given
         self.folder = pathlib.Path(folder)
         if not self.folder.is_dir():
             raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
@@ -65,6 +96,16 @@ class Run:
             raise ValueError(f"expected a run folder with {folders.CONFIG}, got {str(folder)!r}") from None
         except ValueError as error:
             raise ValueError(f"expected valid TOML in {self._file} of {str(folder)!r}, got: {error}") from None
+        if given is not None and not self._is_compared:
+            raise ValueError(
+                "expected no algorithms, task or local training for a folder with a config, which has them, got some "
+                f"for {str(folder)!r}"
+            )
+
+    @property
+    def _is_compared(self) -> bool:
+        """Whether the results are of ``fljax.compare``."""
+        return self._file == folders.COMPARISON
 
     def __repr__(self) -> str:
         seeds = self._raw.get("seeds", [0])
@@ -137,11 +178,10 @@ class Run:
         return config.load(self.folder / folders.CONFIG, needs_data=self._outline is None)
 
     def _check_config(self, what: str) -> None:
-        if self._file != folders.CONFIG:
+        if self._is_compared:
             raise ValueError(
                 f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
-                "fljax.compare: metrics, records and labels only; its models can be kept with pickle: "
-                "pickle.dump(comparison.results, file)"
+                "fljax.compare, whose data and model are values of Python"
             )
 
     @functools.cached_property
@@ -166,7 +206,15 @@ class Run:
         ``names_of``.
         """
         outline = self._outline
+        if outline is None:
+            self._check_names()
         return self._setup.federation.names if outline is None else outline.federation.names
+
+    def _check_names(self) -> None:
+        if self._is_compared:
+            raise ValueError(
+                f"expected names in {str(self.folder)!r}, which Comparison.save(folder, models='last') writes, got none"
+            )
 
     def names_of(self, seed: int = 0) -> Names:
         """What the data call classes and clients in one seed, as ``names``.
@@ -180,13 +228,14 @@ class Run:
           seed: the position in the list of seeds.
 
         Raises:
-          ValueError: if there is no such seed, or the results are of ``fljax.compare``.
+          ValueError: if there is no such seed, or the results are of ``fljax.compare`` without models.
         """
-        seeds = self.config.seeds
+        seeds = self._raw["seeds"] if self._is_compared else self.config.seeds
         if not 0 <= seed < len(seeds):
             raise ValueError(f"expected a position of a seed below {len(seeds)}, got {seed}")
         if self._outline is not None:
             return self._outline.names[seed]
+        self._check_names()
         from fljax.setup import build_world
 
         return build_world(self.config.model_copy(update={"seeds": (seeds[seed],)})).names[0]
@@ -201,12 +250,16 @@ class Run:
 
         Raises:
           ValueError: if the label is unknown, or such models were not saved; the sentence says which option saves them.
+            For models of ``fljax.compare``, if ``load`` was not given what made them.
         """
         if label not in self.labels:
             raise ValueError(unknown("label", label, self.labels))
         known: dict[tuple[str, str, int | None], Models] = self._known
-        self._check_config("models")
         key = label, which, round
+        if key not in known and self._is_compared:
+            from fljax import saved_comparisons
+
+            known[key] = saved_comparisons.load(self.folder, label, which, round, self._given)
         if key not in known:
             from fljax import saved_models
 

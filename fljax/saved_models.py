@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fljax import config as configuration
 from fljax import experiment, folders, outlines
-from fljax.engine import Models, checksum_of, restore
+from fljax.engine import Models, Plan, checksum_of, restore
 from fljax.model_files import GIVEN, STATE, path_of, read, rounds_of, save
 from fljax.naming import unknown
 from fljax.setup import Setup, assemble, build_task, build_world, resolve_setup
@@ -76,12 +78,28 @@ def load(
             f"expected {outlines.FILE} with the scale of the features in {str(directory)!r}, got none: an older fljax, "
             "which scaled them otherwise, saved these models, and can use them"
         )
-    # The plan's arguments by seed are placeholders here; the stored arguments replace them.
-    plan = experiment.check(setup, rehearsed=False)[label]
+    return restored(setup, experiment.check(setup, rehearsed=False)[label], label, stored, rows)
+
+
+def restored(
+    setup: Setup, plan: Plan, label: str, stored: Mapping[str, np.ndarray], rows: Callable[[], Federation] | None
+) -> Models:
+    """The models in a file.
+
+    Args:
+      setup: of the run.
+      plan: of the algorithm, with placeholders in place of arguments by seed; the stored arguments replace them.
+      label: of the algorithm.
+      stored: the arrays of the file.
+      rows: as for ``fljax.engine.restore``.
+
+    Raises:
+      ValueError: if the arrays do not fit the plan.
+    """
     paths, structure = jax.tree_util.tree_flatten_with_path(dict(plan.by_seed))
     names = [GIVEN + jax.tree_util.keystr(each) for each, _ in paths]
     if {name for name in stored if name.startswith(GIVEN)} != set(names):
-        raise ValueError(f"expected models of {label} as the config has it, got those of another algorithm")
+        raise ValueError(f"expected models of {label} as the config or the call has it, got those of another algorithm")
     by_seed = jax.tree.unflatten(structure, [jnp.asarray(stored[name]) for name in names])
     state = {name.removeprefix(STATE): values for name, values in stored.items() if name.startswith(STATE)}
     plan, precision = plan._replace(by_seed=by_seed), setup.execution.precision

@@ -299,6 +299,17 @@ def build_world(config: Config, tell: Tell | None = None) -> World:
     return World(data.stack(federations), datasets[config.seeds[0]], tuple(each.names for each in federations))
 
 
+def world_of(federation: Federation, names: Sequence[Names]) -> World:
+    """A federation that no config made, as a World: its data set has the federation's own rows and no moments.
+
+    Args:
+      federation: of all seeds.
+      names: of classes and clients, of each seed.
+    """
+    x, y = federation.examples[:2]
+    return World(federation, data.Dataset(x, y, None, x.shape[0], 0.0, 1.0), tuple(names))  # type: ignore[arg-type]
+
+
 def build_task(config: Config, dataset: data.Dataset, tell: Tell | None = None, *, initial: bool = True) -> Task:
     """The model of a config for a data set; ``initial``: it starts from what the config names."""
     task = _task(config, dataset, tell)

@@ -84,7 +84,8 @@ FLOORS = {
     "compiling": (5, 2),
     "experiment": (5, 3),
     "saved_models": (5, 4),
-    "run_folders": (5, 5),
+    "saved_comparisons": (5, 5),
+    "run_folders": (5, 6),
     "sweep": (5, 4),
     "sweep_parts": (5, 5),
     "report": (6, 0),
@@ -230,7 +231,7 @@ def test_no_branch_on_an_algorithm_name():
         (
             "xarray",
             "records long_records results endings infinite_losses anomalies cells further_rounds folders run_folders "
-            "experiment sweep sweep_parts report reproduce config cli engine comparison",
+            "experiment sweep sweep_parts saved_comparisons report reproduce config cli engine comparison",
         ),
     ],
 )

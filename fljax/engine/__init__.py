@@ -2,7 +2,7 @@
 
 from fljax.engine.blocks import Block
 from fljax.engine.callbacks import log_to, print_progress, progress_of, replay, stop_when
-from fljax.engine.checkpointing import checksum_of
+from fljax.engine.checkpointing import checksum_of, plan_identity
 from fljax.engine.cores import use_cores
 from fljax.engine.declared import as_declared
 from fljax.engine.early_stopping import StopEarly, stop_early
@@ -40,6 +40,7 @@ __all__ = [
     "is_stacked",
     "log_to",
     "one_round",
+    "plan_identity",
     "plan_of",
     "print_elapsed",
     "print_progress",

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -269,14 +270,27 @@ def identity_of(
 
     found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
     found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
-    # An Algorithm, whose functions hold its hyper-parameters; or builders, which may be partial.
-    given = getattr(spec.build, "algorithm", spec.build)
-    found[f"{_CHECKSUM}numbers in the algorithm's functions"] = checksum_of(_held(given, set()))
-    found |= _options(spec)
+    found |= _of_functions(spec)
     found[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
     found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
     found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
     return _plain(found)
+
+
+def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
+    """What two plans must have in common, so that one may use the models of the other.
+
+    Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder may
+    have moved from a notebook to a file.
+    """
+    numbers = [jnp.asarray(leaf) for leaf in inputs.traced]
+    return _plain(_of_functions(spec) | {f"{_CHECKSUM}numbers of the algorithm": checksum_of(numbers)})
+
+
+def _of_functions(spec: Spec) -> dict[str, Any]:
+    # An Algorithm, whose functions hold its hyper-parameters; or builders, which may be partial.
+    given = getattr(spec.build, "algorithm", spec.build)
+    return {f"{_CHECKSUM}numbers in the algorithm's functions": checksum_of(_held(given, set()))} | _options(spec)
 
 
 def _capacities(federation: Federation) -> np.ndarray:
