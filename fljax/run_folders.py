@@ -55,21 +55,14 @@ def load(
       federation: only for models that depend on their client's rows when they are used.
 
     Raises:
-      ValueError: if it is no run folder, or if some of algorithms, task and local are missing beside others, or are
-        given for a run, whose config has them.
+      ValueError: if it is no run folder, if some of algorithms, task and local are missing beside others or are of
+        another kind, or if they are given for a run, whose config has them.
     """
-    needed = {"algorithms": algorithms, "task": task, "local": local}
-    lacking = [name for name, value in needed.items() if value is None]
-    if len(lacking) == len(needed) and federation is None:
+    if algorithms is None and task is None and local is None and federation is None:
         return Run(folder)
-    if lacking:
-        raise ValueError(
-            "expected algorithms, task and local together, as fljax.compare was given them, got no "
-            f"{' and no '.join(lacking)}"
-        )
-    from fljax.saved_comparisons import Given
+    from fljax import saved_comparisons
 
-    return Run(folder, Given(algorithms, task, local, federation))  # type: ignore[arg-type]
+    return Run(folder, saved_comparisons.given(algorithms, task, local, federation))
 
 
 class Run:

@@ -16,7 +16,7 @@ import contextlib
 import json
 import pathlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,12 +30,12 @@ from fljax.data import stack
 from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
 from fljax.engine.federations import by_id
 from fljax.engine.program import Inputs, Spec, partition_plan
-from fljax.entrants import Algorithms, described, entrants, marks_of, settings_text
+from fljax.entrants import described, entrants, marks_of, settings_text
 from fljax.environment import environment
 from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
 from fljax.long_records import copy, is_long
 from fljax.results import Result
-from fljax.setup import Setup
+from fljax.setup import AlgorithmSetup, Setup
 from fljax.training import Local
 from fljax.types import AbsentRows, Federation, Task
 
@@ -67,16 +67,37 @@ class Given(NamedTuple):
     """What models of a comparison need again: arguments of ``fljax.compare``.
 
     Attributes:
-      algorithms: all of them.
+      algorithms: the entries of a Setup.
       task: model and loss.
       local: how clients train.
       federation: for models that depend on their client's rows when they are used; None: for the others.
     """
 
-    algorithms: Algorithms
+    algorithms: tuple[AlgorithmSetup, ...]
     task: Task
     local: Local
-    federation: Federation | list[Federation] | None = None
+    federation: Federation | None
+
+
+def given(algorithms: Any, task: Any, local: Any, federation: Any) -> Given:
+    """What the caller gives.
+
+    Raises:
+      ValueError: if a part is missing, or is a value of another kind.
+    """
+    needed = {"algorithms": algorithms, "task": task, "local": local}
+    if lacking := [name for name, value in needed.items() if value is None]:
+        raise ValueError(
+            "expected algorithms, task and local together, as fljax.compare was given them, got no "
+            f"{' and no '.join(lacking)}"
+        )
+    federation = stack(federation) if isinstance(federation, list) and federation else federation
+    kinds: dict[str, tuple[Any, type]] = {"task": (task, Task), "local": (local, Local)}
+    kinds |= {} if federation is None else {"federation": (federation, Federation)}
+    for name, (value, kind) in kinds.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
+    return Given(entrants(algorithms, local, Measure()), task, local, federation)
 
 
 def save(folder: pathlib.Path, contents: Contents, models: SavedModels, overwrite: bool) -> pathlib.Path:
@@ -137,15 +158,16 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
         )
     text = (folder / COMPARISON).read_text(encoding="utf-8")
     raw = tomllib.loads(text)
-    federation = outline.federation if given.federation is None else _federation(given.federation, outline.checksum)
-    entries = entrants(given.algorithms, given.local, Measure())
-    _check_text(raw, settings_text(described(entries, given.local)))
+    federation = outline.federation if given.federation is None else given.federation
+    if given.federation is not None and checksum_of(by_id(federation)) != outline.checksum:
+        raise ValueError("expected the federation of the comparison, got one with other rows or other clients")
+    _check_text(raw, settings_text(described(given.algorithms, given.local)))
     _check_task(raw.get("task", {}), marks_of(given.task, federation))
     setup = Setup(
         name=raw["name"],
         federation=federation,
         task=given.task,
-        algorithms=entries,
+        algorithms=given.algorithms,
         standalone=given.local,
         clients_per_round=raw["clients_per_round"],
         rounds=raw["rounds"],
@@ -216,15 +238,6 @@ def _with_models(name: str, text: str, models: SavedModels) -> str:
     return "\n".join(lines if name == CONFIG else [line, *lines])
 
 
-def _federation(given: Federation | Sequence[Federation], checksum: int) -> Federation:
-    found = stack(given) if isinstance(given, list) and given else given
-    if not isinstance(found, Federation):
-        raise ValueError(f"expected federation to be a Federation, got {type(found).__name__}")
-    if checksum_of(by_id(found)) != checksum:
-        raise ValueError("expected the federation of the comparison, got one with other rows or other clients")
-    return found
-
-
 def _no_rows() -> Federation:
     raise ValueError(
         "expected the federation of the comparison for a model that depends on its client's rows when it is used, as "
@@ -233,6 +246,9 @@ def _no_rows() -> Federation:
 
 
 def _check_text(raw: Mapping[str, Any], here: str) -> None:
+    labels = [", ".join(each["label"] for each in of["algorithms"]) for of in (raw, tomllib.loads(here))]
+    if labels[0] != labels[1]:
+        raise ValueError(f"expected the algorithms {labels[0]} of the comparison, got {labels[1]}")
     there = settings_text({key: raw[key] for key in ("local", "algorithms")})
     changed = differences(there, here)
     for key, (before, now) in changed.items():

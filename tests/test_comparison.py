@@ -147,7 +147,7 @@ def test_a_saved_folder_is_loaded_and_reported(comparison: fljax.Comparison, tmp
     assert run.records_of("incfl")["weight"].dims[0] == "seed"
     with pytest.raises(ValueError, match=r"has results of fljax.compare, whose data and model are values of Python"):
         _ = run.config
-    with pytest.raises(ValueError, match=r"expected models in .*, which Comparison.save\(folder, models='last'\) writes"):
+    with pytest.raises(ValueError, match=r"expected models in .*, which Comparison.save\(folder, models='last'\)"):
         run.models("incfl")
     assert "comparison.toml" in write(folder)[1].read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="expected a folder without results, or overwrite=True"):

@@ -89,7 +89,7 @@ def test_a_model_that_needs_rows_asks_for_the_federation(found: fljax.Comparison
         with pytest.raises(ValueError, match="expected the federation of the comparison, got one with other rows"):
             fljax.load(folder, **GIVEN, federation=other).models(OWN)
     with pytest.raises(ValueError, match="expected federation to be a Federation, got"):
-        fljax.load(folder, **GIVEN, federation=X).models(OWN)  # type: ignore[arg-type]
+        fljax.load(folder, **GIVEN, federation=X)  # type: ignore[arg-type]
 
 
 def test_training_goes_on(found: fljax.Comparison, folder: pathlib.Path) -> None:
@@ -155,7 +155,11 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"local": LOCAL._replace(learning_rate=0.2)}, "local.learning_rate is 0.1 there and 0.2 here"),
     ({"algorithms": ENTRIES | {"iafl": ("iafl", {"kappa": 0.25})}}, "iafl.kappa is 0.5 there and 0.25 here"),
     ({"algorithms": ENTRIES | {OWN: "fedavg_finetune"}}, "local.learning_rate is 0.3 there and not set here"),
-    ({"algorithms": {"iafl": ENTRIES["iafl"]}}, "expected the algorithms and the local training of the comparison"),
+    ({"algorithms": {"iafl": "iafl"}}, "expected the algorithms iafl, a:b/c, plan, value of the comparison, got iafl"),
+    ({"task": LOCAL, "local": TASK}, "expected task to be a Task, got Local"),
+    ({"local": {}}, "expected local to be a Local, got dict"),
+    ({"algorithms": "iafl"}, "expected a list of algorithms, or algorithms by label, got 'iafl'"),
+    ({"algorithms": ENTRIES | {"iafl": "iafll"}}, "expected one of the algorithms .*, got 'iafll'"),
     (
         {"algorithms": ENTRIES | {"plan": PLAN._replace(arguments=dict(PLAN.arguments) | {"mu": 0.25})}},
         "expected plan as the comparison had it, got another: numbers of the algorithm differ",
@@ -179,6 +183,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
 def test_what_did_not_make_the_models_is_refused(folder: pathlib.Path, changes: dict[str, Any], words: str) -> None:
     label = next((name for name in ("plan", "value") if name in words.split()), "iafl")
