@@ -79,6 +79,7 @@ def test_models_predict_as_before(found: fljax.Comparison, folder: pathlib.Path,
     assert run.models(label) is run.models(label)
 
 
+@pytest.mark.thorough
 def test_a_model_that_needs_rows_asks_for_the_federation(found: fljax.Comparison, folder: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=r"expected the federation of the comparison .*load\(\.\.\., federation=fed"):
         fljax.load(folder, **GIVEN).predict(OWN, 0, X)
@@ -218,6 +219,7 @@ def test_what_is_missing_is_one_sentence(folder: pathlib.Path) -> None:
         fljax.load(folder, federation=federations())
 
 
+@pytest.mark.thorough
 def test_saving_again_leaves_no_old_models(found: fljax.Comparison, tmp_path: pathlib.Path) -> None:
     place = found.save(tmp_path / "run", models="last")
     for models in ("last", "none"):
