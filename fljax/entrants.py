@@ -151,6 +151,7 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "precision": setup.execution.precision,
             "standalone": setup.standalone._asdict(),
             "standalone_initial": setup.standalone_initial,
+            "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "federation": repr(setup.federation),
             "task": about,
             **described(setup.algorithms, local),
