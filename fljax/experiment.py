@@ -35,7 +35,7 @@ from fljax.engine.simulation import check_rounds
 from fljax.failures import during
 from fljax.folders import OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
-from fljax.model_files import ModelFiles, state_of
+from fljax.model_files import ModelFiles, keep_beginning, state_of
 from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
@@ -161,8 +161,10 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, beg
     done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
     for label, rounds in done.items():  # all of them before anything is computed
         with about_algorithm(label):
-            outputs.files.begin()
             _begins(outputs, label, plans[label], setup, rounds)
+    for label, rounds in done.items():
+        outputs.files.begin()
+        keep_beginning(_folder(outputs), label, rounds)
     with mode(setup.execution), Ahead(setup, plans, finished, done) as ahead:
         return _run_all(setup, ahead, finished, begun, outputs)
 
@@ -266,9 +268,12 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
 
 def _begins(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:
     """The state after so many rounds, from which an algorithm goes on; raises a ValueError if there is none."""
-    directory = outputs.files.directory
-    assert directory is not None
-    return state_of(directory, label, plan, setup, rounds)
+    return state_of(_folder(outputs), label, plan, setup, rounds)
+
+
+def _folder(outputs: Outputs) -> pathlib.Path:
+    assert outputs.files.directory is not None  # which has the results of what goes on
+    return outputs.files.directory
 
 
 def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:

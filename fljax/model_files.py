@@ -103,7 +103,7 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
 def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, rounds: int) -> PyTree:
     """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
 
-    A copy stays among the checkpoints, since later models replace the file.
+    The copy of ``keep_beginning`` is read first.
 
     Args:
       directory: the run folder.
@@ -128,11 +128,23 @@ def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, roun
     if hosts.agreed(copied.is_file):
         with contextlib.suppress(ValueError):  # a damaged copy is made again
             return state_in(copied)
-    found = state_in(path)
-    if hosts.is_first():
-        copied.parent.mkdir(exist_ok=True, parents=True)
-        folders.write(copied, path.read_bytes())
-    return found
+    return state_in(path)
+
+
+def keep_beginning(directory: pathlib.Path, label: str, rounds: int) -> None:
+    """Copies the models from which an algorithm goes on, which its later models replace; process 0 does.
+
+    Raises:
+      OSError: if the disk has no room.
+    """
+    copied = folders.checkpoints_of(directory, label) / BEGIN
+    if not hosts.is_first():
+        return
+    with contextlib.suppress(ValueError):
+        _after(copied, rounds)
+        return
+    copied.parent.mkdir(exist_ok=True, parents=True)
+    folders.write(copied, path_of(directory, label).read_bytes())
 
 
 def _after(path: pathlib.Path, rounds: int) -> dict[str, np.ndarray]:

@@ -137,7 +137,7 @@ def test_models_are_read_before_anything_is_computed(folder, how):
     words = {"damaged": "expected whole models in", "foreign": "expected the arrays of a state"}
     with pytest.raises(ValueError, match=words.get(how, "got those after round 5")):
         go_on(folder, rounds=6)
-    assert folders.load(folder)[0]["rounds_done"].values.tolist() == [4, 4]
+    assert go_on(folder).metrics["rounds_done"].values.tolist() == [4, 4]
     path.write_bytes(good)
     assert go_on(folder, rounds=6).metrics["rounds_done"].values.tolist() == [6, 6]
 
