@@ -90,14 +90,21 @@ def least_loss_shares(
 
     Source: Ruan and Joe-Wong, "FedSoft" (AAAI 2022), Algorithm 1.
     """
+    each = least_loss_shares_of_rows(losses, ties)
+    real = jnp.arange(losses.shape[1]) < size
+    return jnp.sum(jnp.where(real[None, :], each, 0), axis=1) / jnp.maximum(size, 1)
+
+
+def least_loss_shares_of_rows(
+    losses: Float[Array, "C n"], ties: Literal["lower", "shared"] = "lower"
+) -> Float[Array, "C n"]:
+    """Each row's shares of the models: 1 for the model of least loss; ``ties`` and NaN as for ``least_loss_shares``."""
     losses = jnp.where(jnp.isnan(losses), jnp.inf, losses)
     if ties == "lower":
         least = jnp.argmin(losses, axis=0)[None, :] == jnp.arange(losses.shape[0])[:, None]
     else:
         least = losses == jnp.min(losses, axis=0, keepdims=True)
-    each = least.astype(jnp.result_type(float)) / jnp.sum(least, axis=0, keepdims=True)
-    real = jnp.arange(losses.shape[1]) < size
-    return jnp.sum(jnp.where(real[None, :], each, 0), axis=1) / jnp.maximum(size, 1)
+    return least.astype(jnp.result_type(float)) / jnp.sum(least, axis=0, keepdims=True)
 
 
 def most_accurate(loss: Float[Array, " C"], accuracy: Float[Array, " C"]) -> Float[Array, " C"]:

@@ -6,7 +6,8 @@ they are reconstructed from its prose and from the shapes in the authors' code. 
 ``configs/ipfl/authors_fmnist.toml`` follows it, with bids for the single most accurate model, a fixed number of random
 slots, empty clusters filled in every round, participation ranked over all clients, and final importance weights
 computed on TEST rows. The code's plain mistakes (it charges one member only, forgets the best accuracy, sorts in the
-wrong order) and its later refunds in steps are not reproduced.
+wrong order) and its later refunds in steps are not reproduced. The paper's profiler has rows of each tier;
+``profile_on = "iid"``, with the same rows for all, is a deviation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training, trees
-from fljax.algorithms import market
+from fljax.algorithms import market, profiling
 from fljax.algorithms.clustered import (
     cluster_models,
     initial_models,
@@ -50,6 +51,15 @@ class IpflServer(NamedTuple):
 
     models: PyTree  # [C, ...]
     books: Books
+
+
+class Profiled(NamedTuple):
+    """The Up of a client that also profiles: its update, and the gradient of its loss on its validation rows."""
+
+    update: PyTree
+    report: Report
+    slope: PyTree
+    rows: Int[Array, ""]  # the number of these rows
 
 
 # Streams of the key of ``select``.
@@ -96,7 +106,7 @@ def ipfl(
     tokens: Tokens = Tokens(),
     bidding: Bidding = Bidding(),
     exploration: Exploration = Exploration(),
-    profile_on: str = "validation",
+    profile_on: str = "matched",
     normalised: bool = True,
     importance: Literal["accuracy", "least_loss", "argmax"] = "least_loss",
     importance_split: Literal["valid", "test"] = "valid",
@@ -107,7 +117,7 @@ def ipfl(
     A round: every client judges all cluster models on its validation rows. It reports their accuracies, and as bids
     their ``importance`` (``poll``). The server settles the previous round by the accuracies (``settle``), decides by
     the bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The
-    selected clients train; the server averages their updates by samples and measures contributions (``profile``). A
+    selected clients train; the server averages their updates by samples and measures contributions (``profiling``). A
     client may train several clusters' models in one round.
 
     Args:
@@ -120,8 +130,13 @@ def ipfl(
       tokens: what clients pay and are paid.
       bidding: the clusters that a client bids for, and what happens to clusters without bids.
       exploration: how many slots are filled at random.
-      profile_on: the server's rows for contributions: "validation" (``held_fraction`` above 0), another name in
-        ``federation.held``, or "distributions" for ``held["distribution_c"]`` of cluster c.
+      profile_on: the rows that stand for a cluster where contributions are measured. "matched": of the server's
+        validation rows (``held_fraction`` above 0), those on which the cluster's new model has the least loss of all.
+        "distributions": the server's ``held["distribution_d"]``, each for one cluster, matched by least loss.
+        "members": the validation rows of the clients that train the cluster's model. They send the gradient of their
+        loss there with the update: at the model that they received, and not at the new one. "iid": all of the server's
+        validation rows for every cluster, which rates clients of other distributions above a cluster's own. Or the name
+        of other rows of the server (``federation.held``), for every cluster.
       normalised: whether contributions are relative to the cluster's mean (``shapley_first_order``).
       importance: a cluster's importance to a client, before it is divided by the sum over clusters. It decides bids and
         the weights u_kc of the deployed model. "least_loss": the share of rows on which the cluster's model has the
@@ -180,26 +195,38 @@ def ipfl(
         info |= along("client", "cluster", bid=bids & ~open_to_all[None, :])
         return server._replace(books=books), cohort, {**info, **settled, **explored}
 
-    def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
+    def train(
+        key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData
+    ) -> tuple[Sent | Profiled, PyTree]:
         model = trees.take(down, seat.slot)
         trained = training.train(key, model, data.train, task=task, local=local, round=seat.round)
-        return Sent(trees.subtract(trained.params, model), Report(size=data.train.rows.size)), client
+        update, size = trees.subtract(trained.params, model), data.train.rows.size
+        if profile_on != profiling.MEMBERS:
+            return Sent(update, Report(size=size)), client
+        rows = validation(data)
+        slope = profiling.slope_of(key, task, model, rows)
+        return Profiled(update, Report(size=size), slope, rows.rows.size), client
 
     def aggregate(
         key: Key[Array, ""],
         round: Int[Array, ""],
         server: IpflServer,
-        up: Sent,
+        up: Sent | Profiled,
         cohort: Cohort,
         held: Held,
     ) -> tuple[IpflServer, Info]:
-        rows = market.judged_on(held, profile_on, clusters)
         trains = cohort.present[:, None] & (cohort.slot[:, None] == jnp.arange(clusters)[None, :])
         weights = aggregators.member_weights(trains, up.report.size)
         step = aggregators.mix(weights, up.update)
         models = trees.add(server.models, trees.scale(step, server_lr))
         models = roles.replace_statistics(task, models, trees.add(server.models, step))
-        values = market.profile(key, task, server.models, models, up.update, weights, rows, normalised)
+        if isinstance(up, Profiled):
+            gradients = profiling.member_gradients(up.slope, up.rows, trains)
+        else:
+            gradients = profiling.server_gradients(key, task, models, held, profile_on, clusters)
+        values = aggregators.shapley_first_order(
+            gradients, up.update, weights, normalised=normalised, models=server.models
+        )
         books = market.record_training(server.books, cohort, values)
         info = along("client", "cluster", membership=books.members, cluster_contribution=books.contribution)
         return IpflServer(models, books), info | along("row", weight=jnp.sum(weights, axis=0))

@@ -1,4 +1,4 @@
-"""The parts of IP-FL's server, each a pure function: token manager, scheduler, profiler.
+"""The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``profiling`` has its profiler.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithm 1; see ``ipfl`` for deviations.
 """
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, roles, training, trees
+from fljax import aggregators, trees
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Cohort, Held, Info, Rows, Subset, Task, TrainingKey, along
+from fljax.types import Cohort, Info, along
 from fljax.values import CountOrZero, NonNegative, Positive, Share
 
 
@@ -241,64 +241,6 @@ def choose(
 def membership(cohort: Cohort, shape: tuple[int, ...]) -> Bool[Array, "N C"]:
     """Which client trained which cluster's model, from the present rows of the cohort."""
     return trees.set_rows(jnp.zeros(shape, bool), (cohort.id, cohort.slot), cohort.present, True)
-
-
-def profile(
-    key: Key[Array, ""],
-    task: Task,
-    before: PyTree,
-    after: PyTree,
-    updates: PyTree,
-    weights: Float[Array, "C S"],
-    held: list[Subset],
-    normalised: bool,
-) -> Float[Array, "C S"]:
-    """Profiler: first-order Shapley values, from the gradient of each new model on the server's rows.
-
-    Args:
-      key: of this round; unused, since the gradient is computed without dropout.
-      task: model and loss.
-      before: ``[C, ...]`` models before aggregation.
-      after: ``[C, ...]`` models after aggregation.
-      updates: ``[S, ...]`` new minus old.
-      weights: ``[C, S]`` aggregation weights.
-      held: the server's rows for each of the C clusters.
-      normalised: see ``shapley_first_order``.
-    """
-    plain = task._replace(augment=None)
-    width = max(each.rows.index.shape[-1] for each in held)
-    index = jnp.stack([jnp.pad(each.rows.index, (0, width - each.rows.index.shape[-1])) for each in held])
-    size = jnp.stack([each.rows.size for each in held])
-    first = held[0]
-
-    def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
-        return task.loss(task.logits(roles.hold_statistics(task, params), x), y)
-
-    def slope(each: tuple[PyTree, Array, Array]) -> PyTree:
-        model, index, size = each
-        return training.full_gradient(
-            plain, model, Subset(first.examples, Rows(index, size), moments=first.moments), key, loss=loss
-        )
-
-    gradients = training.map_models(slope, (after, index, size), held[0].spread)
-    return aggregators.shapley_first_order(gradients, updates, weights, normalised=normalised, models=before)
-
-
-def judged_on(held: Held, profile_on: str, clusters: int) -> list[Subset]:
-    """The server's rows for the profiler: the same for every cluster, or one source distribution per cluster.
-
-    Raises:
-      ValueError: if the server has no rows of that name.
-    """
-    each = [f"distribution_{c}" for c in range(clusters)] if profile_on == "distributions" else [profile_on] * clusters
-    missing = [name for name in each if name not in held]
-    if missing:
-        advice = "; held_fraction above 0 keeps some for validation" if missing[0] == "validation" else ""
-        raise ValueError(
-            f"expected profile_on to name rows that the server has, or distributions, got {missing[0]!r}; "
-            f"valid names are {', '.join(held) or 'none'}{advice}"
-        )
-    return [held[name] for name in each]
 
 
 def record_training(books: Books, cohort: Cohort, values: Float[Array, "C S"]) -> Books:

@@ -208,5 +208,5 @@ def test_bad_arguments_are_named():
             ipfl(TASK, HOW, **options)
     with pytest.raises(ValueError, match="valid names are none; held_fraction above 0 keeps some for validation"):
         history(lambda _: ipfl(TASK, HOW), federation(), 1)
-    with pytest.raises(ValueError, match="got 'distribution_0'; valid names are validation"):
+    with pytest.raises(ValueError, match=r"got .distributions. without the rows .distribution_0.; valid names are val"):
         history(lambda _: ipfl(TASK, HOW, profile_on="distributions"), data(), 1)

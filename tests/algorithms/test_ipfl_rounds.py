@@ -54,7 +54,13 @@ CASES = {
     "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
     "accuracy": ({"importance": "accuracy"}, {"importance": "accuracy"}),
     "best": ({"importance": "argmax"}, {"importance": "argmax"}),
-    "distributions": ({"profile_on": "distributions", "normalised": False}, {"normalised": False}),
+    "distributions": (
+        {"profile_on": "distributions", "normalised": False},
+        {"normalised": False, "profile_on": "distributions"},
+    ),
+    "iid": ({"profile_on": "iid"}, {"profile_on": "validation"}),
+    "named rows": ({"profile_on": "distribution_1"}, {"profile_on": "distribution_1"}),
+    "members": ({"profile_on": "members"}, {"profile_on": "members"}),
 }
 
 
@@ -113,8 +119,7 @@ def test_rounds(name, tolerance):
     judged = {
         k: (examples[0][list(VALID[k])], examples[1][list(VALID[k])]) if VALID[k] else clients[k] for k in clients
     }
-    names = ["distribution_0", "distribution_1"] if name == "distributions" else ["validation"] * CLUSTERS
-    held = [(examples[0][list(HELD[of])], examples[1][list(HELD[of])]) for of in names]
+    held = {of: (examples[0][list(rows)], examples[1][list(rows)]) for of, rows in HELD.items()}
     models = [model(states.server.models, np.s_[0, c]) for c in range(CLUSTERS)]
     zeros = np.zeros((POPULATION, CLUSTERS))
     tokens = np.full(POPULATION, options.get("tokens", FEW).initial)
@@ -142,7 +147,7 @@ def test_rounds(name, tolerance):
                 for k, b in batches.items()
             }
             trained.append({k: (end, len(clients[k][1])) for k, end in ends.items()})
-        models, books = oracle.aggregate(models, books, trained, held, rules)
+        models, books = oracle.aggregate(models, books, trained, held, judged, rules)
         for c in range(CLUSTERS):
             close(model(states.server.models, np.s_[t + 1, c]), models[c], tolerance)
         np.testing.assert_allclose(records["cluster_contribution"][t], books.phi, rtol=20 * tolerance, atol=tolerance)

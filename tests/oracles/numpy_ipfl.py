@@ -8,6 +8,7 @@ Source: IP-FL, Algorithms 1 and 2, equations (7)-(13), appendix H.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class Rules(NamedTuple):
     fill: int | None = 10
     normalised: bool = True
     importance: str = "least_loss"
+    profile_on: str = "matched"
 
 
 class Books(NamedTuple):
@@ -173,21 +175,66 @@ def aggregate(
     models: list[Params],
     books: Books,
     trained: list[dict[int, tuple[Params, int]]],
-    held: list[tuple[np.ndarray, np.ndarray]],
+    held: dict[str, tuple[np.ndarray, np.ndarray]],
+    judged: dict[int, tuple[np.ndarray, np.ndarray]],
     rules: Rules,
 ) -> tuple[list[Params], Books]:
-    """``trained[c][k]``: a member's new model and its samples; contributions by appendix H."""
+    """``trained[c][k]``: a member's new model and its samples; contributions by appendix H.
+
+    ``held`` are the server's rows by name, ``judged`` the validation rows of each client.
+    """
     phi, count, new = books.phi.copy(), books.count.copy(), []
     for c, members in enumerate(trained):
-        total = sum(size for _, size in members.values())
         mean = models[c]
         if members:
-            alpha = np.array([size / total for _, size in members.values()])
+            alpha = np.array([size for _, size in members.values()]) / sum(size for _, size in members.values())
             mean = {n: np.tensordot(alpha, np.stack([m[n] for m, _ in members.values()]), 1) for n in models[c]}
-        slope = numpy_round.gradient(mean, *held[c])
+        new.append(mean)
+    slopes = profile(models, new, trained, held, judged, rules)
+    for c, members in enumerate(trained):
+        total, mean, slope = sum(size for _, size in members.values()), new[c], slopes[c]
         for k, (model, size) in members.items():
             other = mean if rules.normalised else {name: 0 * leaf for name, leaf in mean.items()}
             phi[k, c] = -size / total * sum(np.sum(slope[n] * (model[n] - other[n])) for n in mean)
             count[k, c] += 1
-        new.append(mean)
     return new, books._replace(phi=phi, count=count, members=[sorted(members) for members in trained])
+
+
+def profile(
+    before: list[Params],
+    after: list[Params],
+    trained: list[dict[int, tuple[Params, int]]],
+    held: dict[str, tuple[np.ndarray, np.ndarray]],
+    judged: dict[int, tuple[np.ndarray, np.ndarray]],
+    rules: Rules,
+) -> list[Params]:
+    """The gradient of each cluster's model on the rows that stand for it."""
+    if rules.profile_on == "members":
+        found = []
+        for model, members in zip(before, trained, strict=True):
+            parts = [(len(judged[k][1]), numpy_round.gradient(model, *judged[k])) for k in members]
+            total = max(sum(n for n, _ in parts), 1)
+            found.append({name: sum((n * g[name] for n, g in parts), 0 * model[name]) / total for name in model})
+        return found
+    if rules.profile_on == "distributions":
+        sets = [held[f"distribution_{place}"] for place in range(len(after))]
+        loss = lambda c, d: row_losses(after[c], *sets[d]).mean()  # noqa: E731
+        orders = itertools.permutations(range(len(after)))
+        best = min(orders, key=lambda order: sum(loss(c, d) for c, d in enumerate(order)))
+        return [numpy_round.gradient(model, *sets[d]) for model, d in zip(after, best, strict=True)]
+    if rules.profile_on != "matched":
+        return [numpy_round.gradient(model, *held[rules.profile_on]) for model in after]
+    x, y = held["validation"]
+    losses = np.stack([row_losses(model, x, y) for model in after])
+    least = losses == losses.min(axis=0)
+    found = []
+    for c, model in enumerate(after):
+        weight = least[c] / least.sum(axis=0)
+        weight = weight if weight.sum() > 0 else np.ones(len(y))
+        each = [numpy_round.gradient(model, x[[row]], y[[row]]) for row in range(len(y))]
+        found.append({n: np.average([g[n] for g in each], axis=0, weights=weight) for n in model})
+    return found
+
+
+def row_losses(model: Params, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return -np.log(numpy_round.probabilities(model, x)[np.arange(len(y)), y])
