@@ -34,6 +34,7 @@ def appeal_based(
     after: CountOrZero = 10,
     empty_pool: Literal["skip", "all"] = "skip",
     split: Literal["train", "valid", "test"] = "train",
+    judged: Literal["deployed", "global"] = "deployed",
 ) -> Algorithm:
     """From round ``after`` on, only clients with ``F_k(deployed_k) < threshold_k`` are available.
 
@@ -41,13 +42,16 @@ def appeal_based(
     some rounds, it now receives ballots in every round.
 
     Args:
-      inner: any algorithm; the task's loss judges the model that it would deploy to a client.
+      inner: any algorithm.
       threshold: ``rho`` by client id ``[N]``, or one number; for example standalone training losses (``standalone``),
         which they are in a config unless a number is given.
       after: number of first rounds in which all clients are available.
       empty_pool: what happens in a round without available clients. "skip": the round changes nothing (a model that
         appeals to no client stays as it is); "all": all clients are available in that round.
       split: the rows on which the loss is computed; a client without such rows uses its training rows.
+      judged: the model whose loss is compared. "deployed": the one that the client would use. "global": the one that it
+        receives, before personalisation, as in MaxFL's definition of appeal. They differ for methods with personal
+        models.
 
     Returns:
       The algorithm. Info: ``polled_loss`` [client]; ``appealed`` [client], whether the client could take part and the
@@ -55,13 +59,17 @@ def appeal_based(
       selects from.
 
     Raises:
-      ValueError: if a name is not valid, or the length of ``threshold`` differs from the population.
+      ValueError: if a name is not valid, the length of ``threshold`` differs from the population, or ``inner`` has no
+        global model to judge.
     """
     rho = jnp.asarray(threshold)
+    if judged == "global" and inner.common is None:
+        raise ValueError("expected an algorithm with a global model to judge it, got one without")
+    asked_of = inner if judged == "deployed" else inner._replace(personal=None)
 
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> AppealBallot:
         own = () if inner.poll is None else inner.poll.ask(key, seat, down, client, data)
-        loss = deployed_scores(inner, split, key, seat, down, client, data)[0]
+        loss = deployed_scores(asked_of, split, key, seat, down, client, data)[0]
         return AppealBallot(Report(loss=loss, threshold=threshold_of(rho, seat.id).astype(loss.dtype)), own)
 
     def select(

@@ -123,6 +123,24 @@ def test_what_appeals_is_what_would_be_deployed(federation):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("name", ["pfedme", "perfedavg"])
+def test_the_global_model_may_be_judged_as_in_the_paper(name, federation):
+    """A personalised method is judged by the model that its clients receive."""
+    algorithm = REGISTRY[name].build(TASK, LOCAL, clients_per_round=5)
+    wrapped = appeal_based(algorithm, threshold=1.0, after=9, judged="global")
+    states, records = run(wrapped, federation, 3)
+    for state, record in zip(states, records, strict=False):
+        np.testing.assert_allclose(record["polled_loss"], losses(state.server.model, federation), rtol=1e-4)
+    deployed = run(appeal_based(algorithm, threshold=1.0, after=9), federation, 3)[1]
+    assert np.abs(records[2]["polled_loss"] - deployed[2]["polled_loss"]).max() > 1e-3
+
+
+def test_a_method_without_a_global_model_has_none_to_judge():
+    with pytest.raises(ValueError, match="expected an algorithm with a global model to judge it, got one without"):
+        appeal_based(REGISTRY["standalone"].build(TASK, LOCAL), threshold=1.0, judged="global")
+
+
+@pytest.mark.thorough
 def test_the_split_that_is_asked(federation):
     algorithm = appeal_based(fedavg(TASK, LOCAL), threshold=1.0, split="test")
     states, records = run(algorithm, federation, 1)
