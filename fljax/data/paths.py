@@ -42,3 +42,8 @@ def is_file(place: Path) -> bool:
         return place.is_file()
     except (OSError, ValueError):
         return False
+
+
+def is_hidden(below: Path) -> bool:
+    """Whether a path below a user's folder is hidden, or of the folder that macOS adds to archives."""
+    return any(each.startswith(".") or each == "__MACOSX" for each in below.parts)

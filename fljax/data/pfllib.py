@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ import numpy as np
 
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
+from fljax.data.paths import is_hidden
+from fljax.data.pickled_arrays import ArrayOfObjects, array_of, read_pickle
 from fljax.naming import shown
 
-# What a pickle of a dictionary of arrays calls, in NumPy 1 and 2. Nothing here runs code of the file.
-_ADMITTED = frozenset(
-    {("numpy", "ndarray"), ("numpy", "dtype")}
-    | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
-)
 _CHANNELS = (1, 3)
+# The folder in which PFLlib keeps what it downloaded.
+_RAW = "rawdata"
 
 
 def pfllib(
@@ -65,6 +65,7 @@ def pfllib(
     if not files["train"]:
         raise ValueError(f"expected PFLlib's files train/0.npz, train/1.npz, ..., got none in {shown(str(path))}")
     try:
+        _check_all_read(place, [file for found in files.values() for file in found.values()])
         pieces = [
             _piece(file, f"{part}/{file.name}", client, part == "test", move_channels)
             for part, found in files.items()
@@ -89,8 +90,24 @@ def is_pfllib(place: Path) -> bool:
 
 def _numbered(folder: Path) -> dict[int, Path]:
     """The files of a folder whose names are whole numbers, by number, in ascending order."""
-    found = [each for each in folder.glob("*.npz") if each.stem.isascii() and each.stem.isdigit()]
+    found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() == ".npz"]
+    found = [each for each in found if each.stem.isascii() and each.stem.isdigit()]
     return {int(each.stem): each for each in sorted(found, key=lambda file: int(file.stem))}
+
+
+def _check_all_read(place: Path, read: Sequence[Path]) -> None:
+    """Raises a ValueError if the folder has files that look like those of clients, but are not read."""
+    inside = [each for pattern in ("*", "*/*") for each in place.glob(pattern) if each.suffix.lower() == ".npz"]
+    known = set(read)
+    others = [each.relative_to(place) for each in sorted(inside) if each not in known]
+    others = [each for each in others if not is_hidden(each) and each.parts[0] != _RAW]
+    if not others:
+        return
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    raise ValueError(
+        "expected one file for each number in the folders train and test, called 0.npz, 1.npz and so on, got "
+        f"{shown(others[0].as_posix())}{more} beside {read[0].parent.name}/{read[0].name}"
+    )
 
 
 def _piece(file: Path, name: str, client: int, test: bool, move_channels: bool) -> Piece:
@@ -98,30 +115,33 @@ def _piece(file: Path, name: str, client: int, test: bool, move_channels: bool) 
     content = _content(file, name)
     if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
         raise ValueError(f"expected a dictionary with the arrays 'x' and 'y' in {name}, got {_described(content)}")
-    x, y = content["x"], content["y"]
+    try:
+        x, y = array_of(content["x"]), array_of(content["y"])
+    except (pickle.UnpicklingError, ValueError) as error:
+        raise ValueError(f"expected arrays of numbers as 'x' and 'y' of {name}, got {error}") from None
     for key, array in (("x", x), ("y", y)):
-        if not isinstance(array, np.ndarray) or array.dtype.hasobject or not array.ndim:
+        if not isinstance(array, np.ndarray) or not array.ndim:
             raise ValueError(f"expected an array of numbers as '{key}' of {name}, got {_described(array)}")
+    if len(x) != len(y):
+        raise ValueError(f"expected as many rows in x as in y of {name}, got {len(x)} and {len(y)}")
     if move_channels and x.ndim == 4 and x.shape[1] in _CHANNELS and x.shape[-1] not in _CHANNELS:
         x = np.moveaxis(x, 1, -1)
     return Piece(x, y, np.full(len(y), client), test, f"rows of {name}")
 
 
 def _described(value: Any) -> str:
-    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else shown(value)
-
-
-class _ArraysAlone(pickle.Unpickler):
-    """Reads pickles of arrays, and calls nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"a pickle that asks for {module}.{name}")
-        return super().find_class(module, name)
+    """A few words on a value. Nested values are not shown, since they may be nested without end."""
+    if isinstance(value, np.ndarray):
+        return f"an array {list(value.shape)} of {value.dtype}"
+    if isinstance(value, ArrayOfObjects):
+        return "an array of object"
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return f"a dictionary with {shown(list(value))}"
+    return shown(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 def _content(file: Path, name: str) -> Any:
-    """What the array ``data`` of a file holds.
+    """What the array ``data`` of a file holds, with records in the place of arrays.
 
     Raises:
       ValueError: if the file cannot be read, or its pickle holds more than arrays.
@@ -135,16 +155,16 @@ def _content(file: Path, name: str) -> Any:
             one = version == (1, 0)
             read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(stream)
-            if not dtype.hasobject:
+            if dtype.kind != "O":
                 raise ValueError(f"an array of {dtype}")
-            found = _ArraysAlone(stream).load()
+            found = array_of(read_pickle(stream.read()))
     except pickle.UnpicklingError as error:
         raise ValueError(f"{expected}, which is read without running code, got {error}") from None
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"{expected}, got {' '.join(str(error).split())}") from None
-    except (AttributeError, TypeError, IndexError, ImportError, OverflowError, MemoryError) as error:
-        # A damaged pickle raises errors of many classes.
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{expected}, got {said or type(error).__name__}") from None
+    except Exception as error:  # a damaged file raises errors of many classes
         raise ValueError(f"{expected}, got a damaged one ({type(error).__name__})") from None
-    if not isinstance(found, np.ndarray) or found.shape != () or shape != ():
+    if not isinstance(found, ArrayOfObjects) or found.shape != () or shape != ():
         raise ValueError(f"{expected}, got {_described(found)}")
-    return found.item()
+    return found.items[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pickle
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -101,12 +104,13 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
 
 def test_files_of_other_forms_are_named(tmp_path):
     cases = {
-        "expected a dictionary with the arrays 'x' and 'y' in train/0.npz, got {'x': 1}": {"x": 1},
+        "expected a dictionary with the arrays 'x' and 'y' in train/0.npz, got a dictionary with ['x']": {"x": 1},
         "expected an array of numbers as 'x' of train/0.npz, got an array of object": {
             "x": np.array([[[1, 2], 2], [[1], 1]], dtype=object),
             "y": np.array([0, 1]),
         },
-        "expected an array of numbers as 'y' of train/0.npz, got [0, 1]": {"x": np.zeros((2, 2)), "y": [0, 1]},
+        "expected an array of numbers as 'y' of train/0.npz, got a list": {"x": np.zeros((2, 2)), "y": [0, 1]},
+        "expected as many rows in x as in y of train/0.npz, got 2 and 3": {"x": np.zeros((2, 2)), "y": np.arange(3)},
     }
     for number, (words, content) in enumerate(cases.items()):
         folder = tmp_path / str(number) / "train"
@@ -130,6 +134,72 @@ def test_damaged_files_are_a_sentence(tmp_path, cut):
     with pytest.raises(ValueError, match="expected ") as error:
         load_data(f"{tmp_path}/")
     assert "\n" not in str(error.value)
+
+
+def test_nested_content_is_not_shown(tmp_path):
+    outer = np.array({"x": np.zeros((1, 2)), "y": "MARK"}, dtype=object)
+    nested = b"]" * 4000 + b"a" * 3999
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|O", "fortran_order": False, "shape": ()})
+    pickled = pickle.dumps(outer, 3).replace(b"X\x04\0\0\0MARK", nested)
+    (tmp_path / "train").mkdir()
+    with zipfile.ZipFile(tmp_path / "train" / "0.npz", "w") as file:
+        file.writestr("data.npy", header.getvalue() + pickled)
+    with pytest.raises(ValueError, match=r"expected an array of numbers as 'y' of train/0\.npz, got a list$"):
+        load_data(f"{tmp_path}/")
+
+
+def test_damaged_headers_and_locked_files_are_a_sentence(tmp_path):
+    save(tmp_path, "train", 0, np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]))
+    file = tmp_path / "train" / "0.npz"
+    with zipfile.ZipFile(file) as found:
+        content = found.read("data.npy")
+    for damaged in (content.replace(b"'shape'", b"'shape\n"), content.replace(b"()", b"(("), content[:20]):
+        with zipfile.ZipFile(file, "w") as made:
+            made.writestr("data.npy", damaged)
+        with pytest.raises(ValueError, match=r"expected a pickled dictionary of arrays in train/0\.npz, got ") as error:
+            load_data(f"{tmp_path}/")
+        assert "\n" not in str(error.value)
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("data.npy", content)
+    locked = bytearray(file.read_bytes())
+    locked[6] |= 1
+    locked[locked.index(b"PK\x01\x02") + 8] |= 1
+    file.write_bytes(locked)
+    with pytest.raises(ValueError, match=r"in train/0\.npz, got .* is encrypted"):
+        load_data(f"{tmp_path}/")
+
+
+def test_bytes_that_change_are_a_sentence(tmp_path):
+    save(tmp_path, "train", 0, np.zeros((3, 2), np.float32), np.arange(3))
+    file, draw = tmp_path / "train" / "0.npz", np.random.default_rng(0)
+    with zipfile.ZipFile(file) as found:
+        content = found.read("data.npy")
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[draw.integers(len(content))] = draw.integers(256)
+        with zipfile.ZipFile(file, "w") as made:
+            made.writestr("data.npy", bytes(damaged))
+        with contextlib.suppress(ValueError):  # no other error
+            load_data(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("other", ["train/00.npz", "train/1x.npz", "valid/0.npz", "test/one.NPZ", "3.npz"])
+def test_files_that_would_not_be_read_are_named(tmp_path, other):
+    write(tmp_path, clients=2)
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_bytes((tmp_path / "train" / "0.npz").read_bytes())
+    with pytest.raises(ValueError, match=r"expected one file for each number in the folders train and test, .*, got "):
+        load_data(f"{tmp_path}/")
+
+
+def test_endings_in_capitals_are_read_and_hidden_files_are_not(tmp_path):
+    write(tmp_path, clients=3)
+    (tmp_path / "train" / "2.npz").rename(tmp_path / "train" / "2.NPZ")
+    (tmp_path / "__MACOSX").mkdir()
+    for other in ("train/._0.npz", "__MACOSX/0.npz"):
+        (tmp_path / other).write_bytes(b"of a Mac")
+    assert federate(load_data(f"{tmp_path}/"), "natural").names.clients == (0, 1, 2)
 
 
 def test_folders_of_other_kinds(tmp_path):
