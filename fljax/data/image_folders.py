@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.arguments import is_whole
 from fljax.data.assembly import PARTS, Piece, assemble
 from fljax.data.datasets import Dataset
+from fljax.data.paths import is_hidden
 from fljax.naming import shown
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+# Parts of the path client/class/image.
+_WITH_CLIENT = 3
 
 
 def image_folder(
@@ -43,23 +48,15 @@ def image_folder(
     brings along.
 
     Raises:
-      ValueError: if there are no images, one cannot be read, or they differ in size.
+      ValueError: if there are no images, one cannot be read or is in another place, or they differ in size.
     """
     place = Path(path).expanduser()
     if not place.is_dir():
         raise ValueError(f"expected a folder of images, got none at {shown(str(path))}")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ValueError(f"expected size as [height, width], got {list(size)}")
+    check_size(size)
     labels = [(owner, part, each) for owner, part, above in _above_classes(place, client) for each in _folders(above)]
     found = [_Image(image, label.name, owner, part) for owner, part, label in labels for image in _images(label)]
-    having = {each.path.parent for each in found}
-    empty = [label for *_, label in labels if label not in having] if found else [place]
-    other = next((image for folder in empty for image in _images(folder, deep=True)), None)
-    if not found or other is not None:
-        wanted = "folder/client/class/image" if client else "folder/class/image"
-        got = f"none in {shown(str(place))}" if other is None else shown(other.relative_to(place).as_posix())
-        advice = "" if other is None or client else "; client = true reads folder/client/class/image"
-        raise ValueError(f"expected images in {wanted} ({', '.join(ENDINGS)}), got {got}{advice}")
+    _check_all_read(place, [label for *_, label in labels], {each.path for each in found}, client)
     images = read_images([each.path for each in found], size)
     pieces = []
     for part, name in enumerate(("images", "validation images", "test images")):
@@ -109,14 +106,62 @@ def _parts(place: Path) -> list[tuple[int, Path]]:
     return [(PARTS[each.name.lower()], each) for each in inside] if known else []
 
 
-def _images(place: Path, *, deep: bool = False) -> list[Path]:
-    """The images in a folder; ``deep``: and in the folders inside it."""
-    inside = place.rglob("*") if deep else place.iterdir()
-    return sorted(each for each in inside if each.suffix.lower() in ENDINGS)
+def _images(place: Path) -> list[Path]:
+    """The images in a folder."""
+    inside = [each for each in place.iterdir() if each.suffix.lower() in ENDINGS]
+    return sorted(each for each in inside if not is_hidden(Path(each.name)))
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(each for each in place.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each for each in place.iterdir() if each.is_dir() and not is_hidden(Path(each.name)))
+
+
+def _check_all_read(place: Path, classes: Sequence[Path], read: set[Path], client: bool) -> None:
+    """Raises a ValueError if no image is read, or one is in a place or of a kind that is not read."""
+    wanted = (
+        f"expected images in {'folder/client/class/image' if client else 'folder/class/image'} ({', '.join(ENDINGS)})"
+    )
+    files = _files_below(place)
+    others = [each for each in files if each.suffix.lower() in ENDINGS and each not in read]
+    if others:
+        name = others[0].relative_to(place)
+        more = f" and {len(others) - 1} more in other places" if len(others) > 1 else ""
+        advice = "" if client or len(name.parts) != _WITH_CLIENT else "; client = true reads folder/client/class/image"
+        raise ValueError(f"{wanted}, got {shown(name.as_posix())}{more}{advice}")
+    lost = next((each for each in files if each.is_symlink() and not each.exists()), None)
+    if lost is not None:
+        got = shown(lost.relative_to(place).as_posix())
+        raise ValueError(f"expected files and folders, got a link to nothing, {got}")
+    empty = set(classes) - {each.parent for each in read}
+    unread = [each for each in files if each.parent in empty]
+    if unread:
+        folder, name = shown(unread[0].parent.relative_to(place).as_posix()), unread[0].name
+        more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+        raise ValueError(f"{wanted}, got files of other kinds alone in {folder}: {name}{more}")
+    if not read:
+        raise ValueError(f"{wanted}, got none in {shown(str(place))}")
+
+
+def _files_below(place: Path) -> list[Path]:
+    """All files that are not hidden, and links to nothing."""
+    found, seen = [], set[str]()
+    for folder, inside, files in os.walk(place, followlinks=True):
+        inside[:] = sorted(each for each in inside if not is_hidden(Path(each)))
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
+            inside.clear()
+            continue
+        seen.add(real)
+        found += [Path(folder, each) for each in sorted(files) if not is_hidden(Path(each))]
+    return found
+
+
+def check_size(size: Any) -> None:
+    """Raises a ValueError if a size of images is not None or two whole numbers from 1."""
+    if size is None:
+        return
+    given = list(size) if isinstance(size, Sequence | np.ndarray) and not isinstance(size, str) else size
+    if not isinstance(given, list) or len(given) != 2 or not all(is_whole(each) and each >= 1 for each in given):
+        raise ValueError(f"expected size as [height, width], two whole numbers from 1, got {shown(given)}")
 
 
 def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray:
@@ -129,6 +174,7 @@ def read_images(paths: Sequence[Path], size: Sequence[int] | None) -> np.ndarray
         from PIL import Image
     except ImportError:
         raise ValueError("expected Pillow to read images, got none; install it (pip install pillow)") from None
+    check_size(size)
     found: list[np.ndarray] = []
     for path in paths:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,10 +14,10 @@ from fljax.data.clients import PARTS
 Image = pytest.importorskip("PIL.Image")
 
 
-def write(path, value, size=(4, 5), mode="L"):
+def write(path, value, size=(4, 5), mode="L", format=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.full((*size, 3) if mode == "RGB" else size, value, np.uint8)
-    Image.fromarray(pixels).save(path)
+    Image.fromarray(pixels).save(path, format)
 
 
 def test_folders_are_labels(tmp_path):
@@ -124,6 +126,60 @@ def test_images_in_other_places_are_named(tmp_path, files, client, words):
         write(tmp_path / file, 1)
     with pytest.raises(ValueError, match=words):
         load(f"{tmp_path}/", client=client)
+
+
+@pytest.mark.parametrize(
+    ("files", "client", "got"),
+    [
+        (["cat/1.png", "cat/more/2.png", "cat/more/3.png"], False, "'cat/more/2.png' and 1 more in other places"),
+        (["cat/1.png", "3.png"], False, "'3.png'"),
+        (["train/cat/1.png", "train/9.png"], False, "'train/9.png'"),
+        (["a/cat/1.png", "a/3.png"], True, "'a/3.png'"),
+        (["cat/1.png", "dog/1.heic", "dog/2.heic"], False, "files of other kinds alone in 'dog': 1.heic and 1 more"),
+        (["cat/1.heic"], False, "files of other kinds alone in 'cat': 1.heic"),
+    ],
+)
+def test_no_image_is_left_out(tmp_path, files, client, got):
+    for file in files:
+        if file.endswith(".png"):
+            write(tmp_path / file, 1)
+        else:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).write_bytes(b"another kind")
+    with pytest.raises(ValueError, match=rf"^expected images in folder/.*, got {re.escape(got)}(; client|$)"):
+        load(f"{tmp_path}/", client=client)
+
+
+def test_links_to_folders_of_classes(tmp_path):
+    write(tmp_path / "data" / "cat" / "1.png", 1)
+    write(tmp_path / "elsewhere" / "2.png", 2)
+    (tmp_path / "data" / "dog").symlink_to(tmp_path / "elsewhere")
+    assert load(f"{tmp_path}/data/").class_names == ("cat", "dog")
+    (tmp_path / "elsewhere").rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match="expected files and folders, got a link to nothing, 'dog'"):
+        load(f"{tmp_path}/data/")
+
+
+def test_hidden_files_and_those_of_archives_are_no_images(tmp_path):
+    write(tmp_path / "train" / "cat" / "1.png", 1)
+    write(tmp_path / "test" / "cat" / "2.jfif", 2, format="jpeg")
+    for other in ("__MACOSX/train/cat/1.png", "train/cat/._1.png", "train/.thumbnails/1.png"):
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_bytes(b"of a Mac")
+    made = load(f"{tmp_path}/")
+    assert (len(made.y), made.train_size, made.class_names) == (2, 1, ("cat",))
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("size", [32, "ab", ["a", "b"], [2.5, 2.5], [0, 3], [True, True], [4]])
+def test_sizes_are_two_whole_numbers(tmp_path, size):
+    write(tmp_path / "a" / "0.png", 1)
+    with pytest.raises(
+        ValueError, match=r"expected size as \[height, width\], two whole numbers from 1, got "
+    ) as error:
+        load(f"{tmp_path}/", size=size)
+    assert "\n" not in str(error.value)
+    assert load(f"{tmp_path}/", size=(3, np.int64(2))).x.shape == (1, 3, 2, 1)
 
 
 def test_folders_of_classes_may_be_empty(tmp_path):
