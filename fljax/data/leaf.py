@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,18 +86,27 @@ def _names_image(row: str) -> bool:
 
 def is_leaf(place: Path) -> bool:
     """Whether a folder has LEAF's JSON files. Beside folders of images a JSON file must begin as LEAF's do."""
-    if not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")):
-        return bool(_of_folder(place))
+    if not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")) and any(
+        _of_folder(folder) for folder in (place, place / "train")
+    ):
+        return True
     return names_users(place) is not None
 
 
 def names_users(place: Path) -> Path | None:
     """The first JSON file of a folder that begins as LEAF's do; None if there is none."""
-    return next((each for each in _of_folder(place) if b'"user' in _beginning(each)), None)
+    return next((each for folder in (place, place / "train", place / "test") for each in _of_leaf(folder)), None)
 
 
-def _of_folder(place: Path) -> list[Path]:
-    return [*sorted(place.glob("*.json")), *sorted((place / "train").glob("*.json"))]
+def _of_leaf(folder: Path) -> list[Path]:
+    """The JSON files in a folder that begin as LEAF's do."""
+    return [each for each in _of_folder(folder) if b'"user' in _beginning(each)]
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    """The JSON files in a folder, without hidden ones."""
+    found = [each for each in folder.glob("*") if each.suffix.lower() == ".json" and not each.name.startswith(".")]
+    return sorted(each for each in found if each.is_file())
 
 
 def _beginning(file: Path) -> bytes:
@@ -128,11 +138,22 @@ def _files(place: Path) -> list[tuple[Path, bool]]:
     """The JSON files, and whether each has test rows."""
     if place.is_file():
         return [(place, False)]
-    folders = [(place / "train", False), (place / "test", True)] if (place / "train").is_dir() else [(place, False)]
-    found = [(file, test) for folder, test in folders for file in sorted(folder.glob("*.json"))]
+    parts = [(place / "train", False), (place / "test", True)]
+    tests = _of_folder(place / "test")
+    if not (place / "train").is_dir():
+        if tests:
+            got = f"none in {shown(str(place))}, where there is {shown(f'test/{tests[0].name}')}"
+            raise ValueError(f"expected the folder train with LEAF's JSON files beside the folder test, got {got}")
+        parts = [(place, False)]
+    elif beside := _of_leaf(place):
+        got = f"{shown(beside[0].name)} beside the folder train"
+        raise ValueError(
+            f"expected LEAF's JSON files in the folders train and test, or in {shown(str(place))}, got {got}"
+        )
+    found = [(file, test) for folder, test in parts for file in _of_folder(folder)]
     if not found:
         inside = [each for each in (*place.glob("*"), *place.glob("*/*")) if each.is_file()]
-        others = [each for each in sorted(inside) if each.suffix != ".json"]
+        others = [each for each in sorted(inside) if each.suffix.lower() != ".json"]
         named = f", where there is {shown(str(others[0].relative_to(place)))}" if others else ""
         raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}{named}")
     return found
@@ -151,6 +172,9 @@ def _pieces(file: Path, test: bool) -> list[Piece]:
     counts = content.get("num_samples", [None] * len(users) if isinstance(users, list) else None)
     if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
         raise ValueError(f"expected users and num_samples of one length in {file}, got others")
+    times = Counter(each for each in users if isinstance(each, str))
+    if twice := [each for each, count in times.items() if count > 1]:
+        raise ValueError(f"expected different users in {file}, got {shown(twice[0])} {times[twice[0]]} times")
     found = []
     for user, count in zip(users, counts, strict=True):
         rows = data.get(user) if isinstance(user, str) else None
@@ -164,6 +188,9 @@ def _pieces(file: Path, test: bool) -> list[Piece]:
             )
         if len(y):
             found.append(Piece(x, y, np.full(len(y), user), test, f"rows of {shown(user)}"))  # type: ignore[arg-type]
+    if lacking := [each for each in data if each not in times]:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise ValueError(f"expected all users of user_data in users in {file}, got none of {shown(lacking[0])}{more}")
     return found
 
 

@@ -84,6 +84,8 @@ def test_characters_become_tokens(tmp_path):
         ({"num_samples": [1, 2]}, "expected users and num_samples of one length"),
         ({"users": ["w"]}, 'expected lists "x" and "y" of the user \'w\''),
         ({"user_data": {}}, "expected LEAF's keys"),
+        ({"users": [], "num_samples": []}, r"expected all users of user_data in users in .*, got none of 'u'$"),
+        ({"users": ["u", "u"], "num_samples": [2, 2]}, r"expected different users in .*, got 'u' 2 times"),
         ({"user_data": {"u": {"x": [[1], [1, 2]], "y": [0, 1]}}}, "expected rows of 'u' of one length, got several"),
         ({"user_data": {"u": {"x": [[1], [2]], "y": [0, None]}}}, "expected a label in each row"),
         ({"user_data": {"u": {"x": [[["a"]], [["b"]]], "y": [0, 1]}}}, "expected numbers or texts as rows of 'u'"),
@@ -95,6 +97,39 @@ def test_files_that_are_not_leafs_are_named(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words) as caught:
         load(f"{tmp_path}/data.json")
     assert "\n" not in str(caught.value)
+
+
+def test_endings_in_capitals_and_hidden_files(tmp_path):
+    write(tmp_path / "train" / "C.JSON", {"u": user(2, 1.0)})
+    (tmp_path / "train" / "._a.json").write_bytes(b"\x00of a Mac")
+    assert load(f"{tmp_path}/").owner_names == ("u",)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (
+            ["test/a.json", "all.json"],
+            r"expected the folder train .*, got none .* 'test/a\.json'",
+        ),
+        (["test/a.json"], "expected the folder train with LEAF's JSON files beside the folder test"),
+        (
+            ["train/a.json", "all.json"],
+            r"in the folders train and test .*, got 'all\.json' beside the folder train",
+        ),
+    ],
+)
+def test_files_that_would_not_be_read_are_named(tmp_path, files, words):
+    for file in files:
+        write(tmp_path / file, {"u": user(2, 1.0)})
+    with pytest.raises(ValueError, match=words):
+        load(f"{tmp_path}/")
+
+
+def test_json_of_another_kind_may_stand_beside_train(tmp_path):
+    write(tmp_path / "train" / "a.json", {"u": user(2, 1.0)})
+    (tmp_path / "about.json").write_text('{"source": "a study"}')
+    assert load(f"{tmp_path}/").owner_names == ("u",)
 
 
 def test_no_json_is_named(tmp_path):
