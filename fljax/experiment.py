@@ -184,8 +184,9 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         return [standalone(setup.task, setup.federation, setup.standalone, **settings, on_memory=held)]
 
     (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
-    if words := preparation.absent_classes(setup):
-        tell("note", "", 0, rounds, words)
+    for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
+        if words is not None:
+            tell("note", "", 0, rounds, words)
     if setup.clients_per_round > setup.clients:
         asked = setup.clients_per_round
         words = f"clients_per_round = {asked} is more than the population: all {setup.clients} take part"

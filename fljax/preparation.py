@@ -83,6 +83,16 @@ def absent_classes(setup: Setup) -> str | None:
     return f"no client that trains has a training row of {len(lacking)} of {classes} classes{seed_words}: {shown}"
 
 
+def untested_clients(setup: Setup) -> str | None:
+    """A sentence if more than half of the clients that train have no test rows, while others have; None otherwise."""
+    sizes = np.asarray(setup.federation.clients.test.size).reshape(-1)
+    untested = int(np.sum(sizes == 0))
+    if untested * 2 <= len(sizes) or untested == len(sizes):
+        return None
+    seed_words = " over all seeds" if len(sizes) > setup.clients else ""
+    return f"{untested} of {len(sizes)} clients{seed_words} have no test rows, so metrics over clients leave them out"
+
+
 def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     """Whether a scenario compares clients with the first algorithm."""
     return "baseline" in parameters_of(wrap) and "baseline" not in options

@@ -293,6 +293,18 @@ def test_classes_without_training_rows_are_said(config):
     assert found == "no client that trains has a training row of 1 of 3 classes in some seed: perhaps"
 
 
+def test_clients_without_test_rows_are_said(config):
+    rows = pandas.read_csv(config.parent / "patients.csv")
+    assert preparation.untested_clients(resolve_setup(load(config))) is None
+    for tested, words in ((2, None), (1, "3 of 4 clients have no test rows, so metrics over clients leave them out")):
+        mine = rows.hospital.isin(sorted(rows.hospital.unique())[:tested]) & rows.hospital.duplicated()
+        rows["split"] = np.where(mine, "test", "train")
+        rows.to_csv(config.parent / "patients.csv", index=False)
+        assert preparation.untested_clients(resolve_setup(load(config, ["data.part=split"]))) == words
+    found = preparation.untested_clients(resolve_setup(load(config, ["data.part=split", "seeds=2"])))
+    assert found == "6 of 8 clients over all seeds have no test rows, so metrics over clients leave them out"
+
+
 def test_unseen_clients_by_name(config):
     found = load(config, ['data.unseen=["h2","h0"]'])
     assert (found.data.unseen, found.data.clients) == (("h2", "h0"), 2)

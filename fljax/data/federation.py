@@ -30,11 +30,10 @@ from fljax.data.owners import (
     chosen_owners,
     count_seen,
     owners_of,
-    tests_of,
-    validation_of_the_server,
+    rows_apart,
 )
 from fljax.data.partition import PARTITIONERS
-from fljax.data.splits import Split, split_client, split_rows
+from fljax.data.splits import Split, split_client, split_unseen
 from fljax.data.tables import ListStore, client_lists, held_rows
 from fljax.describing import describe
 from fljax.naming import shown, unknown
@@ -77,11 +76,12 @@ def federate(
         order of the unseen clients. It may also return a list of row lists.
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
-        owners by name (by number, if they have no names), and "test" chooses all owners without training rows. Only the
-        partition "natural" takes these two. All rows of a chosen owner without training rows are the client's own and
-        not part of ``held["test"]``; ``train_fraction`` and ``valid_fraction`` split them, since a client's thresholds
-        and its personalised models need training rows of its own.
-      seed: seed of all random draws in this function.
+        owners by name (by number, if they have no names), and "test" chooses all owners with test rows and without
+        training rows. Only the partition "natural" takes these two. All rows of a chosen owner without training rows
+        are the client's own and not part of ``held["test"]``; ``train_fraction`` and ``valid_fraction`` split them,
+        since a client's thresholds and its personalised models need training rows of its own. They also split the rows
+        of an unseen client without test rows, where others have their own. Of an owner without training rows who is no
+        unseen client, test rows are part of ``held["test"]``, and validation rows of ``held["validation"]``.
       train_fraction: share of a client's rows used for training; the others are test rows. A client with two rows or
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
         the share of all rows that clients get, and is used only if upstream has no test part.
@@ -117,19 +117,16 @@ def federate(
     clients = _count_clients(owners, partition, clients, unseen, chosen)
     unseen = check_count("unseen", unseen if chosen is None else len(chosen), 0)
     n, draw = len(dataset.y), np.random.default_rng((seed, 1))
-    pool, held = np.arange(dataset.train_size), {}
-    own_tests = tests_of(dataset, owners, chosen)
+    apart = rows_apart(dataset, owners, chosen, held_fraction)
+    held = {name: rows for name, rows in (("validation", apart.validation), ("test", apart.test)) if len(rows)}
+    pool = np.setdiff1d(
+        np.arange(dataset.train_size), np.concatenate([*apart.unseen, *held.values(), np.zeros(0, int)])
+    )
     part = None if dataset.part is None else np.asarray(dataset.part)
-    server = validation_of_the_server(dataset, held_fraction)
-    if len(server):
-        held["validation"], pool = server, np.setdiff1d(pool, server)
-        part = part if part is not None and part[pool].any() else None
-    if test == "global" and (part is not None or any(map(len, own_tests))):
+    part = part if part is not None and part[pool].any() else None
+    if test == "global" and (part is not None or any(map(len, apart.unseen))):
         raise ValueError('expected test="own" for data whose clients have rows of their own to test on, got "global"')
-    if dataset.train_size < n:
-        upstream = np.setdiff1d(np.arange(dataset.train_size, n), np.concatenate([*own_tests, pool[:0]]))
-        held |= {"test": upstream} if len(upstream) else {}
-    elif test == "global":
+    if test == "global" and "test" not in held:
         order = draw.permutation(pool)
         kept = min(max(round(train_fraction * len(pool)), 1), len(pool) - 1)
         pool, held["test"] = np.sort(order[:kept]), np.sort(order[kept:])
@@ -161,9 +158,9 @@ def federate(
     for client in range(clients + unseen):
         split = split_client(made, client, train_fraction, valid_fraction, test, draw)
         split = Split(*(numbers[rows] for rows in split))
-        if chosen is not None and client >= clients and not len(split.train):
-            rows = np.concatenate([*split, own_tests[client - clients]])
-            split = split_rows(rows, train_fraction, valid_fraction, draw)
+        if client >= clients and test == "own" and (chosen is not None or made.owner is not None):
+            own = apart.unseen[client - clients] if chosen is not None else pool[:0]
+            split = split_unseen(split, own, made, train_fraction, valid_fraction, draw)
         splits.append(split)
     tables, store = [], ListStore()
     for group in (range(clients), range(clients, clients + unseen)):

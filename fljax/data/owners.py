@@ -26,19 +26,44 @@ class Owners(NamedTuple):
     Attributes:
       training: those with training rows.
       tested: those whose rows are all for validation or test.
+      validated: those of ``tested`` whose rows are all for validation.
       names: what the user calls each owner, by number; None: owners have no names.
     """
 
     training: NumpyArray
     tested: NumpyArray
+    validated: NumpyArray
     names: tuple[Any, ...] | None
+
+
+class RowsApart(NamedTuple):
+    """Rows that belong to no client that trains.
+
+    Attributes:
+      unseen: all rows of each chosen unseen owner, if that owner has no training rows; otherwise none.
+      validation: the server's validation rows, ``held["validation"]``.
+      test: rows of the global test set, ``held["test"]``.
+    """
+
+    unseen: list[NumpyArray]
+    validation: NumpyArray
+    test: NumpyArray
 
 
 def owners_of(dataset: Dataset) -> Owners:
     """The owners of a data set; both lists are empty if rows have no owners."""
     training = training_owners(dataset)
-    everybody = np.unique(np.asarray(dataset.owner)) if dataset.owner is not None else training
-    return Owners(training, np.setdiff1d(everybody[everybody >= 0], training), dataset.owner_names)
+    if dataset.owner is None:
+        return Owners(training, training, training, dataset.owner_names)
+    owner = np.asarray(dataset.owner)
+    tested = np.setdiff1d(owner[owner >= 0], training)
+    return Owners(training, tested, np.setdiff1d(tested, owner[_are_tests(dataset)]), dataset.owner_names)
+
+
+def _are_tests(dataset: Dataset) -> np.ndarray:
+    """Which rows are test rows by their author: of upstream's test part, or of their owner's."""
+    upstream = np.arange(len(dataset.y)) >= dataset.train_size
+    return upstream if dataset.part is None else upstream | (np.asarray(dataset.part) == 2)
 
 
 def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
@@ -59,9 +84,10 @@ def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
         check_count("unseen", unseen, 0)
         return None
     if isinstance(unseen, str) and unseen == "test":
-        if not len(owners.tested):
+        found = np.setdiff1d(owners.tested, owners.validated)
+        if not len(found):
             raise ValueError("expected owners whose rows are all test rows for unseen='test', got none")
-        return owners.tested
+        return found
     if isinstance(unseen, str) or not isinstance(unseen, Sequence | np.ndarray):
         raise ValueError(f"expected unseen to be a number of clients, a list of owners or 'test', got {shown(unseen)}")
     if not len(unseen):
@@ -99,26 +125,30 @@ def count_seen(owners: Owners, unseen: Unseen, chosen: np.ndarray | None) -> int
     return int(np.sum(~np.isin(owners.training, chosen)))
 
 
-def tests_of(dataset: Dataset, owners: Owners, chosen: np.ndarray | None) -> list[np.ndarray]:
-    """The rows of upstream's test part that each chosen unseen owner has, if that owner has no training rows."""
-    if chosen is None:
-        return []
-    rows = np.arange(dataset.train_size, len(dataset.y))
-    found = rows_by_owner(np.asarray(dataset.owner), rows, chosen)
-    untrained = np.isin(chosen, owners.tested)
-    return [own if alone else own[:0] for own, alone in zip(found, untrained, strict=True)]
+def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:
+    """The rows that no client trains on, since their owner has no training rows or since they have no owner.
 
+    Of an owner without training rows who is no unseen client, validation rows are the server's, and test rows are part
+    of the global test set, whether a file or a column says so. So are validation rows and test rows without an owner.
 
-def validation_of_the_server(dataset: Dataset, held_fraction: float) -> np.ndarray:
-    """The validation rows of upstream's training part that have no owner; they are the server's."""
-    if dataset.part is None:
-        return np.zeros(0, int)
-    free = np.asarray(dataset.part) == 1
+    Raises:
+      ValueError: if the server has validation rows and a share of the training rows, ``held_fraction``, is asked for.
+    """
+    tests, part, own = _are_tests(dataset), dataset.part, list[np.ndarray]()
+    upstream = np.arange(len(tests)) >= dataset.train_size
+    free, global_tests = np.ones(len(tests), bool), upstream
     if dataset.owner is not None:
-        free &= np.asarray(dataset.owner) < 0
-    found = np.flatnonzero(free[: dataset.train_size])
-    if len(found) and held_fraction > 0:
+        owner = np.asarray(dataset.owner)
+        free = (owner < 0) | np.isin(owner, owners.tested)
+        if chosen is not None:
+            found = rows_by_owner(owner, np.arange(len(owner)), chosen)
+            own = [each if number in owners.tested else each[:0] for each, number in zip(found, chosen, strict=True)]
+            taken = np.concatenate(own)
+            free[taken] = upstream[taken] = False
+        global_tests = upstream | (free & tests)
+    validation = np.flatnonzero(free & ~tests & (np.asarray(part) == 1)) if part is not None else np.zeros(0, int)
+    if len(validation) and held_fraction > 0:
         raise ValueError(
             f"expected held_fraction of 0 for data with validation rows of the server, got {held_fraction}"
         )
-    return found
+    return RowsApart(own, validation, np.flatnonzero(global_tests))

@@ -56,6 +56,28 @@ def split_client(
     return Split(train, valid, tests)
 
 
+def split_unseen(
+    split: Split, own: Row, made: Partition, train_fraction: float, valid_fraction: float, rng: np.random.Generator
+) -> Split:
+    """The rows of an unseen client, of which some are training rows and some test rows, if it has two rows or more.
+
+    Args:
+      split: the client's rows by the partition.
+      own: all rows of a client without training rows, whom the partition gives none.
+      made: the partition.
+      train_fraction: as for ``federate``.
+      valid_fraction: as for ``federate``.
+      rng: draws the order of rows.
+    """
+    if not len(split.train):
+        return split_rows(np.concatenate([*split, own]), train_fraction, valid_fraction, rng)
+    if made.test is None or len(split.test):
+        return split
+    if made.valid is None:
+        return split_rows(np.concatenate([split.train, split.valid]), train_fraction, valid_fraction, rng)
+    return split_rows(split.train, train_fraction, 0.0, rng)._replace(valid=split.valid)
+
+
 def _without_valid(train: Row, valid_fraction: float) -> tuple[Row, Row]:
     """Training rows without the share of them that is for validation, and that share."""
     valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)

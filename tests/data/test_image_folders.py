@@ -111,6 +111,15 @@ def test_a_client_with_test_images_alone_may_be_unseen(tmp_path):
     assert federate(made, "natural").held["test"].size == 2
 
 
+@pytest.mark.parametrize("layout", ["{client}/{part}/a", "{part}/{client}/a"])
+def test_validation_images_of_a_client_without_training_images_are_the_servers(tmp_path, layout):
+    own_parts(tmp_path, layout.replace("/a", "/{label}"), "north", 2)
+    write(tmp_path / layout.format(client="south", part="val") / "0.png", 99)
+    found = federate(load(f"{tmp_path}/", client=True), "natural")
+    pixels = np.asarray(found.examples.x)[np.asarray(found.held["validation"].index), 0, 0, 0]
+    assert (found.names.clients, pixels.tolist()) == (("north",), [99])
+
+
 @pytest.mark.parametrize(
     ("files", "client", "words"),
     [

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fljax.data import dataset, federate, federations, from_arrays, from_clients, row_numbers
+from fljax.data import dataset, dataset_from_frame, federate, federations, from_arrays, from_clients, row_numbers
 from fljax.data.assembly import Piece, assemble
 from fljax.data.owners import chosen_owners, count_seen, owners_of
 
@@ -167,3 +167,81 @@ def test_validation_rows_of_an_owner_are_the_clients():
     found = federate(made, "natural")
     assert [sorted(each) for each in rows(found, "train")] == [[0, 2], [1, 3]]
     assert (rows(found, "valid"), rows(found, "test")) == ([[4], [5]], [[6], [7]])
+
+
+def with_parts(content, *, column):
+    """A data set whose owners have rows in parts, e.g. ``{"a": "ttv"}``, by a column or as upstream's parts."""
+    owner = [name for name, parts in content.items() for _ in parts]
+    which = ["tvs".index(part) for parts in content.values() for part in parts]
+    x = np.arange(float(len(owner)))[:, None]
+    y = np.arange(len(owner)) % 2
+    if column:
+        table = {"x": x[:, 0], "kind": y, "who": owner, "part": np.array(["train", "valid", "test"])[which]}
+        return dataset_from_frame(table, label="kind", client="who", part="part")
+    chosen = [[place for place, part in enumerate(which) if part == each] for each in range(3)]
+    return assemble(
+        [
+            Piece(x[rows], y[rows], [owner[row] for row in rows], test=each == 2, valid=each == 1)
+            for each, rows in enumerate(chosen)
+        ]
+    )
+
+
+def held(federation):
+    """The features of the server's rows."""
+    x = np.asarray(federation.examples.x)[:, 0]
+    return {name: sorted(x[np.asarray(rows.index)].tolist()) for name, rows in federation.held.items()}
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_rows_of_owners_who_do_not_train_are_the_servers(column):
+    made = with_parts({"a": "tttts", "b": "ss", "c": "tts", "z": "vv", "w": "vs"}, column=column)
+    usual = federate(made, "natural")
+    assert usual.names.clients == ("a", "c")
+    assert held(usual) == {"test": [5, 6, 13], "validation": [10, 11, 12]}
+    assert (everything(usual), rows(usual, "test")) == ([[0, 1, 2, 3, 4], [7, 8, 9]], [[4], [9]])
+    found = federate(made, "natural", unseen="test")
+    assert (found.names.clients, found.names.unseen) == (("a", "c"), ("b", "w"))
+    assert held(found) == {"validation": [10, 11]}
+    assert everything(found, unseen=True) == [[5, 6], [12, 13]]
+    assert [len(each) for each in rows(found, "train", unseen=True)] == [1, 1]
+    assert [rows(found, part) for part in ("train", "test")] == [rows(usual, part) for part in ("train", "test")]
+    named = federate(made, "natural", unseen=["z"])
+    assert (named.names.unseen, held(named)) == (("z",), {"test": [5, 6, 13], "validation": [12]})
+    with pytest.raises(ValueError, match="expected held_fraction of 0 for data with validation rows of the server"):
+        federate(made, "natural", held_fraction=0.5)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_seen_clients_keep_their_split_when_only_others_have_tests(column):
+    made = with_parts({"a": "tttt", "b": "ss", "c": "tttt"}, column=column)
+    usual, found = (federate(made, "natural", unseen=unseen, seed=4) for unseen in (0, "test"))
+    assert held(usual) == {"test": [4, 5]}
+    assert rows(usual, "test") == rows(found, "test")
+    assert all(len(each) for each in rows(found, "test"))
+    everybody = federate(made, "natural", test="global")
+    assert everything(everybody)[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_validation_rows_alone_make_no_unseen_client():
+    made = with_parts({"a": "tts", "z": "vv"}, column=True)
+    with pytest.raises(ValueError, match="expected owners whose rows are all test rows for unseen='test', got none"):
+        federate(made, "natural", unseen="test")
+
+
+@pytest.mark.parametrize(("valid", "parts"), [("", [2, 1, 2]), ("v", [3, 0, 2])])
+def test_named_unseen_clients_without_test_rows_are_split(valid, parts):
+    made = with_parts({"east": f"tttt{valid}s", "west": "ttttt"}, column=True)
+    found = federate(made, "natural", unseen=["west"], train_fraction=0.6, valid_fraction=0.4)
+    assert [len(rows(found, part, unseen=True)[0]) for part in ("train", "valid", "test")] == parts
+    assert rows(found, "test") == [[5 if valid else 4]]
+
+
+def test_drawn_unseen_clients_without_test_rows_are_split():
+    made = with_parts({"east": "tttt", "mid": "ttttv", "west": "tttts"}, column=True)
+    found = [federate(made, "natural", unseen=1, seed=seed) for seed in range(8)]
+    assert {each.names.unseen for each in found} == {("east",), ("mid",), ("west",)}
+    for each in found:
+        assert rows(each, "train", unseen=True)[0]
+        assert rows(each, "test", unseen=True)[0]
+        assert rows(each, "valid", unseen=True) == ([[8]] if each.names.unseen == ("mid",) else [[]])
