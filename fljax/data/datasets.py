@@ -35,7 +35,8 @@ class Dataset(NamedTuple):
         may have owners who have no training rows; ``federate`` can make unseen clients of them.
       vocabulary: number of different tokens, including padding; None if features are not tokens.
       part: which rows of an owner are for training (0), validation (1) and test (2), as the data's author chose; None:
-        nobody chose, and ``federate`` splits by its fractions. Validation rows without an owner are the server's.
+        nobody chose, and ``federate`` splits by its fractions. Validation rows without an owner, or of an owner
+        without training rows, are the server's.
       class_names: the label of each class in the user's data; None if labels are numbers of classes, or not classes.
       owner_names: what the user calls each owner; None if owners have no names.
       standardise: whether models see each float feature with mean 0 and standard deviation 1. ``federate`` then takes

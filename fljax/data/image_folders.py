@@ -41,8 +41,10 @@ def image_folder(
         may have folders: ``folder/client/train/class/*.png`` or ``folder/train/client/class/*.png``.
       classes: number of classes, if some class has no image.
 
-    Validation and test images are those of their clients. Without clients they are the server's: ``held["validation"]``
-    and the global test set ``held["test"]``.
+    Validation and test images are those of their clients. Without clients, and of a client without training images,
+    they are the server's: ``held["validation"]`` and the global test set ``held["test"]``. Hidden files and
+    ``__MACOSX`` are skipped. Images elsewhere are refused, and so are folders of classes with files of other kinds
+    alone.
 
     Images have one channel if all of them are grey, and three otherwise. They are read through Pillow, which matplotlib
     brings along.

@@ -40,7 +40,8 @@ def pfllib(
 
     Every file of ``train`` is a client (partition "natural"), called by its number. Rows of the file in ``test`` with
     the same number are the client's own test rows. Test rows of a number without training rows are a global test set;
-    with ``unseen = "test"`` that number is an unseen client instead.
+    with ``unseen = "test"`` that number is an unseen client instead. Other ``.npz`` files in the folder are refused,
+    but for those in ``rawdata``.
 
     Args:
       path: the folder.
