@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fljax.data.assembly import Piece, assemble
+from fljax.data.assembly import PARTS, Piece, assemble
 from fljax.data.csv_tables import TextForm, numbers_or_text
 from fljax.data.datasets import Dataset
 from fljax.data.files import read_arrays
 from fljax.data.frames import Columns
-from fljax.data.paths import is_folder, with_home
+from fljax.data.paths import is_file, is_folder, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown
 
 ARRAYS = (".npz",)
-# Files with these names are parts of one data set, and no clients.
-_PARTS = {"train", "training", "test", "testing", "valid", "validation", "val", "dev"}
+# Files about a folder that hold no data, and what systems and Spark leave in a folder.
+_ABOUT = re.compile(r"(README|LICEN[CS]E)([._-].*)?|.*\.md", re.IGNORECASE)
+_LEFT = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "_SUCCESS"})
+# The name of a part before or after the name of a client.
+_WITH_PART = re.compile(rf"^({'|'.join(PARTS)})[ ._-]+|[ ._-]+({'|'.join(PARTS)})$", re.IGNORECASE)
 
 
 def table_folder(
@@ -139,8 +144,14 @@ def files_in(folder: Path, endings: Iterable[str]) -> list[Path]:
     """The files in a folder whose names have one of these ends, in alphabetical order, without hidden ones."""
     if not is_folder(folder):
         return []
-    found = [each for each in folder.iterdir() if ending(each) in endings and not each.name.startswith(".")]
-    return sorted(each for each in found if each.is_file())
+    return sorted(each for each in _visible(folder) if ending(each) in endings and is_file(each))
+
+
+def part_folders(place: Path) -> list[Path]:
+    """The folders in a folder that are called like a part of a data set, such as train, in small or capital letters."""
+    if not is_folder(place):
+        return []
+    return sorted(each for each in _visible(place) if each.name.lower() in PARTS and is_folder(each))
 
 
 def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
@@ -150,35 +161,85 @@ def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
       ValueError: if files are not as ``table_folder`` says.
     """
     direct = files_in(place, endings)
-    inside = {each.name: files_in(each, endings) for each in sorted(place.iterdir()) if is_folder(each)}
-    inside = {name: files for name, files in inside.items() if files}
-    split = {name: inside[name] for name in ("train", "test") if name in inside}
-    others = [files[0] for name, files in inside.items() if name not in split]
-    mixed = [direct[0], *(files[0] for files in split.values())] if direct and split else []
-    if mixed or (others and not direct):
-        got = " and ".join(_below(each, place) for each in mixed or others[:1])
-        raise ValueError(
-            f"expected a file for each client in the folder itself, or in its folders train and test, got {got}"
-        )
-    if not direct and "train" not in split:
-        got = f"test/{split['test'][0].name} alone" if split else "none"
+    split = {each: files_in(each, endings) for each in part_folders(place) if each.name.lower() in ("train", "test")}
+    split = {folder: files for folder, files in split.items() if files}
+    train, test = (
+        [each for folder, files in split.items() if folder.name.lower() == name for each in files]
+        for name in ("train", "test")
+    )
+    if direct and split:
+        _refuse_form([direct[0], *(files[0] for files in split.values())], place, endings)
+    for each in [
+        *_unread(place, [*direct, *split]),
+        *(one for above, files in split.items() for one in _unread(above, files)),
+    ]:
+        _refuse_form([each], place, endings)
+    if not direct and not train:
+        got = f"{_below(test[0], place)} alone" if test else "none"
         raise ValueError(f"expected files ({', '.join(endings)}) with training rows, got {got}")
-    stems = [_stem(each).lower() for each in direct]
-    if set(stems) <= _PARTS and stems:
-        names = " and ".join(each.name for each in direct)
+    parts = [each for each in direct if _stem(each).lower() in PARTS]
+    if parts:
+        names = " and ".join(each.name for each in parts)
         raise ValueError(
             f"expected a file for each client, got {names}; for two files of one data set name the first one and say "
             "test_file"
         )
-    found = [(each, False) for each in [*direct, *split.get("train", [])]]
-    found += [(each, True) for each in split.get("test", [])]
+    found = [*((each, False) for each in [*direct, *train]), *((each, True) for each in test)]
     seen: dict[tuple[str, bool], Path] = {}
-    for each, test in found:
-        other = seen.setdefault((_stem(each), test), each)
+    for each, of_test in found:
+        other = seen.setdefault((_stem(each), of_test), each)
         if other != each:
-            raise ValueError(f"expected one file for each client, got {other.name} and {each.name}")
+            got = " and ".join(_below(file, place) for file in (other, each))
+            raise ValueError(f"expected one file for each client, got {got}")
+    _check_names([each for each, _ in found], place)
     names = _client_names([_stem(each) for each, _ in found])
-    return [TableFile(each, test, name) for (each, test), name in zip(found, names, strict=True)]
+    return [TableFile(each, of_test, name) for (each, of_test), name in zip(found, names, strict=True)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, except hidden files and what systems and programs leave there."""
+    return sorted(each for each in folder.iterdir() if not each.name.startswith(".") and each.name not in _LEFT)
+
+
+def _unread(folder: Path, read: Sequence[Path]) -> list[Path]:
+    """The files of a folder that would not be read: other ones than ``read``, and the first one in each folder."""
+    others = [each for each in _visible(folder) if each not in read]
+    found = [next(_files_below(each), None) if is_folder(each) else each for each in others]
+    return [each for each in found if each is not None and not _ABOUT.fullmatch(each.name)]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for each in _visible(folder):
+        if is_folder(each):
+            yield from _files_below(each)
+        elif not _ABOUT.fullmatch(each.name):
+            yield each
+
+
+def _refuse_form(files: Sequence[Path], place: Path, endings: Sequence[str]) -> None:
+    got = " and ".join(_below(each, place) for each in files)
+    if len(files) == 1:
+        gone = files[0].is_symlink() and not files[0].exists()
+        got += ", which would not be read; move it out of the folder"
+        if gone:
+            got = f"{_below(files[0], place)}, a link to a file that is not here; fetch it, e.g. with git annex or DVC"
+    raise ValueError(
+        f"expected a file for each client ({', '.join(endings)}) in the folder itself, or in its folders train and "
+        f"test, got {got}"
+    )
+
+
+def _check_names(files: Sequence[Path], place: Path) -> None:
+    """Raises a ValueError if the names of two files differ by the name of a part alone: north_train and north_test."""
+    seen: dict[str, Path] = {}
+    for each in files:
+        other = seen.setdefault(_WITH_PART.sub("", _stem(each)), each)
+        if _stem(other) != _stem(each):
+            got = " and ".join(_below(file, place) for file in (other, each))
+            raise ValueError(
+                f"expected one name for each client, got {got}; put training and test rows of a client into files of "
+                "one name in the folders train and test"
+            )
 
 
 def _client_names(stems: Sequence[str]) -> list[Any]:
@@ -189,7 +250,8 @@ def _client_names(stems: Sequence[str]) -> list[Any]:
 
 
 def _stem(file: Path) -> str:
-    return file.name[: -len(ending(file))]
+    """The name of a client's file without its ending; some systems store accents apart from their letters."""
+    return unicodedata.normalize("NFC", file.name[: -len(ending(file))]).strip()
 
 
 def _below(file: Path, place: Path) -> str:

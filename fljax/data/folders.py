@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fljax.data.client_files import ARRAYS, array_folder, files_in, table_folder
+from fljax.data.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
 from fljax.data.csv_tables import one_line
 from fljax.data.datasets import Dataset
 from fljax.data.image_folders import ENDINGS as IMAGES
 from fljax.data.image_folders import image_folder
 from fljax.data.leaf import is_leaf, leaf, names_users
+from fljax.data.paths import is_folder
 from fljax.data.pfllib import is_pfllib, pfllib
 from fljax.data.table_files import ENDINGS as TABLES
 from fljax.naming import shown
 
 # Folders between the folder and an image: train, client, class.
 _DEPTH = 3
+_READERS = (("tables", TABLES, table_folder), ("arrays", ARRAYS, array_folder))
 
 
 class Kind(NamedTuple):
@@ -47,9 +49,14 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
         kinds = [*_kinds(place)]
     except OSError as error:
         raise ValueError(f"expected a folder that can be read, got {one_line(error)}") from None
+    images = _of_images(place)
     if not kinds:
-        return leaf if is_leaf(place) else image_folder
-    kinds += _of_images(place)
+        if is_leaf(place):
+            return leaf
+        # Tables and arrays in other folders are refused by their reader, which says where they should be.
+        deep = [] if images else [*_deep(place)]
+        return deep[0].reader if deep else image_folder
+    kinds += images
     users = names_users(place)
     if users is not None:
         kinds.append(Kind("LEAF's JSON", users, leaf))
@@ -64,10 +71,19 @@ def folder_source(place: Path) -> Callable[..., Dataset]:
 
 def _kinds(place: Path) -> Iterator[Kind]:
     """Tables and arrays, which may be files of clients."""
-    for name, endings, reader in (("tables", TABLES, table_folder), ("arrays", ARRAYS, array_folder)):
-        found = [each for folder in (place, place / "train", place / "test") for each in files_in(folder, endings)]
+    for name, endings, reader in _READERS:
+        found = [each for folder in (place, *part_folders(place)) for each in files_in(folder, endings)]
         if found:
             yield Kind(name, found[0], reader)
+
+
+def _deep(place: Path) -> Iterator[Kind]:
+    """Tables and arrays that are in other folders than those of clients' files."""
+    for folder in sorted(each for each in place.iterdir() if is_folder(each) and not each.name.startswith(".")):
+        for name, endings, reader in _READERS:
+            found = files_in(folder, endings)
+            if found:
+                yield Kind(name, found[0], reader)
 
 
 def _of_images(place: Path) -> list[Kind]:

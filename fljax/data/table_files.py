@@ -301,7 +301,11 @@ def _joined(tables: Sequence[Any]) -> Any:
 def _name(file: TableFile) -> str:
     """What error messages call a file: its name, below the folder train or test if it is there."""
     above = file.place.parent.name
-    return f"{above}/{file.place.name}" if file.client is not None and above in ("train", "test") else file.place.name
+    return (
+        f"{above}/{file.place.name}"
+        if file.client is not None and above.lower() in ("train", "test")
+        else file.place.name
+    )
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas
 import pytest
@@ -28,7 +30,9 @@ def arrays(rows, start=0.0):
 def test_every_table_is_a_client(tmp_path):
     write(tmp_path, hospital_b="age,ill\n1,no\n2,yes\n", hospital_a="ill,age\nno,3\nyes,4\nno,5\n")
     (tmp_path / ".hidden.csv").write_text("no table")
-    (tmp_path / "notes.txt").write_text("no table")
+    for name in ("README", "README.txt", "licence.md", "notes.md", "Thumbs.db"):
+        (tmp_path / name).write_text("no table")
+    (tmp_path / "empty" / "more").mkdir(parents=True)
     made = load(f"{tmp_path}/", label="ill")
     assert made.owner_names == ("hospital_a", "hospital_b")
     assert (made.x[:, 0].tolist(), made.y.tolist()) == ([3, 4, 5, 1, 2], [0, 1, 0, 0, 1]), "columns are found by name"
@@ -109,6 +113,7 @@ def test_tables_that_do_not_fit_are_named(tmp_path, files, options, words):
     [
         (["train", "test"], r"got test\.csv and train\.csv; for two files of one data set name the first one"),
         (["train"], "got train.csv; for two files"),
+        (["north", "test"], "got test.csv; for two files"),
         (["a", "train/b"], r"itself, or in its folders train and test, got a\.csv and train/b\.csv"),
         (["train/a", "test/a", "valid/a"], r"in its folders train and test, got valid/a\.csv"),
         (["test/a"], r"with training rows, got test/a\.csv alone"),
@@ -119,6 +124,84 @@ def test_folders_of_other_forms_are_named(tmp_path, names, words):
         write((tmp_path / name).parent, **{(tmp_path / name).name: "x,y\n1,0\n"})
     with pytest.raises(ValueError, match=words):
         load(f"{tmp_path}/", label="y")
+
+
+TABLE = "x,y\n1,0\n2,1\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "unread"),
+    [
+        (["north.csv", "south/south.csv"], "south/south.csv"),
+        (["north.csv", "Testing/north.csv"], "Testing/north.csv"),
+        (["north.csv", "val/north.csv"], "val/north.csv"),
+        (["train/a.csv", "train/x/b.csv"], "train/x/b.csv"),
+        (["train/a.csv", "val/a.csv"], "val/a.csv"),
+        (["train/a.csv", "test/a.tsv"], "test/a.tsv"),
+        (["train/a.csv", "test/sub/a.csv"], "test/sub/a.csv"),
+        (["north.csv", "east.tsv"], "east.tsv"),
+        (["north.csv", "south.csv.bz2"], "south.csv.bz2"),
+        (["north.csv", "w.xlsx"], "w.xlsx"),
+        (["north.csv", "u.txt"], "u.txt"),
+        (["north.csv", "about.json"], "about.json"),
+        (["a.csv", "b.csv/part-0.csv"], "b.csv/part-0.csv"),
+        (["a.csv", "b.parquet/_SUCCESS", "b.parquet/part-0.parquet"], "b.parquet/part-0.parquet"),
+        (["north/rows.csv", "south/rows.csv"], "north/rows.csv"),
+    ],
+)
+def test_no_file_is_passed_over(tmp_path, names, unread):
+    for name in names:
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(TABLE)
+    with pytest.raises(ValueError, match=rf"^mine: .* folders train and test, got {re.escape(unread)}, which would"):
+        load(f"{tmp_path}/mine/", label="y")
+
+
+@pytest.mark.parametrize("other", ["sub/b.npz", "b.npy", "train/x/b.npz"])
+def test_no_arrays_are_passed_over(tmp_path, other):
+    save(tmp_path / "train" if other.startswith("train") else tmp_path, a=arrays(3))
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_bytes(b"rows")
+    with pytest.raises(ValueError, match=rf"got {re.escape(other)}, which would not be read; move it out"):
+        load(f"{tmp_path}/")
+
+
+def test_a_link_to_a_file_that_was_not_fetched(tmp_path):
+    write(tmp_path, north=TABLE)
+    (tmp_path / "south.csv").symlink_to(tmp_path / ".git" / "annex" / "objects" / "south.csv")
+    with pytest.raises(ValueError, match=r"got south\.csv, a link to a file that is not here; fetch it"):
+        load(f"{tmp_path}/", label="y")
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("TRAIN", "test")])
+def test_folders_in_capital_letters(tmp_path, names):
+    for folder in names:
+        write(tmp_path / folder, a=TABLE, b=TABLE)
+    made = load(f"{tmp_path}/", label="y")
+    assert (made.owner_names, np.asarray(made.part).tolist()) == (("a", "b"), [0] * 4 + [2] * 4)
+
+
+@pytest.mark.parametrize(
+    ("names", "got"),
+    [
+        (["north_test", "north_train", "south_test", "south_train"], "north_test.csv and north_train.csv"),
+        (["test-north", "train-north"], "test-north.csv and train-north.csv"),
+        (["train/north", "test/north_test"], "train/north.csv and test/north_test.csv"),
+        (["north", "north.valid"], "north.csv and north.valid.csv"),
+    ],
+)
+def test_parts_of_a_client_are_no_clients(tmp_path, names, got):
+    for name in names:
+        write((tmp_path / name).parent, **{(tmp_path / name).name: TABLE})
+    with pytest.raises(ValueError, match=f"expected one name for each client, got {re.escape(got)}; put .* folders"):
+        load(f"{tmp_path}/", label="y")
+
+
+def test_accents_in_names_of_files(tmp_path):
+    for folder, name in (("train", "Z\u00fcrich.csv"), ("test", "Zu\u0308rich.csv")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(TABLE)
+    assert load(f"{tmp_path}/", label="y").owner_names == ("Z\u00fcrich",)
 
 
 def test_two_files_of_one_client(tmp_path):
