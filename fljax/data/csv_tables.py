@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
+import gzip
+import itertools
 import re
+import unicodedata
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +24,7 @@ _MARK = "="
 Kind = Literal["id", "label", "number", "text"]
 # A number as Python writes it: different texts of this form are different numbers.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_WORDS = {"i": "whole numbers", "f": "numbers with decimals", "b": "True and False"}
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -39,7 +46,7 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
     """The table in a file whose first line has the names of columns.
 
     Columns of labels, clients, parts and paths of images are text, and None where a cell is empty; ``with_numbers``
-    makes numbers of them.
+    makes numbers of them. All but paths are without blanks at their ends, and in Unicode's form NFC.
 
     Args:
       place: the file; its end ``.gz`` means that it is compressed.
@@ -47,10 +54,11 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
       form: how the file is written.
 
     Returns:
-      A pandas DataFrame. A column without a name, as pandas writes row numbers, is left out.
+      A pandas DataFrame. The first column is left out if it has no name, as pandas writes row numbers.
 
     Raises:
-      ValueError: if the file cannot be read, or rows have more cells than the first line.
+      ValueError: if the file cannot be read, two columns have one name, another column with values has none, or rows
+        have more cells than the first line.
     """
     import pandas
 
@@ -89,19 +97,32 @@ def read_text(place: Path, columns: Columns, form: TextForm) -> Any:
         ) from None
     except OSError as error:
         raise ValueError(f"expected a file that can be read, got {one_line(error)}") from None
-    found = found[[name for name in found.columns if not str(name).startswith("Unnamed: ")]]
+    found = _named_columns(found, _line_of_names(place, form))
     _check_separator(list(found.columns), list(kinds), separator)
-    for name in kinds:
+    for name, kind in kinds.items():
         if name in found.columns:
-            texts = [text.removeprefix(_MARK) or None for text in found[name].tolist()]
+            texts = [text.removeprefix(_MARK) for text in found[name].tolist()]
+            if kind != "text":  # blanks at the ends, and accents apart from their letters, make no other value
+                texts = [unicodedata.normalize("NFC", text).strip() for text in texts]
+            texts = [text or None for text in texts]
             found = found.assign(**{name: pandas.Series(texts, found.index, object)})
     return found
 
 
-def with_numbers(tables: Sequence[Any], columns: Columns, decimal: str = ".") -> list[Any]:
+def with_numbers(tables: Sequence[Any], names: Sequence[str], columns: Columns, decimal: str = ".") -> list[Any]:
     """Tables of ``read_text`` with numbers in place of texts, as ``numbers_or_text`` says of each column of all tables.
 
     So a column is text in all tables if it is text in one: "7" is no number if another file has "007".
+
+    Args:
+      tables: of ``read_text``.
+      names: what error messages call them.
+      columns: what the columns are.
+      decimal: the character before decimals.
+
+    Raises:
+      ValueError: if the same number is written in two forms (1 and 1.0) that would become two values, or labels are
+        whole numbers in one table and bools, or numbers with decimals, in another.
     """
     import pandas
 
@@ -110,13 +131,86 @@ def with_numbers(tables: Sequence[Any], columns: Columns, decimal: str = ".") ->
         having = [place for place, table in enumerate(found) if name in table.columns]
         if not having:
             continue
-        joined = numbers_or_text(pandas.concat([found[place][name] for place in having]), kind, decimal)
+        parts = [found[place][name] for place in having]
+        joined = numbers_or_text(pandas.concat(parts), kind, decimal)
+        files = [names[place] for place in having]
+        if kind != "text" and joined.dtype == object:
+            _check_forms(parts, files, name, decimal)
+        if len(parts) > 1 and name in label_columns(columns.label) and kind != "number":
+            _check_kinds(parts, joined, files, name, decimal)
         start = 0
         for place in having:
             end = start + len(found[place])
             found[place] = found[place].assign(**{name: joined.iloc[start:end]})
             start = end
     return found
+
+
+def _check_forms(parts: Sequence[Any], files: Sequence[str], name: Any, decimal: str) -> None:
+    """Raises a ValueError if a whole number is written with decimals, too: 1 and 1.0."""
+    where: dict[str, str] = {}
+    for part, file in zip(parts, files, strict=True):
+        for text in part.tolist():
+            if text is not None:
+                where.setdefault(text, file)
+    for text, file in where.items():
+        whole, point, decimals = text.partition(decimal)
+        if point and whole in where and _WHOLE.fullmatch(whole) and not decimals.strip("0"):
+            raise ValueError(
+                f"expected each value of the column {name!r} in one form, got {whole!r} in {where[whole]} and {text!r} "
+                f"in {file}"
+            )
+
+
+def _check_kinds(parts: Sequence[Any], joined: Any, files: Sequence[str], name: Any, decimal: str) -> None:
+    """Raises a ValueError if some files have whole numbers as labels, and others bools, or whole numbers with decimals.
+
+    Numbers such as 1.5 leave no doubt that labels are numbers to predict, and text that they are classes.
+    """
+    having: dict[str, str] = {}
+    for part, file in zip(parts, files, strict=True):
+        if len(part):
+            having.setdefault(numbers_or_text(part, "label", decimal).dtype.kind, file)
+    doubt = joined.dtype.kind == "f" and bool(np.all(joined.to_numpy() % 1 == 0))
+    for one, other in (("i", "b"), ("f", "b"), *([("i", "f")] if doubt else [])):
+        if one in having and other in having:
+            advice = "; regression = true makes numbers to predict of both" if other == "f" else ""
+            raise ValueError(
+                f"expected labels of one kind in the column {name!r}, got {_WORDS[one]} in {having[one]} and "
+                f"{_WORDS[other]} in {having[other]}{advice}"
+            )
+
+
+def _line_of_names(place: Path, form: TextForm) -> list[str]:
+    """The names of columns as the file has them: pandas would call the second one of two equal names y.1."""
+    opened = gzip.open if place.suffix.lower() == ".gz" else open
+    encoding = (
+        "utf-8-sig" if codecs.lookup(form.encoding).name == "utf-8" else form.encoding
+    )  # without a byte order mark
+    with opened(place, "rt", encoding=encoding, newline="") as file:
+        rows = csv.reader(file, delimiter=form.separator, skipinitialspace=True)
+        try:
+            row = next((each for each in rows if len(each) > 1 or any(map(str.strip, each))), [])
+        except csv.Error as error:
+            raise ValueError(f"expected a line of names, got {one_line(error)}") from None
+    return [each.strip() for each in row]
+
+
+def _named_columns(table: Any, written: Sequence[str]) -> Any:
+    """The columns that have names; ``written`` are the names in the file."""
+    twice = next((name for name, count in Counter(written).items() if name and count > 1), None)
+    if twice is not None:
+        raise ValueError(f"expected different names of columns, got {twice!r} twice")
+    named = [not str(name).startswith("Unnamed: ") for name in table.columns]
+    for place, (name, text) in enumerate(itertools.zip_longest(table.columns, written, fillvalue="")):
+        # pandas calls columns of row numbers so when it reads and writes a table again.
+        numbers = place == 0 or (text and not any(named[:place]))
+        if place < len(named) and not named[place] and not numbers and table[name].notna().any():
+            raise ValueError(
+                f"expected a name for each column but the first one, got none for column {place + 1} of {len(named)}, "
+                f"which stands after {str(table.columns[place - 1])!r}"
+            )
+    return table[list(itertools.compress(table.columns, named))]
 
 
 def _kinds(columns: Columns) -> dict[Any, Kind]:

@@ -89,11 +89,12 @@ def table(
 
     In a CSV file, labels, clients and parts are text. They become numbers if every text is a whole number as it is
     usually written: 7 and 10, but neither 007 nor 1e5. A label with decimals is a number, too. Only an empty cell is a
-    missing value: "NA" and "None" are text.
+    missing value: "NA" and "None" are text. Blanks at the ends of a text are left out. The first column may have no
+    name, as row numbers; it is left out, too.
 
     Raises:
-      ValueError: if the file cannot be read, rows have more cells than the line of names, a column does not exist or is
-        empty in some rows, features are not numbers, the test file has other columns, an image file is missing, or
+      ValueError: if the file cannot be read, rows have more cells than the line of names, two columns have one name, a
+        column does not exist or is empty in some rows, a client or class is written in two forms (1 and 1.0), features are not numbers, the test file has other columns, an image file is missing, or
         pyarrow is not installed for ``.parquet``.
     """
     place = existing_file(path)

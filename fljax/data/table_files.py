@@ -67,6 +67,8 @@ def image_paths(columns: Columns, folder: str | Path | None, size: Sequence[int]
             if value is not None:
                 raise ValueError(f"expected {name} together with images, the column of paths, got {name} alone")
         return ImagePaths()
+    if columns.images in label_columns(columns.label):
+        raise ValueError(f"expected different columns as label and images, got {columns.images!r} as both")
     for name in ("features", "shape", "vocabulary"):
         if getattr(columns, name) is not None:
             raise ValueError(f"expected images, the column of paths, or {name}, got both")
@@ -106,7 +108,8 @@ def read_files(
     files, tables = list(itertools.compress(files, full)), list(itertools.compress(tables, full))
     if split and not any(file.test for file in files):
         raise ValueError(f"{name}: expected test rows in some file of test rows, got none")
-    tables = _with_numbers(files, tables, columns, form)
+    with naming(name):
+        tables = _with_numbers(files, tables, columns, form)
     if len(files) > 1:
         tables = _alike(files, tables, columns)
     rows = None
@@ -157,7 +160,9 @@ def _with_numbers(files: Sequence[TableFile], tables: Sequence[Any], columns: Co
     """The tables, with numbers in place of texts of CSV files; Parquet has types of its own."""
     found = list(tables)
     texts = [place for place, file in enumerate(files) if ending(file.place) != ".parquet"]
-    made = csv_tables.with_numbers([found[place] for place in texts], columns, form.decimal)
+    made = csv_tables.with_numbers(
+        [found[place] for place in texts], [_name(files[place]) for place in texts], columns, form.decimal
+    )
     for place, table in zip(texts, made, strict=True):
         found[place] = table
     return found

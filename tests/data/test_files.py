@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 
 import numpy as np
@@ -30,6 +31,47 @@ def test_tables_are_read(tmp_path):
 def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):
     FRAME.to_csv(tmp_path / "mine.csv")
     assert load(str(tmp_path / "mine.csv"), label="ill", client="site").x.tolist() == [[20], [40], [30], [50]]
+
+
+@pytest.mark.parametrize("head", [",Unnamed: 0,age,ill", "Unnamed: 0,,age,ill"])
+def test_row_numbers_that_pandas_wrote_twice(tmp_path, head):
+    cells = "0,0" if "0,a" in head else "0,"
+    (tmp_path / "mine.csv").write_text(f"{head}\n{cells},20,x\n{cells},30,y\n")
+    assert load(str(tmp_path / "mine.csv"), label="ill").features.names == ("age",)
+
+
+def test_a_comma_at_the_end_of_all_lines_is_no_column(tmp_path):
+    (tmp_path / "mine.csv").write_text("age,ill,\n20,x,\n30,y,\n")
+    assert load(str(tmp_path / "mine.csv"), label="ill").features.names == ("age",)
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("f,y,y", "expected different names of columns, got 'y' twice"),
+        ("f,f,y", "expected different names of columns, got 'f' twice"),
+        ("f, y ,y", "expected different names of columns, got 'y' twice"),
+        ("\n\nf,f,y", "expected different names of columns, got 'f' twice"),
+        ('"f",f,y', "expected different names of columns, got 'f' twice"),
+        ("f,,y", "got none for column 2 of 3, which stands after 'f'"),
+        (",,y", "got none for column 2 of 3"),
+        ("f,Unnamed: 1,y", "got none for column 2 of 3"),
+        ("f,y,", "got none for column 3 of 3, which stands after 'y'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["utf-8", "utf-8-sig", "utf-16", "gz"])
+def test_names_of_columns_that_are_equal_or_absent(tmp_path, head, words, form):
+    content = f"{head}\n1,2,0\n3,4,1\n".encode("utf-8" if form == "gz" else form)
+    path = tmp_path / ("mine.csv.gz" if form == "gz" else "mine.csv")
+    path.write_bytes(gzip.compress(content) if form == "gz" else content)
+    options = {"encoding": "utf-16"} if form == "utf-16" else {}
+    with pytest.raises(ValueError, match=rf"^{path.name}: .*{words}"):
+        load(str(path), label="y", **options)
+
+
+def test_names_of_columns_with_another_separator(tmp_path):
+    (tmp_path / "mine.csv").write_text('"f;1";f;y\n1;2;0\n3;4;1\n')
+    assert load(str(tmp_path / "mine.csv"), label="y", separator=";").features.names == ("f;1", "f")
 
 
 def test_parquet_is_an_extra(tmp_path, monkeypatch):

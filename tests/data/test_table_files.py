@@ -79,6 +79,96 @@ def test_a_column_that_is_text_in_one_file_is_text_in_both(tmp_path, first, seco
     assert made.owner_names == (names[names.index(7)] if 7 in names else first,) if first != "7" else (7,)
 
 
+HEAD = "age,ill,site\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "names"),
+    [
+        ("1,no,x\n2,yes,y\n", "1,no ,x \n2,yes,  y\n", ("x", "y")),
+        ("1,no,Z\u00fcrich\n2,yes,y\n", "1,no,Zu\u0308rich\n2,yes,y\n", ("Z\u00fcrich", "y")),
+        ('1,no,"x "\n2,yes,y\u00a0\n', '1," no",x\n2,yes,y\n', ("x", "y")),
+        ("1,no,1 \n2,yes,2\n", "1,no,1\n2,yes,2\n", (1, 2)),
+    ],
+)
+def test_blanks_and_accents_make_no_other_client_or_class(tmp_path, train, test, names):
+    path = write(tmp_path, train=HEAD + train, test=HEAD + test)
+    made = load(path, label="ill", client="site", test_file="test.csv")
+    assert (made.class_names, made.y.tolist()) == (("no", "yes"), [0, 1, 0, 1])
+    assert (made.owner_names, made.train_size, np.asarray(made.owner).tolist()) == (names, 4, [0, 1, 0, 1])
+
+
+def test_blanks_and_accents_in_the_column_of_parts_and_in_paths(tmp_path):
+    path = write(tmp_path, train="a,ill,set\n1,0,train \n2,1, test\n3,1,train\n")
+    assert load(path, label="ill", part="set").train_size == 2
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "u\u0308.png")
+    write(tmp_path, train="file,ill\nu\u0308.png,0\n")
+    assert load(path, label="ill", images="file").x.shape == (1, 4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "options", "words"),
+    [
+        (
+            "1,no,1\n2,no,2\n",
+            "1,no,1.0\n2,no,2.0\n",
+            {},
+            "of the column 'site' in one form, got '1' in train.csv and '1.0' in test.csv",
+        ),
+        (
+            "1,no,1\n2,no,1.\n",
+            "1,no,3\n",
+            {},
+            "of the column 'site' in one form, got '1' in train.csv and '1.' in train.csv",
+        ),
+        (
+            "1,0,a\n2,1,a\n",
+            "1,True,a\n2,False,a\n",
+            {},
+            "in the column 'ill', got whole numbers in train.csv and True and False in test.csv",
+        ),
+        (
+            "1,0,a\n2,1,a\n",
+            "1,True,a\n2,False,a\n",
+            {"regression": False},
+            "in the column 'ill', got whole numbers in train.csv and True and False in test.csv",
+        ),
+        (
+            "1,1,a\n2,2,a\n",
+            "1,1.0,a\n2,2.0,a\n",
+            {},
+            "in the column 'ill', got whole numbers in train.csv and numbers with decimals in test.csv; regression",
+        ),
+        (
+            "1,1.0,a\n2,2.0,a\n",
+            "1,1,a\n2,2,a\n",
+            {},
+            "in the column 'ill', got whole numbers in test.csv and numbers with decimals in train.csv; regression",
+        ),
+        (
+            "1,1,a\n2,2,a\n",
+            "1,1.0,a\n2,2.5,a\n",
+            {"regression": False},
+            "of the column 'ill' in one form, got '1' in train.csv and '1.0' in test.csv",
+        ),
+    ],
+)
+def test_one_value_in_two_forms_is_refused(tmp_path, train, test, options, words):
+    path = write(tmp_path, train=HEAD + train, test=HEAD + test)
+    with pytest.raises(ValueError, match=rf"^train\.csv: expected .* {words}"):
+        load(path, label="ill", client="site", test_file="test.csv", **options)
+
+
+def test_whole_numbers_with_decimals_are_numbers_to_predict_if_asked(tmp_path):
+    path = write(tmp_path, train="a,y\n1,1\n2,2\n", test="a,y\n1,1.0\n")
+    assert load(path, label="y", test_file="test.csv", regression=True).y.tolist() == [1, 2, 1]
+
+
+def test_one_column_for_labels_and_images(tmp_path):
+    with pytest.raises(ValueError, match=r"^train\.csv: expected different columns as label and images, got 'ill'"):
+        load(write(tmp_path, train=TRAIN), label="ill", images="ill")
+
+
 def test_numbers_to_predict_and_features_that_are_chosen(tmp_path):
     train = write(tmp_path, train="a,b,y\n1,x,1\n2,x,2\n", test="y,a\n1.5,3\n")
     made = load(train, label="y", features=["a"], test_file="test.csv")
