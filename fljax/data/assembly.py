@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ from fljax.types import Features
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).
 PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
+_NUMBER = re.compile(r"[0-9]+(\.0*)?")
 
 
 class Piece(NamedTuple):
@@ -103,6 +107,53 @@ def assemble(
         standardise=standardise,
         features=Features(shift=shift),
     )
+
+
+def check_owners(pieces: Sequence[Piece]) -> None:
+    """Checks that owners of test and validation rows are written as they are in training rows.
+
+    Warns if most of them have no training rows, since they may be called otherwise there.
+
+    Raises:
+      ValueError: if one differs from an owner of training rows by capital letters, blanks, forms of accents or zeros of
+        a number alone, or owners of validation rows have no training rows.
+    """
+    training = _owners(pieces, lambda each: not (each.test or each.valid))
+    alone = [value for value in _owners(pieces, lambda each: each.test or each.valid) if value not in training]
+    if not training or not alone:
+        return
+    alike = {_plain(value): value for value in training}
+    for value in alone:
+        if _plain(value) in alike:
+            raise ValueError(
+                "expected the clients of test rows to be written as in the training rows, got "
+                f"{shown(value)} and {shown(alike[_plain(value)])}"
+            )
+    lacking = [value for value in _owners(pieces, lambda each: each.valid) if value not in training]
+    if lacking:
+        raise ValueError(
+            f"expected training rows of each client with validation rows, got none of {shown(lacking[0])}; leave the "
+            "owners of validation rows out to make them the server's"
+        )
+    tested = _owners(pieces, lambda each: each.test)
+    if 2 * len(alone) > len(tested):
+        warnings.warn(
+            f"{len(alone)} of the {len(tested)} clients with test rows have no training rows, e.g. {shown(alone[0])}; "
+            "their rows are the global test set, unless unseen = 'test' makes them unseen clients",
+            stacklevel=2,
+        )
+
+
+def _owners(pieces: Sequence[Piece], chosen: Callable[[Piece], bool]) -> dict[Any, None]:
+    """The owners of chosen pieces, each once."""
+    having = [each.owner for each in pieces if np.ndim(each.owner) == 1 and chosen(each)]
+    return dict.fromkeys(each for owner in having for each in np.asarray(owner).tolist() if not is_missing(each))
+
+
+def _plain(value: Any) -> str:
+    """What two spellings of one owner have in common."""
+    text = unicodedata.normalize("NFC", str(value)).strip().casefold()
+    return re.sub(r"^0+(?=[0-9])|\.0*$", "", text) if _NUMBER.fullmatch(text) else text
 
 
 def _form(x: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from fljax.data.paths import is_folder
 from fljax.naming import unknown
 from fljax.values import as_number
 
@@ -25,7 +27,9 @@ def check_keywords(kind: str, name: str, options: Iterable[str], valid: Iterable
     valid = sorted(valid)
     for option in options:
         if option not in valid:
-            raise ValueError(f"{unknown('parameter', option, valid)} for the {kind} {name}")
+            own = kind == "dataset" and option == "client" and is_folder(Path(name))
+            advice = "; the files of this folder say themselves whose rows they have" if own else ""
+            raise ValueError(f"{unknown('parameter', option, valid)} for the {kind} {name}{advice}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fljax.data.assembly import PARTS, Piece, assemble
+from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.csv_tables import TextForm, numbers_or_text
 from fljax.data.datasets import Dataset
 from fljax.data.files import read_arrays
@@ -110,9 +110,9 @@ def array_folder(
         dataset = "hospitals/"  # beside the config, with the files north.npz and south.npz
 
     Every file is then a client (partition "natural"), called by the file's name without its ending: north and south.
-    Names are numbers if all of them are whole numbers. Each file may have ``x_train``, ``y_train``, ``x_test`` and
-    ``y_test`` instead. Or the folder has two folders ``train`` and ``test``, and rows of ``test/north.npz`` are the own
-    test rows of north.
+    Names are numbers if all of them are whole numbers. Each file may have ``x_train``, ``y_train``, ``x_val``,
+    ``y_val``, ``x_test`` and ``y_test`` instead. Or the folder has two folders ``train`` and ``test``, and rows of
+    ``test/north.npz`` are the own test rows of north. Other files are refused, as by ``table_folder``.
 
     Args:
       path: the folder.
@@ -134,9 +134,10 @@ def array_folder(
             name = _below(file.place, place)
             with naming(name):
                 own = read_arrays(file.place, features, label, None, whole=file.place.parent != place, test=file.test)
-                if not file.test and not any(len(each.y) for each in own if not each.test):
+                if not file.test and not any(len(each.y) for each in own if not (each.test or each.valid)):
                     raise ValueError("expected at least one training row, got none")
             pieces += [each._replace(owner=[file.client] * len(each.y), name=f"{each.name} of {name}") for each in own]
+        check_owners(pieces)
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
 
 

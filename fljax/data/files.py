@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fljax.data import csv_tables
-from fljax.data.assembly import Piece, assemble
+from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.csv_tables import TextForm
 from fljax.data.datasets import Dataset
 from fljax.data.frames import Columns
@@ -19,6 +19,9 @@ from fljax.data.mapped_files import check_unchanged
 from fljax.data.paths import existing_file, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
 from fljax.naming import shown, unknown
+
+# The parts whose arrays stand in one file, by the ends of their names.
+_ENDS = {"_train": 0, "_val": 1, "_valid": 1, "_validation": 1, "_test": 2}
 
 
 def table(
@@ -94,8 +97,9 @@ def table(
 
     Raises:
       ValueError: if the file cannot be read, rows have more cells than the line of names, two columns have one name, a
-        column does not exist or is empty in some rows, a client or class is written in two forms (1 and 1.0), features are not numbers, the test file has other columns, an image file is missing, or
-        pyarrow is not installed for ``.parquet``.
+        column does not exist or is empty in some rows, a client or class is written in two forms (1 and 1.0), features
+        are not numbers, the test file has other columns, an image file is missing, or pyarrow is not installed for
+        ``.parquet``.
     """
     place = existing_file(path)
     columns = Columns(label, client, features, part, classes, regression, shape, vocabulary, images)
@@ -133,10 +137,12 @@ def arrays(
     Args:
       path: the file.
       features: name of the array of features ``[n, ...]``; uint8 are images, other whole numbers tokens. If there is
-        none, but two whose names end in ``_train`` and ``_test``, the latter are upstream's test part.
+        none, but two whose names end in ``_train`` and ``_test``, the latter are upstream's test part. One whose name
+        ends in ``_val`` (or ``_valid``, ``_validation``) has validation rows.
       label: name of the array of labels; see ``from_clients`` for labels that are not 0..C-1.
       client: name of the array that says whose row each is, with ``_train`` at its end if features have it. If there
-        is one for test rows, too, clients are tested on their own test rows.
+        is one for test rows, too, clients are tested on their own test rows. Validation rows without owners are the
+        server's, ``held["validation"]``.
       classes: number of classes, if some class has no row.
       regression: true makes numbers to predict of whole numbers; false makes classes of floats.
       vocabulary: number of different tokens, where the features are tokens.
@@ -145,7 +151,8 @@ def arrays(
         those of ``path``; it needs none for clients.
 
     Raises:
-      ValueError: if a file cannot be read, or an array does not exist or does not fit the others.
+      ValueError: if a file cannot be read, an array does not exist or does not fit the others, or an array of features,
+        labels or clients of another part, such as ``x_test`` beside ``x``, would not be read.
     """
     place = existing_file(path)
     with naming(place.name):
@@ -154,6 +161,7 @@ def arrays(
         if second is not None:
             with naming(second.name):
                 pieces += read_arrays(second, features, label, client, whole=True, test=True)
+        check_owners(pieces)
         return assemble(pieces, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
 
 
@@ -245,31 +253,49 @@ def read_arrays(
       place: the file.
       features: the name of the array of features.
       label: the name of the array of labels.
-      client: the name of the array of owners; a file of test rows may lack it.
-      whole: whether all rows are of one part. Otherwise arrays whose names end in ``_train`` and ``_test`` are parts.
+      client: the name of the array of owners; a part of test or validation rows may lack it.
+      whole: whether all rows are of one part. Otherwise arrays whose names end in ``_train``, ``_val`` and ``_test``
+        are parts.
       test: whether the rows of the file are test rows.
 
     Raises:
-      ValueError: if the file cannot be read, or an array does not exist.
+      ValueError: if the file cannot be read, an array does not exist or has another length, or an array of features,
+        labels or owners would not be read.
     """
     with opened_npz(place) as found:
-        ends = ("_train", "_test") if not whole and features not in found else ()
-        split = {end: end == "_test" for end in ends if f"{features}{end}" in found} or {"": test}
+        ends = {} if whole or features in found else _ENDS
+        split = {end: part for end, part in ends.items() if f"{features}{end}" in found} or {"": 2 * test}
 
-        def owner(end: str, test: bool) -> np.ndarray | None:
-            needed = client is not None and (not test or f"{client}{end}" in found)
-            return _array(found, f"{client}{end}") if needed else None
+        def piece(end: str, part: int) -> Piece:
+            x, y = _array(found, f"{features}{end}"), _array(found, f"{label}{end}")
+            needed = client is not None and (part == 0 or f"{client}{end}" in found)
+            owner = _array(found, f"{client}{end}") if needed else None
+            if len(x) != len(y):
+                raise ValueError(
+                    f"expected features and labels of the same number of rows, got {len(x)} in {features}{end} and "
+                    f"{len(y)} in {label}{end}"
+                )
+            return Piece(x, y, owner, part == 2, ("rows", "validation rows", "test rows")[part], part == 1)
 
-        return [
-            Piece(
-                _array(found, f"{features}{end}"),
-                _array(found, f"{label}{end}"),
-                owner(end, test),
-                test,
-                "test rows" if test else "rows",
-            )
-            for end, test in split.items()
-        ]
+        pieces = [piece(end, part) for end, part in split.items()]
+        _check_all_read(found, [each for each in (features, label, client) if each is not None], split)
+        return pieces
+
+
+def _check_all_read(found: Mapping[str, np.ndarray], names: Sequence[str], split: Mapping[str, int]) -> None:
+    """Raises a ValueError if a file has arrays of other parts than those of ``split``, or two of one part."""
+    parts = list(split.values())
+    twice = next((end for place, end in enumerate(split) if parts[place] in parts[:place]), None)
+    unread = [
+        f"{name}_{word}" for word in PARTS for name in names if f"_{word}" not in split and f"{name}_{word}" in found
+    ]
+    if twice is not None or unread:
+        got = f"{names[0]}{twice}" if twice is not None else unread[0]
+        read = " and ".join(f"{names[0]}{end}" for end in split)
+        raise ValueError(
+            f"expected arrays of one part, or of the parts train, val and test ({names[0]}_train, {names[0]}_val, "
+            f"{names[0]}_test), got {got} beside {read}, which would not be read"
+        )
 
 
 def _array(found: Mapping[str, np.ndarray], name: str) -> np.ndarray:

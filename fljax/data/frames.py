@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.data.assembly import PARTS, Piece, assemble
+from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate
 from fljax.data.labels import Labels, is_missing, number_labels
@@ -223,6 +223,7 @@ def _with_test_rows(x: np.ndarray, labels: Labels, rows: RowsOfFiles, vocabulary
         return Piece(x[chosen], labels.y[chosen], whose, test, "test rows" if test else "rows")
 
     pieces = [piece(~rows.test, False), piece(rows.test, True)]
+    check_owners(pieces)
     made = assemble(pieces, classes=labels.classes, vocabulary=vocabulary)
     return made._replace(class_names=labels.names)
 

@@ -98,7 +98,7 @@ def test_labels_are_text_in_all_files_if_they_are_in_one(tmp_path):
         ({"b": ""}, {}, r"^b\.csv: expected a table with a line of names"),
         ({"b": "age,ill\n1,0\n"}, {"label": "il"}, r"^a\.csv: expected a column of the table .* got 'il'"),
         ({"a": "age,ill,site\n1,0,x\n", "b": "age,ill,site\n1,0,x\n"}, {}, r"^mine: .* got text in 'site'"),
-        ({"b.x": "age,ill\n1,0\n"}, {"client": "age"}, "expected one of the parameters .* got 'client'"),
+        ({"b.x": "age,ill\n1,0\n"}, {"client": "age"}, "got 'client' .*; the files of this folder say themselves"),
     ],
 )
 def test_tables_that_do_not_fit_are_named(tmp_path, files, options, words):
@@ -254,12 +254,39 @@ def test_arrays_of_test_rows_are_the_clients_own(tmp_path):
     assert (made.x[-2:, 0].tolist(), made.train_size) == ([50, 70], 7)
 
 
+def test_validation_rows_of_clients(tmp_path):
+    names = {"train": 4, "val": 2, "test": 1}
+    made = {f"{name}_{part}": each for part, count in names.items() for name, each in arrays(count).items()}
+    save(tmp_path, a=made, b=made)
+    clients = federate(load(f"{tmp_path}/"), "natural").clients
+    assert [each.size.tolist() for each in (clients.train, clients.valid, clients.test)] == [[4, 4], [2, 2], [1, 1]]
+
+
+def test_arrays_of_test_rows_beside_a_folder_of_test_rows(tmp_path):
+    save(tmp_path / "train", a={**arrays(3), "x_test": np.ones((1, 2)), "y_test": [0]})
+    save(tmp_path / "test", a=arrays(3))
+    with pytest.raises(ValueError, match=r"train/a\.npz: .* got x_test beside x, which would not be read"):
+        load(f"{tmp_path}/")
+
+
+def test_names_of_clients_in_capital_letters(tmp_path):
+    save(tmp_path / "train", South=arrays(3))
+    save(tmp_path / "test", south=arrays(3))
+    with pytest.raises(ValueError, match=r"expected the clients of test rows to be written .* got 'south' and 'South'"):
+        load(f"{tmp_path}/")
+
+
 @pytest.mark.parametrize(
     ("second", "words"),
     [
         (
             {"x": np.ones((2, 3)), "y": [0, 1]},
             r"expected rows of b\.npz like rows of a\.npz, which have features float64 \(3, 2\)",
+        ),
+        ({"x": np.ones((2, 2)), "y": [0]}, r"^mine: b\.npz: .* rows, got 2 in x and 1 in y$"),
+        (
+            {"x": np.ones((2, 2)), "y": [0, 1], "x_test": np.ones((2, 2)), "y_test": [0, 1]},
+            r"b\.npz: expected arrays of one part, .* got x_test beside x, which would not be read",
         ),
         ({"x": np.ones((2, 2)), "y": ["u", "v"]}, r"expected rows of b\.npz like rows of a\.npz"),
         ({"x": np.ones((2, 2))}, r"b\.npz: expected one of the arrays x, got 'y'"),

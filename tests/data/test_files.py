@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
-from fljax.data import load
+from fljax.data import federate, load
 from fljax.data.sources import absolute, find_source, is_path
 
 FRAME = pandas.DataFrame({"age": [20, 40, 30, 50], "ill": ["no", "yes", "no", "yes"], "site": ["b", "a", "b", "a"]})
@@ -108,6 +108,63 @@ def test_own_test_rows_of_arrays(tmp_path):
     assert np.asarray(made.part).tolist() == [0, 0, 0, 0, 2, 2, 2]
     assert np.asarray(made.owner).tolist() == [0, 0, 1, 1, 1, 0, 2], "7 never trains: a row of the global test part"
     assert made.x[-1].tolist() == [2, 3]
+
+
+def split_arrays(*ends, count=4):
+    found = {}
+    for place, end in enumerate(ends):
+        found |= {f"x{end}": np.full((count, 2), 1.0 * place), f"y{end}": np.arange(count) % 2}
+    return found
+
+
+@pytest.mark.parametrize("word", ["val", "valid", "validation"])
+def test_validation_rows_of_arrays_are_the_servers(tmp_path, word):
+    path = str(tmp_path / "mine.npz")
+    np.savez(path, **split_arrays("_train", f"_{word}", "_test"), who_train=[1, 1, 2, 2])
+    for options in ({}, {"client": "who"}):
+        made = load(path, standardise=False, **options)
+        assert (np.asarray(made.part).tolist(), made.train_size) == ([0] * 4 + [1] * 4 + [2] * 4, 8)
+        held = (federate(made, "natural") if options else federate(made, "iid", clients=2)).held
+        assert (held["validation"].size, held["test"].size) == (4, 4)
+        assert made.x[np.asarray(held["validation"].index)][:, 0].tolist() == [1.0] * 4
+
+
+def test_validation_rows_of_arrays_with_owners(tmp_path):
+    path = str(tmp_path / "mine.npz")
+    made = {**split_arrays("_train", "_val"), "who_train": [1, 1, 2, 2], "who_val": [1, 2, 2, 2]}
+    np.savez(path, **made)
+    federation = federate(load(path, client="who"), "natural", train_fraction=0.5)
+    assert federation.clients.valid.size.tolist() == [1, 3]
+    np.savez(path, **{**made, "who_val": [1, 2, 3, 3]})
+    with pytest.raises(ValueError, match="expected training rows of each client with validation rows, got none of 3"):
+        load(path, client="who")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "got"),
+    [
+        (split_arrays("", "_test"), {}, "x_test beside x,"),
+        (split_arrays("", "_val"), {}, "x_val beside x,"),
+        (
+            {
+                **split_arrays(
+                    "",
+                ),
+                "y_test": [1],
+            },
+            {},
+            "y_test beside x,",
+        ),
+        ({**split_arrays("_train"), "y_test": [1]}, {}, "y_test beside x_train,"),
+        ({**split_arrays("_train"), "who_train": [1] * 4, "who_test": [1]}, {"client": "who"}, "who_test beside"),
+        (split_arrays("_train", "_dev"), {}, "x_dev beside x_train,"),
+        (split_arrays("_train", "_val", "_valid"), {}, "x_valid beside x_train and x_val"),
+    ],
+)
+def test_no_array_of_a_part_is_passed_over(tmp_path, arrays, options, got):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"^mine\.npz: expected arrays of one part, or .*, got {got}"):
+        load(str(tmp_path / "mine.npz"), **options)
 
 
 @pytest.mark.parametrize("ends", [(",", ","), (",", "")])  # the first row alone made pandas take names of rows from it
@@ -237,7 +294,7 @@ def test_damaged_files_are_named_in_one_sentence(tmp_path, name, content, option
         ({"x": np.ones((2, 2))}, {}, "expected one of the arrays x, got 'y'"),
         ({"x": np.ones((2, 2)), "y": [0, 1]}, {"client": "z"}, "got 'z'"),
         ({"x": np.ones((2, 2)), "y": [0, 1], "z": [0]}, {"client": "z"}, "one owner for each of the 2 rows"),
-        ({"x": np.ones((2, 2)), "y": [0]}, {}, "expected features"),
+        ({"x": np.ones((2, 2)), "y": [0]}, {}, r"^mine\.npz: .* rows, got 2 in x and 1 in y$"),
         (
             {"x": np.array([[1, None]], object), "y": [0]},
             {},

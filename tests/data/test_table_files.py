@@ -159,6 +159,29 @@ def test_one_value_in_two_forms_is_refused(tmp_path, train, test, options, words
         load(path, label="ill", client="site", test_file="test.csv", **options)
 
 
+@pytest.mark.parametrize(
+    ("train", "test"), [("South", "south"), ("7", "07"), ("A 1", "a 1"), ("0012", "12"), ("Zoe\u0308", "ZO\u00cb")]
+)
+def test_clients_who_are_written_otherwise_in_test_rows(tmp_path, train, test):
+    path = write(tmp_path, train=f"{HEAD}1,0,{train}\n2,1,b\n", test=f"{HEAD}1,0,{test}\n2,1,b\n")
+    words = "expected the clients of test rows to be written as in the training rows, got '.*' and '.*'"
+    with pytest.raises(ValueError, match=words):
+        load(path, label="ill", client="site", test_file="test.csv")
+
+
+def test_most_clients_of_test_rows_are_strangers(tmp_path):
+    path = write(tmp_path, train=f"{HEAD}1,0,a\n2,1,b\n", test=f"{HEAD}1,0,c\n2,1,b\n3,1,d\n")
+    with pytest.warns(
+        UserWarning, match=r"2 of the 3 clients with test rows have no training rows, e\.g\. 'c'; .*unseen"
+    ):
+        made = load(path, label="ill", client="site", test_file="test.csv")
+    assert federate(made, "natural", unseen="test").names.unseen == ("c", "d")
+    train = {"x_train": np.ones((2, 2)), "y_train": [0, 1], "w_train": [1, 2]}
+    np.savez(tmp_path / "a.npz", **train, x_test=np.ones((1, 2)), y_test=[0], w_test=[3])
+    with pytest.warns(UserWarning, match="1 of the 1 clients"):
+        load(str(tmp_path / "a.npz"), client="w")
+
+
 def test_whole_numbers_with_decimals_are_numbers_to_predict_if_asked(tmp_path):
     path = write(tmp_path, train="a,y\n1,1\n2,2\n", test="a,y\n1,1.0\n")
     assert load(path, label="y", test_file="test.csv", regression=True).y.tolist() == [1, 2, 1]
