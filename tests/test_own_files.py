@@ -93,7 +93,11 @@ def test_a_file_of_one_more_client_is_counted(folder):
         ("test_file", "data.test_file=3", "data.dataset_options.test_file: expected text in quotes, got 3"),
         ("test_file", "data.part=site", "data.dataset: train.csv: expected part, a column that says"),
         ("test_file", "data.images=site", "data.dataset: train.csv: expected the image files that the column 'site'"),
-        ("tables", "data.client=ill", "data: expected one of the keys dataset"),
+        (
+            "tables",
+            "data.client=ill",
+            "; the files of this folder say themselves whose rows they have, so leave client out",
+        ),
         ("tables", "data.label=age2", "data.dataset: train/north.csv: expected a column of the table (age, dose, ill)"),
         ("tables", "data.unseen=2", "data.unseen: expected fewer than 2"),
         ("arrays", "data.label=z", "data.dataset: arrays: 10.npz: expected one of the arrays x, y, got 'z'"),

@@ -99,10 +99,13 @@ def _count_seen(found: Owners, given: Any) -> int:
 
 def _with_options(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The table ``data`` with its options of the data set in ``dataset_options``."""
+    from fljax.data.checks import advice_on_clients
+
     extra = [key for key in data if key not in Data.model_fields]
     for key in extra:
         if key not in names:
-            raise ConfigError(f"data: {unknown('key', key, [*Data.model_fields, *names])}")
+            advice = advice_on_clients(key, str(data.get("dataset")))
+            raise ConfigError(f"data: {unknown('key', key, [*Data.model_fields, *names])}{advice}")
     options = data.get("dataset_options", {})
     if not extra or not isinstance(options, Mapping):
         return dict(data)

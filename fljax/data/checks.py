@@ -27,9 +27,15 @@ def check_keywords(kind: str, name: str, options: Iterable[str], valid: Iterable
     valid = sorted(valid)
     for option in options:
         if option not in valid:
-            own = kind == "dataset" and option == "client" and is_folder(Path(name))
-            advice = "; the files of this folder say themselves whose rows they have" if own else ""
+            advice = advice_on_clients(option, name) if kind == "dataset" else ""
             raise ValueError(f"{unknown('parameter', option, valid)} for the {kind} {name}{advice}")
+
+
+def advice_on_clients(option: str, name: str) -> str:
+    """The end of the sentence for ``client``, an option of single files, where the data set is a folder."""
+    if option != "client" or not is_folder(Path(name)):
+        return ""
+    return "; the files of this folder say themselves whose rows they have, so leave client out"
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:

@@ -19,7 +19,9 @@ from fljax.naming import shown
 
 ARRAYS = (".npz",)
 # Files about a folder that hold no data, and what systems and Spark leave in a folder.
-_ABOUT = re.compile(r"(README|LICEN[CS]E)([._-].*)?|.*\.md", re.IGNORECASE)
+_ABOUT = re.compile(
+    r"(README|LICEN[CS]E)([._-].*)?|.*\.md|(config|(data(set)?[_-]?)?(package|info|metadata))\.json", re.IGNORECASE
+)
 _LEFT = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "_SUCCESS"})
 # The name of a part before or after the name of a client.
 _WITH_PART = re.compile(rf"^({'|'.join(PARTS)})[ ._-]+|[ ._-]+({'|'.join(PARTS)})$", re.IGNORECASE)
@@ -204,7 +206,8 @@ def _visible(folder: Path) -> list[Path]:
 
 def _unread(folder: Path, read: Sequence[Path]) -> list[Path]:
     """The files of a folder that would not be read: other ones than ``read``, and the first one in each folder."""
-    others = [each for each in _visible(folder) if each not in read]
+    pointers = {each.with_name(f"{each.name}.dvc") for each in read}  # DVC's, of files that are here
+    others = [each for each in _visible(folder) if each not in read and each not in pointers]
     found = [next(_files_below(each), None) if is_folder(each) else each for each in others]
     return [each for each in found if each is not None and not _ABOUT.fullmatch(each.name)]
 

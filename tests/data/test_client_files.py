@@ -30,7 +30,7 @@ def arrays(rows, start=0.0):
 def test_every_table_is_a_client(tmp_path):
     write(tmp_path, hospital_b="age,ill\n1,no\n2,yes\n", hospital_a="ill,age\nno,3\nyes,4\nno,5\n")
     (tmp_path / ".hidden.csv").write_text("no table")
-    for name in ("README", "README.txt", "licence.md", "notes.md", "Thumbs.db"):
+    for name in ("README", "README.txt", "licence.md", "notes.md", "Thumbs.db", "datapackage.json"):
         (tmp_path / name).write_text("no table")
     (tmp_path / "empty" / "more").mkdir(parents=True)
     made = load(f"{tmp_path}/", label="ill")
@@ -144,6 +144,7 @@ TABLE = "x,y\n1,0\n2,1\n"
         (["north.csv", "w.xlsx"], "w.xlsx"),
         (["north.csv", "u.txt"], "u.txt"),
         (["north.csv", "about.json"], "about.json"),
+        (["north.csv", "north.csv.dvc", "south.csv.dvc"], "south.csv.dvc"),
         (["a.csv", "b.csv/part-0.csv"], "b.csv/part-0.csv"),
         (["a.csv", "b.parquet/_SUCCESS", "b.parquet/part-0.parquet"], "b.parquet/part-0.parquet"),
         (["north/rows.csv", "south/rows.csv"], "north/rows.csv"),
