@@ -126,7 +126,7 @@ def check_owners(pieces: Sequence[Piece]) -> None:
     for value in alone:
         if _plain(value) in alike:
             raise ValueError(
-                "expected the clients of test rows to be written as in the training rows, got "
+                "expected the clients of test and validation rows to be written as in the training rows, got "
                 f"{shown(value)} and {shown(alike[_plain(value)])}"
             )
     lacking = [value for value in _owners(pieces, lambda each: each.valid) if value not in training]

@@ -172,11 +172,9 @@ def client_files(place: Path, endings: Sequence[str]) -> list[TableFile]:
     )
     if direct and split:
         _refuse_form([direct[0], *(files[0] for files in split.values())], place, endings)
-    for each in [
-        *_unread(place, [*direct, *split]),
-        *(one for above, files in split.items() for one in _unread(above, files)),
-    ]:
-        _refuse_form([each], place, endings)
+    unread = [*_unread(place, [*direct, *split]), *(each for item in split.items() for each in _unread(*item))]
+    if unread:
+        _refuse_form(unread[:1], place, endings)
     if not direct and not train:
         got = f"{_below(test[0], place)} alone" if test else "none"
         raise ValueError(f"expected files ({', '.join(endings)}) with training rows, got {got}")
@@ -224,9 +222,8 @@ def _refuse_form(files: Sequence[Path], place: Path, endings: Sequence[str]) -> 
     got = " and ".join(_below(each, place) for each in files)
     if len(files) == 1:
         gone = files[0].is_symlink() and not files[0].exists()
-        got += ", which would not be read; move it out of the folder"
-        if gone:
-            got = f"{_below(files[0], place)}, a link to a file that is not here; fetch it, e.g. with git annex or DVC"
+        advice = "a link to a file that is not here; fetch it, e.g. with git annex or DVC"
+        got += f", {advice if gone else 'which would not be read; move it out of the folder'}"
     raise ValueError(
         f"expected a file for each client ({', '.join(endings)}) in the folder itself, or in its folders train and "
         f"test, got {got}"

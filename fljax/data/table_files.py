@@ -306,11 +306,8 @@ def _joined(tables: Sequence[Any]) -> Any:
 def _name(file: TableFile) -> str:
     """What error messages call a file: its name, below the folder train or test if it is there."""
     above = file.place.parent.name
-    return (
-        f"{above}/{file.place.name}"
-        if file.client is not None and above.lower() in ("train", "test")
-        else file.place.name
-    )
+    in_part = file.client is not None and above.lower() in ("train", "test")
+    return f"{above}/{file.place.name}" if in_part else file.place.name
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -273,7 +273,9 @@ def test_arrays_of_test_rows_beside_a_folder_of_test_rows(tmp_path):
 def test_names_of_clients_in_capital_letters(tmp_path):
     save(tmp_path / "train", South=arrays(3))
     save(tmp_path / "test", south=arrays(3))
-    with pytest.raises(ValueError, match=r"expected the clients of test rows to be written .* got 'south' and 'South'"):
+    with pytest.raises(
+        ValueError, match=r"expected the clients of test and validation rows to be written .* got 'south' and 'South'"
+    ):
         load(f"{tmp_path}/")
 
 

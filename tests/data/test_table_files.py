@@ -164,7 +164,7 @@ def test_one_value_in_two_forms_is_refused(tmp_path, train, test, options, words
 )
 def test_clients_who_are_written_otherwise_in_test_rows(tmp_path, train, test):
     path = write(tmp_path, train=f"{HEAD}1,0,{train}\n2,1,b\n", test=f"{HEAD}1,0,{test}\n2,1,b\n")
-    words = "expected the clients of test rows to be written as in the training rows, got '.*' and '.*'"
+    words = "expected the clients of test and validation rows to be written as in the training rows, got '.*' and '.*'"
     with pytest.raises(ValueError, match=words):
         load(path, label="ill", client="site", test_file="test.csv")
 
