@@ -165,9 +165,9 @@ def described(entries: Sequence[AlgorithmSetup], local: Local) -> dict[str, Any]
 
 
 def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
-    """A checksum of how a task computes the loss of one row, and which JAX wrote the program that it is of.
+    """A checksum of how a task computes the loss of one row, with the version and backend of JAX that traced it.
 
-    Empty if the task cannot be traced: who describes a finished run must not fail.
+    Empty if the task cannot be traced, since a finished run must be described in any case.
     """
     key = jax.random.key(0)
     row = jax.tree.map(
@@ -188,7 +188,7 @@ def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
 def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
     build = getattr(entry.build, "build", entry.build)
     found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
-    found |= {} if entry.local is local else {"local": entry.local._asdict()}
+    found |= {} if entry.local == local else {"local": entry.local._asdict()}
     wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
     return found | ({"scenarios": wrappers} if wrappers else {})
 

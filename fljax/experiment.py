@@ -161,7 +161,7 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, beg
     done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
     for label, rounds in done.items():  # all of them before anything is computed
         with about_algorithm(label):
-            _begins(outputs, label, plans[label], setup, rounds)
+            _state_before(outputs, label, plans[label], setup, rounds)
     for label, rounds in done.items():
         outputs.files.begin()
         keep_beginning(_folder(outputs), label, rounds)
@@ -219,7 +219,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
             plan = build_plan(setup, entry, reference, preparation.baselines_of(setup, parts))
             initial = None
             if label in begun and before is not None:
-                initial = _begins(outputs, label, plan, setup, before)
+                initial = _state_before(outputs, label, plan, setup, before)
                 tell("note", label, before, rounds, f"goes on after round {before}, from its saved models")
                 evaluate_at = (*evaluate_at, *range(0, rounds, setup.evaluate_every))
             result, stopped = until_stopped(
@@ -267,7 +267,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
-def _begins(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:
+def _state_before(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:
     """The state after so many rounds, from which an algorithm goes on; raises a ValueError if there is none."""
     return state_of(_folder(outputs), label, plan, setup, rounds)
 

@@ -30,7 +30,7 @@ import os
 import pathlib
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import filelock
@@ -51,8 +51,7 @@ ENVIRONMENT, MODELS = "environment.json", "models"
 EVALUATIONS, RECORDS, COMPARISON, PARTS = "metrics.jsonl", "records", "comparison.toml", "parts"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
-# Metrics and records by label of the algorithm.
-Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
+Parts = further_rounds.Parts
 
 
 class Event(NamedTuple):

@@ -25,6 +25,7 @@ _MAY_DIFFER = {"rounds", "evaluate_every"}
 _RUNNING = ("dropped_messages",)
 _AT_ONCE = 1000  # rounds of long records that are in memory
 
+# Metrics and records by label of the algorithm.
 Parts = Mapping[str, tuple[xr.Dataset, xr.Dataset]]
 
 

@@ -101,7 +101,11 @@ def test_a_file_of_one_more_client_is_counted(folder):
         ("tables", "data.label=age2", "data.dataset: train/north.csv: expected a column of the table (age, dose, ill)"),
         ("tables", "data.unseen=2", "data.unseen: expected fewer than 2"),
         ("arrays", "data.label=z", "data.dataset: arrays: 10.npz: expected one of the arrays x, y, got 'z'"),
-        ("images", "data.size=[4]", "data.dataset: labels.csv: expected size as [height, width], got [4]"),
+        (
+            "images",
+            "data.size=[4]",
+            "data.dataset: labels.csv: expected size as [height, width], two whole numbers from 1, got [4]",
+        ),
         ("images", "data.dataset=scans/", "data.dataset: expected files of one kind in the folder 'scans', got tables"),
     ],
 )

@@ -74,7 +74,7 @@ def row_losses(
         found = repeat(-(-size // width), lambda part, all: all.at[part].set(some(part)), nothing, most=parts)
         return found.reshape(-1)[:capacity]
 
-    return training.map_models(one, models)
+    return training.map_models(one, models, subset.spread)
 
 
 def least_loss_shares(

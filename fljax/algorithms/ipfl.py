@@ -132,7 +132,8 @@ def ipfl(
       exploration: how many slots are filled at random.
       profile_on: the rows that stand for a cluster where contributions are measured. "matched": of the server's
         validation rows (``held_fraction`` above 0), those on which the cluster's new model has the least loss of all.
-        "distributions": the server's ``held["distribution_d"]``, each for one cluster, matched by least loss.
+        "distributions": the server's ``held["distribution_d"]``, each for one cluster at most, matched by least loss;
+        there are at least as many as clusters.
         "members": the validation rows of the clients that train the cluster's model. They send the gradient of their
         loss there with the update: at the model that they received, and not at the new one. "iid": all of the server's
         validation rows for every cluster, which rates clients of other distributions above a cluster's own. Or the name

@@ -6,10 +6,12 @@ some rows for each tier, with the distribution of the tier's clients.
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, roles, training
 from fljax.algorithms.clustered import least_loss_shares_of_rows, row_losses
@@ -53,9 +55,10 @@ def fitting(losses: Float[Array, "C n"], size: Int[Array, ""]) -> Float[Array, "
     """Which rows stand for each cluster, as weights: those on which its model has the least loss of all.
 
     A row on which m models have the least loss counts 1 / m for each of them. All rows stand for a cluster whose model
-    has the least loss nowhere. The rows beyond ``size`` have weight 0.
+    has the least loss nowhere. The rows beyond ``size``, and those of which no loss is finite, have weight 0.
     """
-    real = jnp.arange(losses.shape[1]) < size
+    # A row whose loss no model can say stands for nobody.
+    real = (jnp.arange(losses.shape[1]) < size) & jnp.any(jnp.isfinite(losses), axis=0)
     shares = jnp.where(real[None, :], least_loss_shares_of_rows(losses, "shared"), 0)
     some = jnp.sum(shares, axis=1, keepdims=True) > 0
     return jnp.where(some, shares, real[None, :].astype(shares.dtype))
@@ -68,7 +71,7 @@ def matched_columns(losses: Float[Array, "C D"]) -> Int[Array, " C"]:
     return jnp.zeros(losses.shape[0], jnp.int32).at[row].set(column.astype(jnp.int32))
 
 
-def member_gradients(slopes: PyTree, sizes: Float[Array, " S"], trains: Array) -> PyTree:
+def member_gradients(slopes: PyTree, sizes: Int[Array, " S"], trains: Bool[Array, "S C"]) -> PyTree:
     """``[C, ...]``: the mean of what members of each cluster sent, the gradients on their own validation rows, by rows.
 
     Args:
@@ -100,12 +103,11 @@ def _weighted(key: Key[Array, ""], task: Task, models: PyTree, rows: Subset, wei
 
 def _gradient(key: Key[Array, ""], task: Task, model: PyTree, rows: Subset, factor: Array | None) -> PyTree:
     def loss(params: PyTree, x: Array, y: Array, position: Array, key: TrainingKey) -> Array:
+        own = None if factor is None else factor[jnp.minimum(position, factor.shape[0] - 1)]
+        if own is not None:  # a row without weight counts for nothing, even if its loss is not finite
+            x = jnp.where(own.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x, jnp.zeros((), x.dtype))
         found = task.loss(task.logits(roles.hold_statistics(task, params), x), y)
-        if factor is None:
-            return found
-        # A row without weight counts for nothing, even if its loss is not finite.
-        own = factor[jnp.minimum(position, factor.shape[0] - 1)]
-        return jnp.where(own > 0, own * jnp.where(own > 0, found, 0), 0)
+        return found if own is None else own * found
 
     return training.full_gradient(task._replace(augment=None), model, rows, key, loss=loss)
 
@@ -117,13 +119,15 @@ def _stacked(rows: list[Subset]) -> tuple[Array, Array]:
 
 
 def _rows_of(held: Held, profile_on: str, clusters: int) -> list[Subset]:
-    """The server's rows that are read: one set for each cluster, or the one that all share.
+    """The server's rows that are read: those that all clusters share, as often as there are clusters; of distributions,
+    all that the server has.
 
     Raises:
-      ValueError: if the server has no rows of that name.
+      ValueError: if the server has no rows of that name, or fewer distributions than clusters.
     """
     if profile_on == DISTRIBUTIONS:
-        names = [f"distribution_{place}" for place in range(clusters)]
+        there = sum(re.fullmatch(r"distribution_\d+", name) is not None for name in held)
+        names = [f"distribution_{place}" for place in range(max(clusters, there))]
     else:
         names = [_VALIDATION if profile_on in (MATCHED, IID) else profile_on] * clusters
     missing = [name for name in names if name not in held]

@@ -30,7 +30,8 @@ def absent_platform() -> str | None:
 def sentence(error: BaseException) -> str:
     """A sentence of an error, after the label of the algorithm that it is about, unless it has the label."""
     words, label = str(error), _label(error)
-    return words if label is None or label in words.split(":")[0] else f"{label}: {words}"
+    named = label is None or words.startswith((f"{label}:", f"algorithms.{label}"))
+    return words if named else f"{label}: {words}"
 
 
 def _label(error: BaseException) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from fljax.data.assignment import Partition, Row
 
@@ -78,7 +79,9 @@ def split_unseen(
     return split_rows(split.train, train_fraction, 0.0, rng)._replace(valid=split.valid)
 
 
-def _without_valid(train: Row, valid_fraction: float) -> tuple[Row, Row]:
+def _without_valid(
+    train: Row, valid_fraction: float
+) -> tuple[Int[np.ndarray, " training"], Int[np.ndarray, " validation"]]:
     """Training rows without the share of them that is for validation, and that share."""
     valid = max(min(round(valid_fraction * len(train)), len(train) - 1), 0)
     return train[valid:], train[:valid]

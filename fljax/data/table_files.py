@@ -23,7 +23,7 @@ from fljax.data.frames import (
     named_columns,
     read_columns,
 )
-from fljax.data.image_folders import read_images
+from fljax.data.image_folders import check_size, read_images
 from fljax.data.paths import is_file, with_home
 from fljax.naming import shown
 
@@ -72,8 +72,7 @@ def image_paths(columns: Columns, folder: str | Path | None, size: Sequence[int]
     for name in ("features", "shape", "vocabulary"):
         if getattr(columns, name) is not None:
             raise ValueError(f"expected images, the column of paths, or {name}, got both")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ValueError(f"expected size as [height, width], got {list(size)}")
+    check_size(size)
     return ImagePaths(folder, size)
 
 

@@ -20,7 +20,9 @@ from fljax.values import Allowed, Count, NonNegative, admitted
 
 
 class StopAlone(NamedTuple):
-    """Early stopping of each standalone model: the client keeps the parameters with the least validation loss.
+    """Early stopping of each standalone model: the client keeps the parameters of the last improvement.
+
+    Without ``minimum_change`` these are the ones with the least validation loss.
 
     Attributes:
       every: steps between two evaluations; epochs, if ``Local`` has epochs.

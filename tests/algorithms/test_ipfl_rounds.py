@@ -32,6 +32,7 @@ HOW = Local(0.4, 3, steps=3, decay=0.8)
 LOST = ((1,), (3,), (), (2, 4), ())
 POPULATION, CLUSTERS = 5, 2
 HELD = {"validation": (0, 5, 8, 11), "distribution_0": (1, 6, 9), "distribution_1": (2, 3, 12, 14)}
+MORE = {"distribution_2": (4, 7)}
 # Validation rows by id; client 3 has none and judges on its training rows.
 VALID = ((0,), (10, 11, 4), (1, 2, 3, 16), (), (5, 6, 12))
 # The options of the config that follows the authors' code.
@@ -48,7 +49,8 @@ CASES = {
     "few tokens": ({"tokens": Tokens(initial=2.0)}, {}),
     "code": (
         {**CODE, "tokens": CODE["tokens"]._replace(initial=9.0)},
-        {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all", "importance": "accuracy"},
+        {"bid": "argmax", "random_slots": 1, "fill": None, "ranked": "all", "importance": "accuracy"}
+        | {"profile_on": "validation"},
     ),
     "no incentive": ({"bidding": Bidding("random", fill_empty=0)}, {"bid": "random", "fill": 0}),
     "divisible": ({"tokens": Tokens(9.0, price=2, whole=False)}, {"integer": False, "price": 2}),
@@ -58,6 +60,7 @@ CASES = {
         {"profile_on": "distributions", "normalised": False},
         {"normalised": False, "profile_on": "distributions"},
     ),
+    "more distributions": ({"profile_on": "distributions"}, {"profile_on": "distributions"}),
     "iid": ({"profile_on": "iid"}, {"profile_on": "validation"}),
     "named rows": ({"profile_on": "distribution_1"}, {"profile_on": "distribution_1"}),
     "members": ({"profile_on": "members"}, {"profile_on": "members"}),
@@ -70,9 +73,9 @@ def tolerance(request):
         yield 1e-9 if request.param == "double" else 2e-5
 
 
-def data():
+def data(held=HELD):
     """Clients judge on other rows than they train on: client k on those of client k + 1, and what nobody has."""
-    rows = {name: Rows(jnp.asarray(index, jnp.int32), jnp.int32(len(index))) for name, index in HELD.items()}
+    rows = {name: Rows(jnp.asarray(index, jnp.int32), jnp.int32(len(index))) for name, index in held.items()}
     found = federation()
     index, size = np.zeros((POPULATION, 4), int), np.zeros(POPULATION, int)
     for place, id in enumerate(np.asarray(found.clients.id)):
@@ -111,7 +114,8 @@ def test_rounds(name, tolerance):
     options, own = CASES[name]
     algorithm = ipfl(TASK, HOW, **({"tokens": FEW, "clients_per_cluster": 2} | options))
     lossy = missing(algorithm, LOST)
-    states, records = history(lambda _: lossy, data(), len(LOST))
+    server = HELD | (MORE if name == "more distributions" else {})
+    states, records = history(lambda _: lossy, data(server), len(LOST))
     rules = oracle.Rules(**({"slots": 2} | own))
     clients = {k: own_rows(data(), k) for k in range(POPULATION) if len(own_rows(data(), k)[1])}
     clients = {k: (x.astype(float), y) for k, (x, y) in clients.items()}
@@ -119,7 +123,7 @@ def test_rounds(name, tolerance):
     judged = {
         k: (examples[0][list(VALID[k])], examples[1][list(VALID[k])]) if VALID[k] else clients[k] for k in clients
     }
-    held = {of: (examples[0][list(rows)], examples[1][list(rows)]) for of, rows in HELD.items()}
+    held = {of: (examples[0][list(rows)], examples[1][list(rows)]) for of, rows in server.items()}
     models = [model(states.server.models, np.s_[0, c]) for c in range(CLUSTERS)]
     zeros = np.zeros((POPULATION, CLUSTERS))
     tokens = np.full(POPULATION, options.get("tokens", FEW).initial)

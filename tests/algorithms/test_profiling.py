@@ -66,7 +66,7 @@ def mixed_cohorts(profile_on: str, seeds: int) -> tuple[int, int, int]:
 
 @pytest.mark.thorough
 def test_members_send_the_gradient_of_their_validation_rows():
-    """It counts as bytes, and scenarios leave it as it is."""
+    """It counts as bytes, and values stay finite beside Byzantine clients."""
     digits = data.load("digits")
     federation = data.federate(digits, "iid", clients=6, valid_fraction=0.25, held_fraction=0.1)
     task = models.logistic_regression(digits.x.shape[1:], 10)

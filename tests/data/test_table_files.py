@@ -328,7 +328,7 @@ def test_paths_of_images_in_parquet(scans):
         ({"test_file": "test.csv", "image_folder": "."}, None),
         ({"features": ["age"]}, "expected images, the column of paths, or features, got both"),
         ({"shape": [2, 2]}, "expected images, the column of paths, or shape, got both"),
-        ({"size": [4]}, r"expected size as \[height, width\], got \[4\]"),
+        ({"size": [4]}, r"expected size as \[height, width\], two whole numbers from 1, got \[4\]"),
         ({"images": None, "size": [4, 4]}, "expected size together with images, the column of paths, got size alone"),
         ({"images": "age"}, r"got no file at .*/3' \(4 of 4 are missing\)"),
     ],

@@ -217,9 +217,9 @@ def profile(
             found.append({name: sum((n * g[name] for n, g in parts), 0 * model[name]) / total for name in model})
         return found
     if rules.profile_on == "distributions":
-        sets = [held[f"distribution_{place}"] for place in range(len(after))]
+        sets = [rows for name, rows in sorted(held.items()) if name.startswith("distribution_")]
         loss = lambda c, d: row_losses(after[c], *sets[d]).mean()  # noqa: E731
-        orders = itertools.permutations(range(len(after)))
+        orders = itertools.permutations(range(len(sets)), len(after))
         best = min(orders, key=lambda order: sum(loss(c, d) for c, d in enumerate(order)))
         return [numpy_round.gradient(model, *sets[d]) for model, d in zip(after, best, strict=True)]
     if rules.profile_on != "matched":
