@@ -23,7 +23,7 @@ from fljax.arguments import is_whole
 from fljax.checkpoints import StopRequest
 from fljax.comparison_checks import check_cohorts, check_folder, fingerprint, locked
 from fljax.config.reading import override
-from fljax.contributions import Measure
+from fljax.contributions import Contribution, Measure
 from fljax.data import stack
 from fljax.describing import html_table
 from fljax.endings import at_end
@@ -179,7 +179,7 @@ def compare(
     standalone: Local | None = None,
     standalone_initial: Initial = "shared",
     standalone_stop: StopAlone | None = None,
-    contribution: Measure | Sequence[float] | None = None,
+    contribution: Contribution | None = None,
     evaluate_every: int | None = None,
     execution: Execution | None = None,
     non_finite: NonFinite = "freeze",
@@ -210,8 +210,9 @@ def compare(
       standalone: how standalone models are trained; None: as ``local`` with 100 steps.
       standalone_initial: where they start: "shared", or "own", as ``initial`` of ``fljax.standalone``.
       standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
-      contribution: for builders with a parameter ``contribution``, as for ``fljax.contributions.measure``; None:
-        the accuracies of standalone models.
+      contribution: for builders with a parameter ``contribution``: numbers by client id, a Measure, or an
+        ``xarray.DataArray`` with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them (as
+        ``fljax.contributions.measure``); None: the accuracies of standalone models.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.

@@ -14,7 +14,7 @@ from fljax import training
 from fljax.arguments import parameters_of, takes_anything
 from fljax.clustering import ByF1
 from fljax.config.writing import toml_text
-from fljax.contributions import Measure
+from fljax.contributions import Contribution
 from fljax.describing import describe, name_of
 from fljax.engine import Plan, plan_of
 from fljax.engine.same_calls import checksum_of_programs
@@ -34,9 +34,7 @@ _SCENARIO_FORMS = "a scenario as a name, a wrapper or (name or wrapper, options)
 _GIVEN = ("task", "algorithm")
 
 
-def entrants(
-    algorithms: Algorithms, local: Local, contribution: Measure | Sequence[float]
-) -> tuple[AlgorithmSetup, ...]:
+def entrants(algorithms: Algorithms, local: Local, contribution: Contribution) -> tuple[AlgorithmSetup, ...]:
     """The entries of a Setup.
 
     Args:
@@ -83,7 +81,7 @@ def _is_pair(entrant: Any) -> bool:
     return isinstance(entrant, tuple) and not hasattr(entrant, "_fields") and len(entrant) > 0
 
 
-def _entry(label: str, entrant: Entrant, local: Local, contribution: Measure | Sequence[float]) -> AlgorithmSetup:
+def _entry(label: str, entrant: Entrant, local: Local, contribution: Contribution) -> AlgorithmSetup:
     with about_algorithm(label):
         if isinstance(entrant, AlgorithmSetup):
             return entrant._replace(label=label)

@@ -67,7 +67,7 @@ def build_plan(
     }
     if "contribution" in wanted:
         facts = preparation.facts(setup.federation, reference)
-        known["contribution"] = contributions.measure(entry.contribution, facts)
+        known["contribution"] = contributions.measure(entry.contribution, facts, preparation.labels(setup))
     by_seed = {name: values for name, values in known.items() if name in wanted}
     asking = [(wrap, given) for wrap, given in wrapping if preparation.asks_for_baseline(wrap, given)]
     if asking:

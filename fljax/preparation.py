@@ -15,6 +15,7 @@ import numpy as np
 
 from fljax import clustering
 from fljax.arguments import argument_of, parameters_of
+from fljax.contributions import Labels
 from fljax.data import row_numbers
 from fljax.folders import Parts
 from fljax.results import Reference
@@ -178,3 +179,10 @@ def facts(federation: Federation, reference: Reference) -> dict[str, Any]:
     if reference.test_accuracy is not None:
         alone["standalone_accuracy"] = reference.test_accuracy
     return {"size": size, "population": size.shape[-1], **alone}
+
+
+def labels(setup: Setup) -> Labels:
+    """What a run calls its seeds, rounds and clients, for tables of contributions."""
+    shared = [setup.federation.names] * len(setup.seeds)
+    names = shared if setup.world is None else setup.world.names
+    return Labels(setup.seeds, setup.rounds, [each.clients for each in names])

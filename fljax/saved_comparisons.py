@@ -175,6 +175,7 @@ def load(folder: pathlib.Path, label: str, which: str, round: int | None, given:
         evaluate_every=raw["evaluate_every"],
         execution=Execution(precision=raw["precision"]),
     )
+    setup = saved_models.with_placeholders(setup)
     plan, stored = experiment.check(setup, rehearsed=False)[label], model_files.read(path)
     _check_plan(label, json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation)))
     return saved_models.restored(setup, plan, label, stored, _no_rows if given.federation is None else None)

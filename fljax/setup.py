@@ -18,7 +18,7 @@ from fljax.anomalies import NonFinite
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
 from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
-from fljax.contributions import Measure
+from fljax.contributions import Contribution, Measure
 from fljax.data.sources import find_source
 from fljax.engine import Execution, Plan, StopEarly, stop_early
 from fljax.engine.alone import Initial
@@ -51,7 +51,7 @@ class AlgorithmSetup(NamedTuple):
     options: Mapping[str, Any]
     scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
     local: Local
-    contribution: Measure | Sequence[float] = Measure()
+    contribution: Contribution = Measure()
     clustering: ByF1 | None = None
     plan: Plan | None = None
 

@@ -321,3 +321,37 @@ def test_checkpoints_are_of_one_task_and_of_one_partial(tmp_path: pathlib.Path) 
         run(0.2)
     with pytest.raises(ValueError, match=r"expected the config of the checkpoints .*: task is"):
         run(0.1, task._replace(loss=lambda logits, y: 2 * task.loss(logits, y)))
+
+
+@pytest.mark.unchecked
+def test_a_table_of_contributions_needs_names_of_its_dimensions() -> None:
+    """Three rounds and three seeds: nothing else says what the rows are."""
+    values = np.arange(15.0).reshape(3, 5)
+    table = xr.DataArray(values, dims=("round", "client"))
+    for given in ({"contribution": values}, {"contribution": values.tolist()}):
+        with pytest.raises(
+            ValueError, match=r'or dims=\("round", "client"\), got an array of shape \(3, 5\) without names'
+        ):
+            compare(["iafl"], seeds=3, **given)
+    with pytest.raises(ValueError, match=r"xr\.DataArray\(values, dims="):
+        compare([("iafl", {"contribution": values})], seeds=3)
+    with pytest.raises(
+        ValueError, match="one contribution for each client where joining is 'contribution', got one per"
+    ):
+        compare([("iafl", {"joining": "contribution"})], contribution=table)
+
+
+@pytest.mark.thorough
+@pytest.mark.unchecked
+def test_contributions_of_seeds_and_rounds_in_any_order(tmp_path: pathlib.Path) -> None:
+    values = np.random.default_rng(0).uniform(0, 1, (3, 3, 5)).astype(np.float32)
+    table = xr.DataArray(values, {"seed": [4, 2, 0], "client": [4, 3, 2, 1, 0]}, ("seed", "round", "client"))
+    entries = {"all": "iafl", "own": ("iafl", {"contribution": table[0, 0].drop_vars("client")})}
+    found = compare(entries, seeds=[2, 4], contribution=table.transpose("client", "round", "seed"))
+    recorded = found.records["contribution"].transpose("algorithm", "seed", "round", "client")
+    np.testing.assert_array_equal(recorded.sel(algorithm="all"), values[[1, 0], :, ::-1])
+    np.testing.assert_array_equal(recorded.sel(algorithm="own"), np.broadcast_to(values[0, 0], (2, 3, 5)))
+    folder = found.save(tmp_path / "saved", models="last")
+    again = fljax.load(folder, algorithms=entries, task=TASK, local=LOCAL).models("all")
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(again.predict(1, x, seed=1), found.results["all"].predict(1, x, seed=1))

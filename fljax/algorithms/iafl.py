@@ -3,7 +3,8 @@
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Algorithm 1 and
 Procedure 2. Deviations: a reward is applied at the end of its round and recovery is drawn at the beginning of the next,
 which gives the same models; partial participation and "copied" follow the authors' code; the default ceiling is the
-largest contribution, as in the authors' code (the paper leaves it open).
+largest contribution, as in the authors' code (the paper leaves it open). The defaults of
+``kappa`` and ``recovery`` are 0, as in the paper's comparisons of methods; its appendix E.7 recommends 0.5 and 0.01.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fljax.algorithms.rewarding import (
     with_checked_length,
     with_recovery,
 )
+from fljax.contributions.tables import by_round
 from fljax.messages import Report, Sent
 from fljax.training import Local
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
@@ -58,12 +60,14 @@ def iafl(
       task: model and loss.
       local: how clients train.
       contribution: ``p`` by client id ``[N]``, or one row per round ``[rounds, N]``; the last row also holds for later
-        rounds. All clients report it before each round. In a config, it is the standalone accuracy of each client
-        unless another measure is named.
+        rounds. An ``xarray.DataArray`` with the dimensions ``round`` and ``client`` may have them in any order. All
+        clients report it before each round. In an experiment, it is the standalone accuracy of each client unless
+        another measure, numbers by client or a table with names of its dimensions is given.
       ceiling: the contribution from which on a client's model averages all updates; "max": the largest contribution of
         the round.
-      kappa: sharing coefficient in [0, 1]; with 1 every client's model averages all updates.
-      recovery: the paper's q, in [0, 1].
+      kappa: sharing coefficient in [0, 1]; with 1 every client's model averages all updates. The paper recommends 0.5
+        (appendix E.7).
+      recovery: the paper's q, in [0, 1]. The paper recommends 0.01 (appendix E.7).
       reference_rule: the reference model averages as many updates as the client with the "max" or the "median" rate.
       reference_draw: the updates in the reference model: "own": a separate draw; "copied": the updates of that client
         (the authors' code).
@@ -80,7 +84,7 @@ def iafl(
         ``joining`` differs from the population.
     """
     sharing = check_sharing(Sharing(ceiling, kappa, recovery, reference_rule, reference_draw))
-    given = trees.floating(contribution)
+    given = trees.floating(by_round(contribution))
     if isinstance(joining, str) and given.ndim > 1:
         raise ValueError("expected one contribution for each client where joining is 'contribution', got one per round")
     probability = None if joining is None else given if isinstance(joining, str) else jnp.asarray(joining)

@@ -226,9 +226,11 @@ class Contribution(Named):
 
     ``free_riders`` contribute ``level``, or the contribution for which they get the share ``induced_rate`` of all
     updates (IAFL's gamma') at ``kappa`` and ``ceiling`` ("max": the largest contribution of the other clients).
+    ``file`` has contributions in place of a measure; its path is relative to the config.
     """
 
     name: Printable = "standalone_accuracy"
+    file: Printable | None = None
     free_riders: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(as_tuple)] = ()
     level: NonNegative = 0.0
     induced_rate: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -238,6 +240,8 @@ class Contribution(Named):
     @model_validator(mode="after")
     def _one_level(self) -> Contribution:
         given = self.model_fields_set
+        if self.file is not None and "name" in given:
+            raise ValueError(f"expected one of name and file, got {self.name!r} and {self.file!r}")
         if self.induced_rate is not None and "level" in given:
             raise ValueError(
                 f"expected at most one of level and induced_rate, got {self.level} and {self.induced_rate}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pydantic
-from pydantic import ConfigDict, Field
 
-from fljax.arguments import FACTS, OFFERS, Offer, parameters_of, with_current_names
-from fljax.config.errors import ConfigError, option_sentences, raise_all, sentences, tried
+from fljax.arguments import FACTS, OFFERS, parameters_of, takes_anything
+from fljax.config.builders import checked_options, find_builder
+from fljax.config.errors import ConfigError, raise_all, sentences, tried
 from fljax.config.forms import Count
 from fljax.config.keys import (
     AlgorithmEntry,
@@ -25,8 +25,7 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
-from fljax.naming import resolve, shown, unknown, with_article
-from fljax.signatures import annotations_of, plain_type, record_of
+from fljax.naming import shown, unknown
 
 
 class Registries(NamedTuple):
@@ -129,13 +128,13 @@ def _check_stop(metric: str, data: Data) -> None:
 
 def _checked_data(data: Data, found: Registries, needs_data: bool) -> Data:
     def partition_options() -> dict[str, Any]:
-        partitioner = _find("data.partition", data.partition, found.partitioners, "partition", found.imports)
+        partitioner = find_builder("data.partition", data.partition, found.partitioners, "partition", found.imports)
         if not isinstance(data.unseen, int) and "unseen_owners" not in parameters_of(partitioner):
             raise ConfigError(
                 f"data.unseen: expected a number of clients with the partition {data.partition}, since only natural "
                 f"chooses clients by name, got {shown(data.unseen)}"
             )
-        return _options("data.partition_options", partitioner, data.partition_options, OFFERS["partition"])
+        return checked_options("data.partition_options", partitioner, data.partition_options, OFFERS["partition"])
 
     errors: list[ConfigError] = []
     options: Any = data.dataset_options
@@ -148,8 +147,8 @@ def _checked_data(data: Data, found: Registries, needs_data: bool) -> Data:
 
 
 def _checked_model(model: Model, found: Registries) -> Model:
-    builder = _find("model.name", model.name, found.models, "model", found.imports)
-    return model.model_copy(update={"options": _options("model", builder, model.options, OFFERS["model"])})
+    builder = find_builder("model.name", model.name, found.models, "model", found.imports)
+    return model.model_copy(update={"options": checked_options("model", builder, model.options, OFFERS["model"])})
 
 
 def checked_source(
@@ -168,13 +167,13 @@ def checked_source(
         raise ConfigError(f"data.dataset: {error}") from error.__cause__
     if not callable(source):
         raise ConfigError(f"data.dataset: expected {name!r} to be a function that makes a dataset, got {source!r}")
-    return source, _options("data.dataset_options", source, options, OFFERS["dataset"])
+    return source, checked_options("data.dataset_options", source, options, OFFERS["dataset"])
 
 
 def _checked_callback(entry: Callback, found: Registries) -> Callback:
     where = f"callbacks.{entry.name}"
-    builder = _find(where, entry.name, found.callbacks, "callback", found.imports)
-    return entry.model_copy(update={"options": _options(where, builder, entry.options, OFFERS["callback"])})
+    builder = find_builder(where, entry.name, found.callbacks, "callback", found.imports)
+    return entry.model_copy(update={"options": checked_options(where, builder, entry.options, OFFERS["callback"])})
 
 
 def check_metric(path: str, metric: str, valid: Iterable[str], data: Data) -> None:
@@ -202,7 +201,7 @@ def _checked_entry(
 def _hyper_parameters(
     path: str, entry: AlgorithmEntry, config: Config, found: Registries, broken: Container[str]
 ) -> dict[str, Any]:
-    builder = _find(path, entry.name, found.algorithms, "algorithm", found.imports)
+    builder = find_builder(path, entry.name, found.algorithms, "algorithm", found.imports)
     population_known = "data" not in broken and "participation" not in broken
     rows = entry.options.get("clients_per_round", config.participation.clients_per_round)
     known = found.algorithms.get(entry.name)
@@ -213,7 +212,7 @@ def _hyper_parameters(
         )
     offer, overridable = OFFERS["algorithm"], {**OVERRIDABLE, **dict.fromkeys(SHAPED, Any)}
     offer = offer._replace(named=offer.named | set(SHAPED))
-    options = _options(path, builder, entry.options, offer, "hyper-parameter", overridable)
+    options = checked_options(path, builder, entry.options, offer, "hyper-parameter", overridable)
     if "contribution" in options and "data" not in broken:
         _check_contribution(f"{path}.contribution", options["contribution"], config.data.clients, found)
     if "clustering" in options:
@@ -226,8 +225,8 @@ def _hyper_parameters(
 def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registries) -> tuple[Scenario, ...]:
     def checked(scenario: Scenario) -> Scenario:
         where = f"{path}.{scenario.name}"
-        wrapper = _find(where, scenario.name, found.scenarios, "scenario", found.imports)
-        options = _options(where, wrapper, scenario.options, OFFERS["scenario"], overridable=OVERRIDABLE)
+        wrapper = find_builder(where, scenario.name, found.scenarios, "scenario", found.imports)
+        options = checked_options(where, wrapper, scenario.options, OFFERS["scenario"], overridable=OVERRIDABLE)
         return scenario.model_copy(update={"options": options})
 
     errors: list[ConfigError] = []
@@ -239,6 +238,12 @@ def _checked_scenarios(path: str, scenarios: Sequence[Scenario], found: Registri
 def _check_contribution(path: str, chosen: Any, clients: int, found: Registries) -> None:
     """Raises a ConfigError unless ``chosen`` is a measure's name, a table with one, or a number for each client."""
     if isinstance(chosen, list | tuple):
+        if any(isinstance(each, list | tuple) for each in chosen):
+            raise ConfigError(
+                f"{path}: expected a number for each of {clients} clients, got a list of lists; contributions that "
+                "differ by round or seed stand in a file with the columns seed, round, client and contribution, as in "
+                '{file = "contributions.csv"}'
+            )
         numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in chosen)
         if not numbers or not all(0 <= each < float("inf") for each in chosen):
             raise ConfigError(f"{path}: expected a list of finite numbers of at least 0, got {chosen!r}")
@@ -252,15 +257,16 @@ def _check_contribution(path: str, chosen: Any, clients: int, found: Registries)
         table = Contribution.model_validate(raw)
     except pydantic.ValidationError as error:
         raise ConfigError(*_under(path, sentences(error, raw))) from None
-    measure = _find(path, table.name, found.contributions, "contribution", found.imports)
-    parameters = inspect.signature(measure).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        keys = [key for key in Contribution.model_fields if key != "options"]
-        keys += [each.name for each in parameters if each.name not in FACTS]
-        for name in table.options:
-            if name not in keys:
-                raise ConfigError(f"{path}: {unknown('key', name, keys)}")
-    _options(path, measure, table.options, OFFERS["contribution"])
+    keys = [key for key in Contribution.model_fields if key != "options"]
+    measure = None
+    if table.file is None:
+        measure = find_builder(path, table.name, found.contributions, "contribution", found.imports)
+        keys += [each for each in parameters_of(measure) if each not in FACTS]
+    for name in table.options if measure is None or not takes_anything(measure) else ():
+        if name not in keys:
+            raise ConfigError(f"{path}: {unknown('key', name, keys)}")
+    if measure is not None:
+        checked_options(path, measure, table.options, OFFERS["contribution"])
     if max(table.free_riders, default=0) >= clients:
         got = max(table.free_riders)
         raise ConfigError(f"{path}.free_riders: expected ids of clients from 0 to {clients - 1}, got {got}")
@@ -321,78 +327,4 @@ def _checked_optimizer(path: str, options_path: str, name: str, options: Mapping
     names = {name: getattr(optax, name) for name in dir(optax) if takes_learning_rate(name)}
     if name not in names:
         raise ConfigError(f"{path}: {unknown('optimizer', name, names)}")
-    return _options(options_path, names[name], options, OFFERS["optimizer"])
-
-
-def _find(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:
-    try:
-        found = resolve(name, registry, kind, imports=imports)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error.__cause__
-    builder = getattr(found, "build", found)
-    if not callable(builder):
-        raise ConfigError(
-            f"{path}: expected {name!r} to be a function that makes {with_article(kind)}, got {builder!r}"
-        )
-    if kind == "model" and _is_flax_module(builder):
-        raise ConfigError(
-            f"{path}: expected {name!r} to be a function (input_shape, classes) that returns "
-            f"models.task_from_module(MODULE, numpy.zeros((1, *input_shape))), got a flax module itself"
-        )
-    return builder
-
-
-def _is_flax_module(found: Any) -> bool:
-    """Whether it is a module of flax, or a class of modules; flax need not be imported for it."""
-    classes = found.__mro__ if isinstance(found, type) else type(found).__mro__
-    return any(each.__name__ == "Module" and each.__module__.startswith("flax.") for each in classes)
-
-
-def _options(
-    path: str,
-    builder: Callable[..., Any],
-    given: Mapping[str, Any],
-    offer: Offer,
-    kind: str = "option",
-    overridable: Mapping[str, Any] = types.MappingProxyType({}),
-) -> dict[str, Any]:
-    """The given options, checked against the builder's signature; those that are records, against their fields."""
-    try:
-        given = with_current_names(builder, given, table=path)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    fields: dict[str, Any] = {}
-    records: dict[str, type[tuple]] = {}
-    extra: Literal["allow", "forbid"] = "forbid"
-    annotations = annotations_of(builder)
-    for place, parameter in enumerate(inspect.signature(builder).parameters.values()):
-        name, default = parameter.name, parameter.default
-        if parameter.kind is parameter.VAR_KEYWORD:
-            extra = "allow"
-        if place < offer.positional or parameter.kind not in (
-            parameter.POSITIONAL_OR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
-            continue
-        if name in overridable and name in offer.named:
-            annotation, default = overridable[name], None
-        elif name in offer.named:
-            continue
-        else:
-            annotation, record = plain_type(annotations[name]), record_of(annotations[name])
-            if record is not None:
-                records[name] = record
-        # The alias prevents parameters such as "copy" from shadowing pydantic's own attributes.
-        required = default is parameter.empty
-        fields[f"option_{name}"] = (annotation, Field(... if required else default, alias=name))
-    model = pydantic.create_model("Options", __config__=ConfigDict(extra=extra, strict=True), **fields)
-    try:
-        options = model.model_validate(dict(given))
-    except pydantic.ValidationError as error:
-        names = [field[1].alias for field in fields.values()]
-        raise ConfigError(*option_sentences(error, path, kind, names)) from None
-    found = options.model_dump(by_alias=True, exclude_unset=True)
-    for name, record in records.items():
-        if isinstance(found.get(name), Mapping):
-            found[name] = _options(f"{path}.{name}", record, found[name], Offer(), "key")
-    return found
+    return checked_options(options_path, names[name], options, OFFERS["optimizer"])

@@ -25,8 +25,11 @@ _NO_CLIENTS = (
 )
 
 
-def with_absolute_path(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """The config with the path of a data set, which is relative to the config's ``folder``, made absolute."""
+def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+    """The config with paths of data and of contributions, which are relative to the config's ``folder``, absolute."""
+    entries = raw.get("algorithms")
+    if isinstance(entries, list):
+        raw = {**raw, "algorithms": [_with_absolute_file(each, folder) for each in entries]}
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
@@ -34,6 +37,16 @@ def with_absolute_path(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, A
     from fljax.data.sources import absolute
 
     return {**raw, "data": {**raw["data"], "dataset": absolute(name, folder)}}
+
+
+def _with_absolute_file(entry: Any, folder: pathlib.Path) -> Any:
+    """An algorithm's table with the path of its contributions made absolute."""
+    chosen = entry.get("contribution") if isinstance(entry, Mapping) else None
+    file = chosen.get("file") if isinstance(chosen, Mapping) else None
+    if not isinstance(file, str):
+        return entry
+    place = os.path.normpath(folder.absolute() / os.path.expanduser(file))
+    return {**entry, "contribution": {**entry["contribution"], "file": place}}
 
 
 def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:

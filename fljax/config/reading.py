@@ -13,7 +13,7 @@ from fljax.config.errors import ConfigError, raise_all, sentences, tried
 from fljax.config.keys import Config
 from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.options import with_checked_options
-from fljax.config.own_data import with_absolute_path, with_natural_clients
+from fljax.config.own_data import with_absolute_paths, with_natural_clients
 from fljax.config.partial import without_errors
 from fljax.config.shipped import find, suggestion
 from fljax.naming import shown, unknown
@@ -89,7 +89,7 @@ def _read(path: pathlib.Path, above: tuple[pathlib.Path, ...] = ()) -> dict[str,
     except RecursionError:
         raise ConfigError(f"expected valid TOML in {str(path)!r}, got brackets that are nested too deep") from None
     check(raw)
-    raw = with_absolute_path(raw, path.parent)
+    raw = with_absolute_paths(raw, path.parent)
     base = raw.pop("base", None)
     if base is None:
         return raw
@@ -117,7 +117,7 @@ def check(raw: Mapping[str, Any]) -> None:
 def parse(raw: Mapping[str, Any], *, name: str = "experiment", imports: bool = True, needs_data: bool = True) -> Config:
     """Checks a config given as nested dictionaries, as ``load`` does; ``name`` is the default of the key ``name``."""
     check(raw)
-    raw = with_absolute_path(dict(raw), pathlib.Path())
+    raw = with_absolute_paths(dict(raw), pathlib.Path())
     found: list[ConfigError] = []
     if needs_data:
         raw = tried(found, with_natural_clients, raw, imports) or raw

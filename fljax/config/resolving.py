@@ -43,13 +43,15 @@ def _optimizer(chosen: Any) -> Any:
 
 
 def _contribution(chosen: Any) -> Any:
-    """A list of numbers, or the Measure that a name or a table chooses."""
+    """A list of numbers, or the Measure that a name or a table chooses: a function, or a file of contributions."""
     from fljax.contributions import CONTRIBUTIONS, Measure
     from fljax.naming import resolve
 
     if not isinstance(chosen, str | Mapping):
         return chosen
     table = Contribution.model_validate({"name": chosen} if isinstance(chosen, str) else chosen)
+    if table.file is not None:
+        return Measure(**dict(table))
     function = resolve(table.name, CONTRIBUTIONS, "contribution")
     return Measure(**{**dict(table), "options": builder_arguments(function, table.options)})
 

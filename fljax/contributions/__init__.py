@@ -8,6 +8,7 @@ computes Shapley values of any game over coalitions of clients, exact or sampled
 
 from fljax.contributions.measures import (
     CONTRIBUTIONS,
+    Contribution,
     Measure,
     contribution_at,
     data_size,
@@ -17,9 +18,12 @@ from fljax.contributions.measures import (
     standalone_accuracy,
 )
 from fljax.contributions.shapley import coalition_value, exact_shapley, monte_carlo_shapley
+from fljax.contributions.tables import Labels
 
 __all__ = [
     "CONTRIBUTIONS",
+    "Contribution",
+    "Labels",
     "Measure",
     "coalition_value",
     "contribution_at",

@@ -8,7 +8,8 @@ A measure is a function whose parameters, by their names, request these inputs:
   rows (NaN for a client without training rows or without test rows).
 
 A measure returns ``[..., N]``, with larger values for larger contributions. The leading axis is seeds; a result ``[N]``
-is used for all seeds.
+is used for all seeds. A measure whose numbers change over rounds returns an ``xarray.DataArray`` (``by_seed`` in
+``fljax.contributions.tables``).
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
 """
@@ -17,15 +18,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Real
 
 from fljax.arguments import FACTS, arguments_for, parameters_of
-from fljax.naming import resolve
+from fljax.contributions import tables
+from fljax.contributions.tables import Labels
+from fljax.naming import resolve, shown
 from fljax.types import AnyArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 
 def data_size(size: Int[AnyArray, "*seeds N"]) -> Float[AnyArray, "*seeds N"]:
@@ -135,7 +142,7 @@ def contribution_at(
 
 
 class Measure(NamedTuple):
-    """A measure by name, and the free riders among the clients.
+    """A measure by name or a file of contributions, and the free riders among the clients.
 
     Attributes:
       name: in ``CONTRIBUTIONS``, or ``"module:function"``.
@@ -146,6 +153,8 @@ class Measure(NamedTuple):
         ``ceiling``.
       kappa: see ``contribution_at``, as for ``ceiling``.
       ceiling: a number or "max".
+      file: in place of ``name``, a CSV file with the columns client and contribution, and round and seed if
+        contributions differ by them.
     """
 
     name: str = "standalone_accuracy"
@@ -155,55 +164,95 @@ class Measure(NamedTuple):
     induced_rate: float | None = None
     kappa: float = 0.0
     ceiling: float | Literal["max"] = "max"
+    file: str | None = None
 
 
-def measure(chosen: str | Measure | Sequence[float], facts: Mapping[str, Any]) -> Real[np.ndarray, "seeds N"]:
+if TYPE_CHECKING:
+    Contribution = str | Measure | Sequence[float] | Real[AnyArray, " N"] | xr.DataArray | pd.Series | pd.DataFrame
+else:
+    Contribution = Any  # xarray and pandas are imported only where they are used
+
+
+def measure(
+    chosen: Contribution, facts: Mapping[str, Any], labels: Labels | None = None
+) -> Real[np.ndarray, "seeds *rounds N"]:
     """The contributions that were chosen, for all seeds.
 
     Args:
-      chosen: a ``Measure``, its name alone, or N numbers by id. (A mapping of what a ``Measure`` has works in
-        this version, with a DeprecationWarning.)
+      chosen: a ``Measure``, its name alone, N numbers by id, or an ``xarray.DataArray`` with the dimension ``client``,
+        and ``round`` and ``seed`` where numbers differ by them (``by_seed`` in ``fljax.contributions.tables``). (A
+        mapping of what a ``Measure`` has works in this version, with a DeprecationWarning.)
       facts: all inputs that a measure may request; arrays are ``[seeds, N]``. ``standalone_accuracy`` is absent if the
         task has no score.
+      labels: what the run calls its seeds, rounds and clients; None: seeds and clients are numbered from 0.
+
+    Returns:
+      ``[seeds, N]``; or ``[seeds, rounds, N]`` if they have rounds, the last row for later rounds too.
 
     Raises:
-      ValueError: if the measure is unknown, requests an unknown fact, or returns an array of another shape.
+      ValueError: if the measure is unknown, requests an unknown fact, or returns an array of another shape; if numbers
+        are a table without names of its dimensions; and as ``by_seed``.
     """
     seeds, population = np.shape(facts["size"])
+    labels = Labels(range(seeds)) if labels is None else labels
     chosen = _measure_of(chosen)
-    name, ids = "list", ()
-    if isinstance(chosen, Measure):
-        name, ids = chosen.name, chosen.free_riders
-        function = resolve(name, CONTRIBUTIONS, "contribution")
-        asked = parameters_of(function)
-        lacking = [each for each in FACTS if each in asked and each not in facts and each not in chosen.options]
-        if lacking:
+    found = _values(chosen, facts) if isinstance(chosen, Measure) else chosen
+    if tables.is_named(found):
+        found = tables.by_seed(found, population, labels)
+    elif isinstance(chosen, Measure):
+        found = jnp.asarray(found)
+        if found.shape not in ((population,), (seeds, population)):
             raise ValueError(
-                f"expected a task with a score for the contribution {name!r}, which asks for {lacking[0]}, got one "
-                "without; size, participation_rate and a list of numbers need none"
+                f"expected the contribution {chosen.name!r} to have one number for each of {population} clients "
+                f"(and {seeds} seeds), got shape {found.shape}"
             )
-        found = jnp.asarray(function(**arguments_for(function, facts, chosen.options)))
     else:
-        found = jnp.asarray(chosen, jnp.result_type(float))
-    if found.shape not in ((population,), (seeds, population)):
-        raise ValueError(
-            f"expected the contribution {name!r} to have one number for each of {population} clients "
-            f"(and {seeds} seeds), got shape {found.shape}"
-        )
-    found = jnp.broadcast_to(found, (seeds, population))
-    if isinstance(chosen, Measure) and ids:
-        level: Any = chosen.level
+        found = _plain(found, population)
+    if found.ndim < 3:
+        found = jnp.broadcast_to(found, (seeds, population))
+    if isinstance(chosen, Measure) and chosen.free_riders:
+        ids, level = chosen.free_riders, chosen.level
         if chosen.induced_rate is not None:
             level = contribution_at(chosen.induced_rate, found, ids, kappa=chosen.kappa, ceiling=chosen.ceiling)
         found = free_riders(found, ids, level)
     return np.asarray(found)
 
 
-def _measure_of(chosen: str | Measure | Mapping[str, Any] | Sequence[float]) -> Measure | Sequence[float]:
+def _values(chosen: Measure, facts: Mapping[str, Any]) -> Any:
+    """What a file has, or what a measure's function returns."""
+    if chosen.file is not None:
+        return tables.read_table(chosen.file)
+    function = resolve(chosen.name, CONTRIBUTIONS, "contribution")
+    asked = parameters_of(function)
+    lacking = [each for each in FACTS if each in asked and each not in facts and each not in chosen.options]
+    if lacking:
+        raise ValueError(
+            f"expected a task with a score for the contribution {chosen.name!r}, which asks for {lacking[0]}, got one "
+            "without; size, participation_rate and a list of numbers need none"
+        )
+    return function(**arguments_for(function, facts, chosen.options))
+
+
+def _plain(chosen: Any, population: int) -> Real[np.ndarray, " N"]:
+    """One number for each client; a plain table does not say whether its rows are seeds or rounds."""
+    try:
+        found = np.asarray(chosen)
+    except ValueError:  # a ragged list
+        found = np.empty((), object)
+    if found.dtype.kind not in "iuf":
+        raise ValueError(f"expected one contribution for each of {population} clients, got {shown(chosen)}")
+    if found.ndim > 1:
+        raise tables.refuse_plain(found.shape)
+    if found.shape != (population,):
+        raise ValueError(f"expected one contribution for each of {population} clients, got shape {found.shape}")
+    return found.astype(jnp.result_type(float))
+
+
+def _measure_of(chosen: Any) -> Any:
     """The Measure of a name, or of a mapping as measures were given before."""
     if isinstance(chosen, str):
         return Measure(chosen)
-    if not isinstance(chosen, Mapping):
+    if not isinstance(chosen, Mapping) or tables.is_named(chosen):  # a Dataset of xarray is a mapping
         return chosen
     own = {key: value for key, value in chosen.items() if key in Measure._fields and key != "options"}
     options = {key: value for key, value in chosen.items() if key not in own}

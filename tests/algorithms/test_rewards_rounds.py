@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 from fljax import training
 from fljax.aggregators import iafl_reference, iafl_subsets
@@ -138,6 +139,17 @@ def test_iafl_with_contributions_of_each_round():
     _, records = history(lambda numbers: algorithm, federation(), 3)
     np.testing.assert_allclose(records["contribution"], by_round[[0, 1, 1]], rtol=1e-6)
     np.testing.assert_allclose(records["rate"], by_round[[0, 1, 1]], rtol=1e-6)
+
+
+@pytest.mark.unchecked
+def test_iafl_with_named_dimensions():
+    by_round = np.asarray([CONTRIBUTION, CONTRIBUTION[::-1]])
+    table: Any = xr.DataArray(by_round.T, dims=("client", "round"))
+    algorithm = iafl(TASK, STEPS, contribution=table)
+    _, records = history(lambda numbers: algorithm, federation(), 3)
+    np.testing.assert_allclose(records["contribution"], by_round[[0, 1, 1]], rtol=1e-6)
+    with pytest.raises(ValueError, match="a builder makes one seed's algorithm, got seed"):
+        iafl(TASK, STEPS, contribution=table.rename(round="seed"))
 
 
 @pytest.mark.sampled(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fljax.config import ConfigError
 from fljax.engine import groups
 from fljax.plans import build_plan
 from fljax.results import Reference
+from fljax.saved_models import load
 from fljax.setup import build_federation, resolve_setup
 
 BASE: dict[str, Any] = {
@@ -50,6 +52,7 @@ CONTRIBUTION = [
     '{name = "tests.toys.rewarding:inverse_loss", power = 2.0, free_riders = [3, 1], level = 0.5}',
     '{name = "size", free_riders = [0], induced_rate = 0.5, kappa = 0.5, ceiling = 1}',
     "[1, 0.5, 2, 0]",
+    '{file = "/data/p.csv", free_riders = [1]}',
 ]
 
 
@@ -70,13 +73,20 @@ def test_what_a_config_may_say(chosen):
         ('"no_such_module:x"', "there is no module 'no_such_module'"),
         ("3", "expected a name, a table with one, or a list of numbers, got 3"),
         ("[1, 2]", "expected a number for each of 4 clients, got 2"),
+        (
+            "[[1, 2, 3, 4], [1, 2, 3, 4]]",
+            r"differ by round or seed stand in a file .*, as in .file = .contributions.csv",
+        ),
+        ('{name = "size", file = "a.csv"}', "expected one of name and file, got 'size' and '/.*a.csv'"),
+        ('{file = "a.csv", power = 1}', "expected one of the keys name, file, free_riders, .* got 'power'"),
+        ("{file = 3}", r"contribution.file: .*, got 3"),
         ("[1, 2, 3, -1]", "expected a list of finite numbers of at least 0"),
         ("[1, 2, 3, true]", "expected a list of finite numbers of at least 0"),
         (
             '{name = "sise"}',
             "expected one of the contributions size, participation_rate, standalone_accuracy, got 'sise'",
         ),
-        (f'{{name = "{OWN}", powr = 1}}', "keys name, free_riders, .*, power, got 'powr' .*'power'"),
+        (f'{{name = "{OWN}", powr = 1}}', "keys name, file, .*, power, got 'powr' .*'power'"),
         ('{name = "size", levle = 1}', r"expected one of the keys .* got 'levle' \(did you mean 'level'\?\)"),
         ('{name = "size", size = 1}', "got 'size'"),
         ('{name = "size", free_riders = [1, 1]}', r"expected different free_riders, got \[1, 1\]"),
@@ -98,6 +108,15 @@ def test_what_a_config_may_not_say(chosen, sentence):
         build(toml(chosen))
     assert str(caught.value).startswith("algorithms.toy.contribution")
     assert "\n" not in str(caught.value)
+
+
+def test_the_path_of_a_file_is_relative_to_the_config(tmp_path):
+    text = config.dumps(build({"file": "p.csv"})).replace(str(Path("p.csv").absolute()), "p.csv")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "base.toml").write_text(text)
+    (tmp_path / "tiny.toml").write_text('base = "inner/base.toml"\n')
+    found = config.load(tmp_path / "tiny.toml")
+    assert found.algorithms[0].options["contribution"] == {"file": str(tmp_path / "inner" / "p.csv")}
 
 
 def test_only_algorithms_that_ask_for_contributions_take_them():
@@ -194,3 +213,26 @@ def test_a_measure_of_another_shape_is_refused_before_anything_is_trained(tmp_pa
     with pytest.raises(ValueError, match="'wrong_measures:short' to have one number for each of 4 clients"):
         experiment.run(build("wrong_measures:short"), on_event=events.append)
     assert {event.stage for event in events} == {"data"}
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_is_trained():
+    events: list[folders.Event] = []
+    with pytest.raises(ValueError, match=r"expected a CSV file of contributions, got '/.*absent.csv' .No such file"):
+        experiment.run(build({"file": "absent.csv"}), on_event=events.append)
+    assert {event.stage for event in events} == {"data"}
+
+
+@pytest.mark.thorough
+def test_a_file_of_rounds_and_seeds_reaches_the_rewards(tmp_path):
+    """IAFL reports what the file has for the seed and the round; its models are loaded without the file."""
+    rows = [f"{seed},{round},{k},{1 + seed + 2 * round + k}" for seed in (0, 1) for round in (0, 2) for k in range(4)]
+    path = tmp_path / "p.csv"
+    path.write_text("\n".join(["seed,round,client,contribution", *rows]))
+    chosen = build(algorithms=[{"name": "iafl", "contribution": {"file": str(path)}}], save_models="last")
+    run = experiment.run(chosen, directory=tmp_path / "run")
+    found = run.records["contribution"].sel(algorithm="iafl").transpose("seed", "round", "client")
+    expected = [[[1 + seed + 2 * held + k for k in range(4)] for held in (0, 0, 2, 2)] for seed in (0, 1)]
+    np.testing.assert_array_equal(found, expected)
+    path.unlink()
+    x = np.zeros((1, 4), np.float32)
+    np.testing.assert_array_equal(load(tmp_path / "run", "iafl").predict(1, x), run.models["iafl"].predict(1, x))

@@ -1,0 +1,287 @@
+"""Tables of contributions with named dimensions: ``client``, and ``round`` and ``seed`` where numbers differ by them.
+
+A plain table does not say whether its rows are rounds or seeds, so the names are asked for. They come from an
+``xarray.DataArray``, or from columns of a file or of a pandas table.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Real
+
+from fljax.naming import nearest, shown, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+DIMENSIONS = ("seed", "round", "client")
+VALUE = "contribution"
+
+
+class Labels(NamedTuple):
+    """What a run calls its seeds, rounds and clients.
+
+    Attributes:
+      seeds: of the run.
+      rounds: their number; None: unknown.
+      clients: the names of clients, one tuple for each seed; None in place of a tuple: they have ids only.
+    """
+
+    seeds: Sequence[int]
+    rounds: int | None = None
+    clients: Sequence[tuple[Any, ...] | None] = ()
+
+
+def is_named(value: Any) -> TypeGuard[xr.DataArray | pd.Series | pd.DataFrame]:
+    """Whether a value has named dimensions or columns: one of xarray or of pandas."""
+    return hasattr(value, "dims") or hasattr(value, "to_xarray")
+
+
+def by_seed(
+    table: xr.DataArray | pd.Series | pd.DataFrame, population: int, labels: Labels
+) -> Real[np.ndarray, "seeds *rounds N"]:
+    """The numbers of a table for every seed of a run, by round if it has rounds, and by client id.
+
+    Args:
+      table: a DataArray with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them; a
+        Series with these names of its index; or a DataFrame with them and ``contribution`` as columns. Without
+        coordinates, places are ids, rounds from 0, and the run's seeds in order. The coordinate ``client`` has names
+        of clients or ids. ``seed`` has the run's seeds; others are left out. ``round`` has rounds, the first one 0; a
+        row holds until the next round in the table, and the last row to the end.
+      population: N.
+      labels: of the run.
+
+    Returns:
+      ``[seeds, N]``, or ``[seeds, rounds, N]`` of the rounds up to the last row.
+
+    Raises:
+      ValueError: if dimensions have other names, a label is unknown, is there twice or is missing, or entries are no
+        numbers.
+    """
+    found = _array_of(table)
+    dims = [str(each) for each in found.dims]
+    for each in dims:
+        if each not in DIMENSIONS:
+            raise ValueError(f"{unknown('dimension', each, DIMENSIONS)} of contributions")
+    if "client" not in dims:
+        raise ValueError(f"expected contributions with the dimension client, got {', '.join(dims) or 'one number'}")
+    if found.dtype.kind not in "iuf":
+        raise ValueError(f"expected contributions to be numbers, got {found.dtype}")
+    values = found.transpose(*(each for each in DIMENSIONS if each in dims)).values
+    if "seed" in dims:
+        values = values[_places_of_seeds(_coordinate(found, "seed"), found.sizes["seed"], labels.seeds)]
+    else:
+        values = np.broadcast_to(values, (len(labels.seeds), *values.shape))
+    if "round" in dims:
+        values = values[:, _places_of_rounds(_coordinate(found, "round"), found.sizes["round"], labels.rounds)]
+    clients = _coordinate(found, "client")
+    if clients is None and values.shape[-1] != population:
+        raise ValueError(f"expected contributions of {population} clients, got {values.shape[-1]}")
+    if clients is not None:
+        names = labels.clients or [None] * len(labels.seeds)
+        places = {each: _places_of_clients(clients, each, population) for each in dict.fromkeys(names)}
+        values = np.stack([row[..., places[each]] for row, each in zip(values, names, strict=True)])
+    return values.astype(jnp.result_type(float))
+
+
+def by_round(contribution: Any) -> Any:
+    """The numbers of a table for one seed, ``[N]`` or ``[rounds, N]`` by client id, as builders take them.
+
+    Args:
+      contribution: as for ``by_seed``, without the dimension ``seed``; every other value is returned as it is.
+
+    Raises:
+      ValueError: as ``by_seed``, and if the table has the dimension ``seed``.
+    """
+    if not is_named(contribution):
+        return contribution
+    found = _array_of(contribution)
+    if "seed" in found.dims:
+        raise ValueError(
+            "expected contributions with the dimensions round and client, since a builder makes one seed's algorithm, "
+            "got seed; fljax.compare takes all three"
+        )
+    return by_seed(found, found.sizes.get("client", 0), Labels((0,)))[0]
+
+
+def refuse_plain(shape: tuple[int, ...]) -> ValueError:
+    """The error about a table whose rows may be seeds or rounds."""
+    return ValueError(
+        "expected one contribution for each client, or a table that names its dimensions, as in xr.DataArray(values, "
+        f'dims=("seed", "client")) or dims=("round", "client"), got an array of shape {shape} without names'
+    )
+
+
+def read_table(path: str) -> xr.DataArray:
+    """The contributions in a CSV file with the columns client, contribution, and round and seed if it has them.
+
+    Raises:
+      ValueError: if the file cannot be read, has other columns, lacks a row for a combination or has it twice, or if a
+        contribution is no finite number of at least 0.
+    """
+    import pandas as pd
+
+    form: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True, "index_col": False}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row that is longer than the line of names
+            frame = pd.read_csv(path, encoding="utf-8-sig", **form)
+    except OSError as error:
+        raise ValueError(f"expected a CSV file of contributions, got {path!r} ({error.strerror or error})") from None
+    except (ValueError, pd.errors.ParserWarning) as error:  # also of an empty file, and of bytes that are no text
+        words = " ".join(str(error).split())
+        raise ValueError(f"expected a CSV file of contributions, got {path!r} ({words})") from None
+    try:
+        found = _of_frame(frame)
+        wrong = ~(np.isfinite(found.values) & (found.values >= 0))
+        if wrong.any():
+            raise ValueError(f"expected contributions to be finite and at least 0, got {found.values[wrong][0]}")
+    except ValueError as error:
+        raise ValueError(f"{pathlib.Path(path).name}: {error}") from None
+    return found
+
+
+def _array_of(table: Any) -> xr.DataArray:
+    """A DataArray of one of xarray or pandas, which calls an index without a name ``index``: it is of clients."""
+    import xarray as xr
+
+    if hasattr(table, "index") and not hasattr(table, "dims"):
+        long = table if hasattr(table, "columns") else table.rename(VALUE).reset_index()
+        return _of_frame(long.rename(columns={"index": "client"}))
+    if not isinstance(table, xr.DataArray):
+        raise ValueError(f"expected contributions as an xarray.DataArray, got a {type(table).__name__}")
+    return table
+
+
+def _of_frame(frame: Any) -> xr.DataArray:
+    """A long table, one row for each combination, as an array over the columns that it has."""
+    columns = [str(each) for each in frame.columns]
+    for each in columns:
+        if each not in (*DIMENSIONS, VALUE):
+            raise ValueError(unknown("column", each, (*DIMENSIONS, VALUE)))
+    lacking = [each for each in ("client", VALUE) if each not in columns]
+    if lacking:
+        raise ValueError(f"expected the columns client and contribution, got no {' and no '.join(lacking)}")
+    if not len(frame):
+        raise ValueError("expected a row for each client, got none")
+    dims = [each for each in DIMENSIONS if each in columns]
+    labels = [[_label(each, label) for label in frame[each].tolist()] for each in dims]
+    places = [{label: place for place, label in enumerate(dict.fromkeys(each))} for each in labels]
+    shape = tuple(map(len, places))
+    at = [np.array([of[label] for label in each]) for of, each in zip(places, labels, strict=True)]
+    flat, rows, counts = np.unique(np.ravel_multi_index(at, shape), return_index=True, return_counts=True)
+    where = f"expected one contribution for each {', '.join(dims)}, got"
+    if counts.max() > 1:
+        twice = [each[rows[counts.argmax()]] for each in labels]
+        raise ValueError(f"{where} {_named(dims, twice)} twice")
+    if len(flat) < math.prod(shape):
+        absent = np.flatnonzero(np.append(flat, -1) != np.arange(len(flat) + 1))[0]
+        lacking = [list(of)[place] for of, place in zip(places, np.unravel_index(absent, shape), strict=True)]
+        raise ValueError(f"{where} none for {_named(dims, lacking)}")
+    values = np.array([_number(each) for each in frame[VALUE].tolist()])[rows].reshape(shape)
+    import xarray as xr
+
+    return xr.DataArray(values, dict(zip(dims, map(list, places), strict=True)), dims)
+
+
+def _label(name: str, label: Any) -> Any:
+    """A label in a column; seeds and rounds are whole numbers."""
+    number = label if name == "client" else _as_id(label)
+    if number is None:
+        raise ValueError(f"expected the column {name} to hold whole numbers of at least 0, got {shown(label)}")
+    return number
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected contributions to be numbers, got {shown(value)}") from None
+
+
+def _named(dims: Sequence[str], labels: Sequence[Any]) -> str:
+    return ", ".join(f"{name} {label}" for name, label in zip(dims, labels, strict=True))
+
+
+def _coordinate(table: xr.DataArray, name: str) -> list[Any] | None:
+    """The labels along a dimension; None if it has none."""
+    if name not in table.coords:
+        return None
+    found = np.atleast_1d(table.coords[name].values).tolist()
+    if len(set(found)) < len(found):
+        raise ValueError(
+            f"expected different labels of {name}, got {shown(next(e for e in found if found.count(e) > 1))} twice"
+        )
+    return found
+
+
+def _places_of_seeds(there: list[Any] | None, size: int, seeds: Sequence[int]) -> list[int]:
+    if there is None:
+        if size != len(seeds):
+            raise ValueError(f"expected contributions of {len(seeds)} seeds, got {size}")
+        return list(range(size))
+    for seed in seeds:
+        if seed not in there:
+            raise ValueError(f"expected contributions of the seeds {_some(seeds)}, got none of {seed}")
+    return [there.index(seed) for seed in seeds]
+
+
+def _places_of_rounds(there: list[Any] | None, size: int, rounds: int | None) -> np.ndarray:
+    """The row of each round: the last one that is not later. Rounds after the last row are left out."""
+    if size == 0:
+        raise ValueError("expected contributions of at least one round, got none")
+    starts = np.asarray(range(size) if there is None else there)
+    if starts.dtype.kind not in "iu" or starts.min() != 0:
+        got = shown(starts.min().item() if starts.dtype.kind in "iuf" else starts[0].item())
+        raise ValueError(f"expected rounds to be whole numbers from 0 on, got {got} as the first one")
+    order = np.argsort(starts)
+    last = int(starts.max()) + 1
+    asked = np.arange(last if rounds is None else min(last, max(rounds, 1)))
+    return order[np.searchsorted(starts[order], asked, side="right") - 1]
+
+
+def _places_of_clients(there: list[Any], names: tuple[Any, ...] | None, population: int) -> list[int]:
+    """The place in a table of each client by id; labels are names of clients if all of them are, else ids."""
+    by_name = {str(name): id for id, name in enumerate(names or ())}
+    as_names = [by_name.get(str(each)) for each in there]
+    as_ids = [None if (id := _as_id(each)) is None or id >= population else id for each in there]
+    if None not in (*as_names, *as_ids) and as_names != as_ids and not any(isinstance(each, str) for each in there):
+        raise ValueError(
+            f"expected labels of clients that are names or ids, got {_some(there)}, which are both and differ; names "
+            "can be written as text, and values without the coordinate client are by id"
+        )
+    found = as_ids if None in as_names and as_names.count(None) >= as_ids.count(None) else as_names
+    if None in found:
+        label = there[found.index(None)]
+        valid = f"ids from 0 to {population - 1}" + (f" or names ({_some(list(by_name))})" if by_name else "")
+        close = nearest(str(label), by_name)
+        question = "" if close is None else f" (did you mean {close!r}?)"
+        raise ValueError(f"expected the labels of clients to be {valid}, got {shown(label)}{question}")
+    places = {id: place for place, id in enumerate(found)}
+    for id in range(population):
+        if id not in places:
+            label = id if names is None else names[id]
+            raise ValueError(f"expected contributions of all {population} clients, got none of {shown(label)}")
+    return [places[id] for id in range(population)]
+
+
+def _as_id(label: Any) -> int | None:
+    """A label as a whole number of at least 0; None if it is none."""
+    if isinstance(label, bool | np.bool_):
+        return None
+    if isinstance(label, int | np.integer):
+        return int(label) if label >= 0 else None
+    text = label.strip() if isinstance(label, str) else ""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _some(labels: Sequence[Any]) -> str:
+    return ", ".join(map(str, labels[:5])) + (", ..." if len(labels) > 5 else "")
