@@ -21,7 +21,7 @@ from fljax import config as configuration
 from fljax.anomalies import NonFinite, diverged_seeds
 from fljax.arguments import is_whole
 from fljax.checkpoints import StopRequest
-from fljax.comparison_checks import check_cohorts, check_folder, fingerprint, locked
+from fljax.comparison_checks import check_cohorts, check_folder, fingerprint, locked, opt_out_threshold_of
 from fljax.config.reading import override
 from fljax.contributions import Contribution, Measure
 from fljax.data import stack
@@ -180,6 +180,7 @@ def compare(
     standalone_initial: Initial = "shared",
     standalone_stop: StopAlone | None = None,
     contribution: Contribution | None = None,
+    opt_out_threshold: float | Sequence[float] = 0.0,
     evaluate_every: int | None = None,
     execution: Execution | None = None,
     non_finite: NonFinite = "freeze",
@@ -213,6 +214,7 @@ def compare(
       contribution: for builders with a parameter ``contribution``: numbers by client id, a Measure, or an
         ``xarray.DataArray`` with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them (as
         ``fljax.contributions.measure``); None: the accuracies of standalone models.
+      opt_out_threshold: the gain in accuracy below which a client counts among ``opt_outs``, for all clients or by id.
       evaluate_every: rounds between two evaluations; None: a tenth of the rounds.
       execution: how clients and seeds map to devices.
       non_finite: as for ``simulate``.
@@ -258,6 +260,7 @@ def compare(
         callbacks=tuple(CallbackSetup(_again(each)) for each in callbacks),
         standalone_initial=standalone_initial,
         standalone_stop=standalone_stop,
+        opt_out_threshold=opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
         world=world_of(federation, [each.names for each in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")

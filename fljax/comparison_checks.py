@@ -11,11 +11,14 @@ from typing import Any
 
 import filelock
 import jax
+import numpy as np
 
 from fljax import folders, hosts, training
 from fljax.algorithms import REGISTRY
+from fljax.describing import describe
 from fljax.folders import COMPARISON, CONFIG, RESULTS
-from fljax.setup import Setup
+from fljax.naming import shown
+from fljax.setup import OptOut, Setup
 from fljax.types import Federation, Task
 
 
@@ -30,6 +33,18 @@ def check_cohorts(setup: Setup) -> None:
             raise ValueError(
                 f"{entry.label}: expected all {clients} clients in every round, which this algorithm asks, got {rows}"
             )
+
+
+def opt_out_threshold_of(given: Any, clients: int) -> OptOut:
+    """IP-FL's delta as a number, or as one for each client; raises a ValueError if it is neither."""
+    labelled = hasattr(given, "dims") or hasattr(given, "to_xarray")  # labels would be passed over
+    found = np.asarray(None if labelled or isinstance(given, str | bool) else given)
+    if found.dtype.kind not in "iuf" or found.shape not in ((), (clients,)) or not np.isfinite(found).all():
+        raise ValueError(
+            f"expected opt_out_threshold to be one finite number, or one for each of {clients} clients by id, got "
+            f"{describe(given) if labelled else shown(given)}"
+        )
+    return tuple(map(float, found)) if found.ndim else float(found)
 
 
 def check_folder(directory: pathlib.Path) -> None:

@@ -65,3 +65,14 @@ def html_table(heads: Sequence[str], lines: Sequence[Sequence[str]], caption: st
 def _is_equal(value: Any, default: Any) -> bool:
     plain = value is None or isinstance(value, bool | int | float | str | tuple)
     return value is default or (plain and type(value) is type(default) and value == default)
+
+
+def cost_in_words(metrics: Mapping[Any, Any]) -> str:
+    """A run's mapping to devices and its seconds, from its metrics."""
+    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
+    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
+    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
+    seconds = ", ".join(f"{word} {each:.1f} s" for word, each in spent.items() if each > 0)
+    at_a_time = "one client" if clients == 1 else f"{clients} clients"
+    where = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{at_a_time} at a time on {where}; {seconds}"

@@ -148,6 +148,7 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "non_finite": setup.non_finite,
             "precision": setup.execution.precision,
             "standalone": setup.standalone._asdict(),
+            "opt_out_threshold": setup.opt_out_threshold,
             "standalone_initial": setup.standalone_initial,
             "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
             "federation": repr(setup.federation),

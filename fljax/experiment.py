@@ -16,6 +16,7 @@ from fljax.anomalies import unstopped, until_stopped
 from fljax.compiling import Ahead
 from fljax.config import Config, dumps
 from fljax.config.comparing import flat
+from fljax.describing import cost_in_words
 from fljax.engine import (
     Block,
     Memory,
@@ -40,7 +41,7 @@ from fljax.naming import about_algorithm
 from fljax.plans import build_plan, with_required_loss
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
-from fljax.setup import CallbackSetup, Setup, Tell, resolve_setup
+from fljax.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
 from fljax.types import Algorithm
 from fljax.watching.following import Watch
 
@@ -133,7 +134,7 @@ def run(
             for label in labels:
                 tell("note", label, config.rounds, config.rounds, "already in the results, not repeated")
             files.all_finished()
-            return _outcome(config.name, labels, claimed.finished, {})
+            return _outcome(config.name, labels, claimed.finished, {}, config.metrics.opt_out_threshold)
         keep = None if directory is None or not hosts.is_first() else functools.partial(save, directory, text=text)
         models = ModelFiles(directory, config.save_models)
         setup = resolve_setup(config, tell)
@@ -246,7 +247,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         table = _short(files, label, result.records)
         kept[label] = result._replace(metrics=metrics, infinite=infinite_losses(metrics))
         parts[label] = (metrics, table)
-        tell("note", label, rounds, rounds, _cost(kept[label].metrics))
+        tell("note", label, rounds, rounds, cost_in_words(kept[label].metrics))
         for diverged in kept[label].divergences:
             tell("note", label, diverged.round, rounds, f"{diverged}; frozen there")
         for each in kept[label].infinite:
@@ -254,7 +255,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         if stopped is None:  # before the results, which say that the algorithm is finished
             outputs.models.save(label, plan, kept[label])
         if outputs.keep is not None:
-            outputs.keep(*join(setup.name, setup.labels, {**begun, **parts}, before))
+            outputs.keep(*join(setup.name, setup.labels, {**begun, **parts}, before, setup.opt_out_threshold))
             tell("saved", label, rounds, rounds, "")
         if stopped is not None:
             files.finished(label)  # so that resuming runs it again
@@ -263,7 +264,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
             outputs.on_result(label, plan, kept[label])
         files.finished(label)
     files.all_finished()
-    outcome = _outcome(setup.name, setup.labels, parts, kept)
+    outcome = _outcome(setup.name, setup.labels, parts, kept, setup.opt_out_threshold)
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
@@ -285,8 +286,8 @@ def _short(files: ProgressFiles, label: str, records: xr.Dataset) -> xr.Dataset:
     return records
 
 
-def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result]) -> Outcome:
-    metrics, records = join(name, labels, parts)
+def _outcome(name: str, labels: Sequence[str], parts: Parts, kept: dict[str, Result], delta: OptOut) -> Outcome:
+    metrics, records = join(name, labels, parts, opt_out_threshold=delta)
     return Outcome(metrics, records, _diverged(metrics), kept, infinite_losses(metrics))
 
 
@@ -356,27 +357,18 @@ def estimates(config: Config) -> dict[str, Memory]:
     return found
 
 
-def _cost(metrics: xr.Dataset) -> str:
-    """A run's mapping to devices and its seconds, in words."""
-    clients, devices = int(metrics["execution_clients"]), int(metrics["execution_devices"])
-    words = {"trial": "trial", "compile": "compiling", "train": "training", "evaluate": "evaluation"}
-    spent = {word: float(metrics[f"seconds_{purpose}"]) for purpose, word in words.items()}
-    seconds = ", ".join(f"{word} {each:.1f} s" for word, each in spent.items() if each > 0)
-    at_a_time = "one client" if clients == 1 else f"{clients} clients"
-    where = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{at_a_time} at a time on {where}; {seconds}"
-
-
-def join(name: str, labels: Sequence[str], parts: Parts, continues: int | None = None) -> tuple[xr.Dataset, xr.Dataset]:
+def join(
+    name: str, labels: Sequence[str], parts: Parts, continues: int | None = None, opt_out_threshold: OptOut = 0.0
+) -> tuple[xr.Dataset, xr.Dataset]:
     """Metrics and records of the algorithms that are finished, in the order of ``labels``, as one dataset each.
 
-    ``continues``: the rounds of the run that these results go on from.
+    ``continues``: the rounds of the run that these results go on from; ``opt_out_threshold``: as for ``with_gains``.
     """
     order = [label for label in labels if label in parts]
     metrics = results.join({label: parts[label][0] for label in order})
     records = results.join({label: parts[label][1] for label in order})
     attributes = {"name": name} if continues is None else {"name": name, further_rounds.CONTINUES: continues}
-    return results.with_gains(metrics, order[0]).assign_attrs(attributes), records
+    return results.with_gains(metrics, order[0], opt_out_threshold).assign_attrs(attributes), records
 
 
 def _diverged(metrics: xr.Dataset) -> tuple[tuple[str, int, int], ...]:

@@ -21,6 +21,7 @@ PER_CLIENT = {
     "threshold": "per client: mean loss of its standalone model on all of its training rows (rho_k in INCFL and MaxFL)",
     "required_loss": "per client: the threshold that the algorithm or a scenario was given, else threshold",
     "personalised_model_accuracy_gain": "per client: test_accuracy minus that of the baseline algorithm (IP-FL's PMA)",
+    "opt_out_threshold": "per client: the gain below which it opts out (IP-FL's delta; 0 unless a config has another)",
 }
 PER_SEEN_CLIENT = {
     "valid_loss": "per client: mean loss on its validation rows of the model that it would use",

@@ -23,6 +23,9 @@ from fljax.types import NumpyArray
 
 Array = jax.Array | NumpyArray
 
+# Equal differences of accuracies may differ by this many machine precisions (eps).
+ROUNDING = 8
+
 # --- One value per client -----------------------------------------------------------------------------------
 
 
@@ -260,6 +263,9 @@ def contribution_correlation(
 def opt_outs(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
     """``sum_k 1{PMA_k < delta_k}``: the number of clients that opt out. Strict: a gain of exactly delta_k stays.
 
+    So does a gain that is below delta_k by rounding alone. Nobody leaves the run: the scenario ``opting_out`` has a
+    ``delta`` of its own.
+
     Args:
       gain: ``personalised_model_accuracy_gain``.
       threshold: ``delta_k``, a number or one per client.
@@ -271,7 +277,9 @@ def opt_outs(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> F
     """
     xp, gain, threshold = _aligned(gain, threshold)
     valid = ~(xp.isnan(gain) | xp.isnan(threshold))
-    count = xp.sum(xp.where(valid & (gain < threshold), 1.0, 0.0).astype(gain.dtype), axis=-1)
+    count = xp.sum(
+        xp.where(valid & (gain < _without_rounding(xp, threshold, gain)), 1.0, 0.0).astype(gain.dtype), axis=-1
+    )
     return xp.where(xp.any(valid, axis=-1), count, xp.nan)
 
 
@@ -280,7 +288,8 @@ def participation_rate(gain: Float[Array, "*#batch client"], *, threshold: Any =
 
     Source: IP-FL, section 6.4.
     """
-    return _fraction(lambda a, b: a >= b, gain, threshold)
+    xp, gain, threshold = _aligned(gain, threshold)
+    return _fraction(lambda a, b: a >= b, gain, _without_rounding(xp, threshold, gain))
 
 
 def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*batch"]:
@@ -343,6 +352,11 @@ def _aligned(*values: Any) -> tuple[Any, ...]:
     dtype = next(a.dtype for a in arrays if a.ndim)
     arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
     return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
+
+
+def _without_rounding(xp: Any, threshold: Any, gain: Any) -> Any:
+    """The threshold, lower by as much as rounding may move a difference of two fractions."""
+    return threshold - ROUNDING * float(xp.finfo(gain.dtype).eps)
 
 
 def _mean(xp: Any, values: Any, valid: Any) -> Any:

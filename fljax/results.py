@@ -15,7 +15,7 @@ from fljax.describing import html_table
 from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
-from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, over_clients
+from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, of_gains, over_clients
 from fljax.types import Labelled
 
 # Variables of the standalone models, which do not depend on the algorithm.
@@ -336,12 +336,13 @@ def join(datasets: Mapping[str, xr.Dataset]) -> xr.Dataset:
     return joined.merge(common, compat="override", join="outer")
 
 
-def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
+def with_gains(metrics: xr.Dataset, baseline: str, opt_out_threshold: float | Sequence[float] = 0.0) -> xr.Dataset:
     """Adds IP-FL's PMA and opt-outs of every algorithm against the models of ``baseline``.
 
     Args:
       metrics: joined over ``algorithm``; each cell of a sweep is compared with the same cell of ``baseline``.
       baseline: the label of an algorithm in ``metrics``; IP-FL compares with FedAvg.
+      opt_out_threshold: the gain below which a client opts out, as for ``of_gains``.
 
     Returns:
       The Dataset with ``personalised_model_accuracy_gain`` (per client), ``average_gain``, ``opt_outs`` (a number of
@@ -358,7 +359,9 @@ def with_gains(metrics: xr.Dataset, baseline: str) -> xr.Dataset:
         gain = formulas.personalised_model_accuracy_gain(accuracy.values, kept[None])
         dims = accuracy.dims[:-1]
         found[prefix + "personalised_model_accuracy_gain"] = ((*dims, axis), gain)
-        for scalar, values in over_clients({"personalised_model_accuracy_gain": gain}).items():
+        thresholds, scalars = of_gains(gain, opt_out_threshold, unseen=bool(prefix))
+        found[prefix + "opt_out_threshold"] = (axis, thresholds)
+        for scalar, values in scalars.items():
             found[prefix + scalar] = (dims, values)
     return found.assign_attrs(baseline=baseline)
 

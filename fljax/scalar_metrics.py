@@ -6,8 +6,10 @@ One entry adds a metric, and the same metric ``unseen_...``, to results, sweeps 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fljax import metrics
 
@@ -112,15 +114,15 @@ OVER_CLIENTS: dict[str, Metric] = {
         ("personalised_model_accuracy_gain",),
     ),
     "opt_outs": Metric(
-        "number of clients with personalised_model_accuracy_gain < 0 (IP-FL)",
-        metrics.opt_outs,
-        ("personalised_model_accuracy_gain",),
+        "number of clients with personalised_model_accuracy_gain < opt_out_threshold (IP-FL, equations 1 and 2)",
+        lambda gain, threshold: metrics.opt_outs(gain, threshold=threshold),
+        ("personalised_model_accuracy_gain", "opt_out_threshold"),
         lower=True,
     ),
     "participation_rate": Metric(
-        "fraction of clients with personalised_model_accuracy_gain >= 0 (IP-FL)",
-        metrics.participation_rate,
-        ("personalised_model_accuracy_gain",),
+        "fraction of clients with personalised_model_accuracy_gain >= opt_out_threshold (IP-FL)",
+        lambda gain, threshold: metrics.participation_rate(gain, threshold=threshold),
+        ("personalised_model_accuracy_gain", "opt_out_threshold"),
     ),
 }
 
@@ -149,3 +151,23 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
         if all(each in variables for each in metric.variables):
             scalars[name] = metric.compute(*(variables[each] for each in metric.variables))
     return scalars
+
+
+def of_gains(
+    gain: metrics.Array, opt_out_threshold: float | Sequence[float], *, unseen: bool
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The metrics of gains over a baseline.
+
+    Args:
+      gain: ``[..., client]``, the differences of accuracies.
+      opt_out_threshold: IP-FL's ``delta_k``: one number for all clients, or one for each seen client; unseen clients
+        then have 0.
+      unseen: whether ``gain`` is of unseen clients.
+
+    Returns:
+      The thresholds ``[client]``, and the metrics ``[...]`` by name.
+    """
+    chosen = 0.0 if unseen and np.ndim(opt_out_threshold) else opt_out_threshold
+    thresholds = np.broadcast_to(np.asarray(chosen, gain.dtype), gain.shape[-1:])
+    variables = {"personalised_model_accuracy_gain": gain, "opt_out_threshold": thresholds}
+    return thresholds, over_clients(variables)

@@ -29,6 +29,7 @@ from fljax.naming import about_algorithm, resolve, unknown
 from fljax.training import Local, StopAlone
 from fljax.types import Algorithm, Federation, Names, Task
 
+OptOut = float | tuple[float, ...]
 Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
 
 
@@ -97,6 +98,7 @@ class Setup(NamedTuple):
       standalone_initial: where standalone models start, as for ``fljax.standalone``.
       standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
       world: what the federation was made of; None: unknown.
+      opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Setup(NamedTuple):
     standalone_initial: Initial = "shared"
     standalone_stop: StopAlone | None = None
     world: World | None = None
+    opt_out_threshold: OptOut = 0.0
 
     @property
     def clients(self) -> int:
@@ -186,6 +189,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         non_finite=config.non_finite,
         callbacks=_callbacks(config),
         stop=_stop(config, task),
+        opt_out_threshold=config.metrics.opt_out_threshold,
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
     )

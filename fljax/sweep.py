@@ -313,8 +313,8 @@ def paths(grid: Grid) -> str:
 def join(grid: Grid, parts: Parts) -> tuple[xr.Dataset, xr.Dataset]:
     """Metrics and records of the algorithms that are finished, with the grid among their attributes."""
     assert grid.config.sweep is not None
-    metrics, records = experiment.join(grid.config.name, [entry.label for entry in grid.config.algorithms], parts)
-    own = paths(grid)
+    labels, own = [entry.label for entry in grid.config.algorithms], paths(grid)
+    metrics, records = experiment.join(grid.config.name, labels, parts, None, grid.config.metrics.opt_out_threshold)
     return metrics.assign_attrs(grid=own, metric=grid.config.sweep.metric), records.assign_attrs(grid=own)
 
 

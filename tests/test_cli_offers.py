@@ -195,7 +195,7 @@ def test_export_latex(run: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(rest) == 2
     assert (bottom, end) == (r"  \bottomrule", r"\end{tabular}")
     several = call(capsys, "export", str(run), "--latex", "--metric", "opt_outs", "--metric", "average_accuracy")[1]
-    assert r"Number of clients better off with the baseline & Average accuracy" in several
+    assert r"Number of clients that opt out & Average accuracy" in several
     assert r"$6.2 \pm 1.8$ & $0.625 \pm 0.177$" in several
 
 

@@ -209,6 +209,10 @@ def test_what_is_no_algorithm_is_refused_in_one_sentence(given: Any, sentence: s
         ({"seeds": 0}, "expected a positive number of seeds"),
         ({"federation": TASK}, "expected federation to be a Federation, got Task"),
         ({"callbacks": [3]}, "expected callbacks to be functions of a Block, got 3"),
+        ({"opt_out_threshold": [0.1, 0.2]}, "one for each of 5 clients by id, got .0.1, 0.2."),
+        ({"opt_out_threshold": float("nan")}, "opt_out_threshold to be one finite number, .* got nan"),
+        ({"opt_out_threshold": "0.1"}, "opt_out_threshold to be one finite number, .* got '0.1'"),
+        ({"opt_out_threshold": xr.DataArray(np.zeros(5))}, r"one for each of 5 clients by id, got float64\[5\]"),
     ],
 )
 @pytest.mark.unchecked
@@ -355,3 +359,13 @@ def test_contributions_of_seeds_and_rounds_in_any_order(tmp_path: pathlib.Path) 
     again = fljax.load(folder, algorithms=entries, task=TASK, local=LOCAL).models("all")
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(again.predict(1, x, seed=1), found.results["all"].predict(1, x, seed=1))
+
+
+@pytest.mark.thorough
+def test_opt_outs_have_a_threshold() -> None:
+    found = compare(["fedavg", "fedprox"], opt_out_threshold=[0.0, 0.1, -2.0, -2.0, -2.0])
+    assert found.metrics["opt_out_threshold"].dims == ("client",)
+    own = found.metrics.sel(algorithm="fedavg")  # which gains nothing over itself
+    assert (own["opt_outs"] == 1).all()
+    np.testing.assert_allclose(own["participation_rate"], 0.8)
+    assert "opt_out_threshold = [0.0, 0.1, -2.0, -2.0, -2.0]" in found.origin["comparison.toml"]

@@ -34,6 +34,7 @@ BASE = {
     "local": {"learning_rate": 0.1, "batch_size": 4, "steps": 2},
     "standalone": {"steps": 3},
     "participation": {"clients_per_round": 3},
+    "metrics": {"opt_out_threshold": 0.03},
 }
 THRESHOLD = 0.9
 ALGORITHMS = [
@@ -96,8 +97,8 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         "accuracy_increase": (accuracy - alone_accuracy).mean(-1),
         "pearson_correlation": correlation(accuracy, alone_accuracy),
         "average_gain": gain.mean(-1),
-        "opt_outs": (gain < 0).sum(-1),
-        "participation_rate": (gain >= 0).mean(-1),
+        "opt_outs": (gain < 0.03).sum(-1),
+        "participation_rate": (gain >= 0.03).mean(-1),
     }
     return {prefix + name: value for name, value in found.items()}
 

@@ -66,6 +66,18 @@ def test_opt_outs():
     assert m.participation_rate(gain, threshold=0.25) == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_who_gains_what_is_asked_for_stays_whatever_the_rounding(dtype):
+    """0.32 - 0.3 is below 0.02 in both precisions, as are 0.1 + 0.2 - 0.3 and 0 apart."""
+    gain = np.array([0.32, 0.52, 0.3], dtype) - np.array([0.3, 0.5, 0.3], dtype)
+    assert (gain < dtype(0.02)).any()
+    assert m.opt_outs(gain, threshold=0.02) == 1
+    assert m.participation_rate(gain, threshold=0.02) == pytest.approx(2 / 3)
+    assert m.opt_outs(-np.finfo(dtype).eps * np.ones(2, dtype)) == 0
+    # One row of a million is more than rounding.
+    assert m.opt_outs(gain - dtype(1e-6), threshold=0.02) == 3
+
+
 def test_pearson():
     a = np.array([1.0, 2.0, 3.0, 7.0, NAN])
     b = np.array([2.0, 1.0, 4.0, 5.0, 100.0])

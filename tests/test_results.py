@@ -247,6 +247,21 @@ def test_gains():
         np.testing.assert_allclose(found[prefix + "participation_rate"], rate)
 
 
+def test_opt_outs_of_clients_with_thresholds_of_their_own():
+    joined = join(algorithms(None))
+    gain = with_gains(joined, "fedavg")["personalised_model_accuracy_gain"]
+    clients = gain.sizes["client"]
+    one, each = with_gains(joined, "fedavg", 0.25), with_gains(joined, "fedavg", np.linspace(-1, 1, clients).tolist())
+    np.testing.assert_array_equal(one["opt_out_threshold"], np.full(clients, 0.25))
+    np.testing.assert_array_equal(one["opt_outs"], (gain < 0.25).sum("client"))
+    np.testing.assert_array_equal(one["unseen_opt_outs"].sel(algorithm="fedavg"), one.sizes["unseen"])
+    np.testing.assert_allclose(each["opt_outs"], (gain < each["opt_out_threshold"]).sum("client"))
+    np.testing.assert_allclose(each["participation_rate"], (gain >= each["opt_out_threshold"]).mean("client"))
+    # A list is of seen clients; unseen ones have 0.
+    np.testing.assert_array_equal(each["unseen_opt_out_threshold"], np.zeros(each.sizes["unseen"]))
+    assert (each["unseen_opt_outs"].sel(algorithm="fedavg") == 0).all()
+
+
 def with_clusters():
     """Evaluations of three clusters on two distributions."""
     return [

@@ -40,6 +40,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[[algorithms]]": keys.AlgorithmEntry,
     "[[scenarios]]": keys.Scenario,
     "[execution]": keys.Execution,
+    "[metrics]": keys.Metrics,
     "[stop]": keys.Stop,
     "[[callbacks]]": keys.Callback,
     "[sweep]": keys.Sweep,

@@ -131,4 +131,5 @@ Strategy = Annotated[Literal["auto", "vmap", "scan"] | Count, BeforeValidator(_s
 ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | Count, BeforeValidator(_client_strategy)]
 Devices = Annotated[Literal["all"] | Count, BeforeValidator(_devices)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -11,6 +11,7 @@ from fljax.config.forms import (
     ClientStrategy,
     Count,
     Devices,
+    Finite,
     Label,
     Name,
     NonNegative,
@@ -287,6 +288,16 @@ class Callback(Named):
     """
 
 
+class Metrics(Table):
+    """Settings of metrics, which change no run.
+
+    ``opt_out_threshold`` is IP-FL's delta, the gain in accuracy below which a client counts among ``opt_outs``: one
+    number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
+    """
+
+    opt_out_threshold: Annotated[Finite | tuple[Finite, ...], BeforeValidator(as_tuple)] = 0.0
+
+
 class Stop(Table):
     """Early stopping of every algorithm: after ``patience`` evaluations without improvement of ``metric``.
 
@@ -332,6 +343,7 @@ class Config(Table):
     standalone: Standalone = Standalone(steps=100)
     participation: Participation
     execution: Execution = Execution()
+    metrics: Metrics = Metrics()
     published: Published | None = None
     scenarios: Annotated[tuple[Scenario, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
     callbacks: Annotated[tuple[Callback, ...], BeforeValidator(as_tuple), Field(max_length=MOST_ENTRIES)] = ()
@@ -368,7 +380,10 @@ class Config(Table):
 
     @model_validator(mode="after")
     def _sizes(self) -> Config:
-        """Raises a ValueError if an array of a run's results has more entries than JAX can index."""
+        """Raises a ValueError if an array of results has more entries than JAX can index, or thresholds are too few."""
+        deltas, clients = self.metrics.opt_out_threshold, self.data.clients
+        if isinstance(deltas, tuple) and len(deltas) != clients:
+            raise ValueError(f"metrics.opt_out_threshold: expected one number or {clients}, got {len(deltas)}")
         everybody, seeds = self.data.clients + self.data.unseen_count, len(self.seeds)
         if everybody > MOST_CLIENTS:
             raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")

@@ -17,8 +17,8 @@ from fljax.config.reading import assign, check, override, parse, read, toml_valu
 from fljax.naming import shown
 
 # Keys that must be equal in all cells: they determine the name or the dimensions of the results, or belong to runs of
-# several cells.
-_FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "stop", "sweep")
+# several cells, or to no run, as settings of metrics do.
+_FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "metrics", "stop", "sweep")
 _LENGTHS = ("steps", "epochs")
 # Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})

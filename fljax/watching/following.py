@@ -14,8 +14,8 @@ from fljax.arguments import arguments_for
 from fljax.engine import Block, StopEarly, replay
 from fljax.engine.blocks import Callback, is_called_at_start
 from fljax.folders import Parts
-from fljax.scalar_metrics import over_clients
-from fljax.setup import CallbackSetup, Setup, Tell
+from fljax.scalar_metrics import of_gains
+from fljax.setup import CallbackSetup, OptOut, Setup, Tell
 from fljax.tracking import scalars_of
 from fljax.watching.lines import Line, append
 
@@ -30,6 +30,7 @@ class Watch:
       callbacks: builders of further callbacks; of each, an attribute ``ready`` is called first.
       seeds: of the experiment, for builders.
       rounds: of the experiment, for builders.
+      opt_out_threshold: of the experiment, as in its results.
 
     Raises:
       ValueError: if a builder is not ready, for example because a package is missing.
@@ -43,11 +44,13 @@ class Watch:
         callbacks: Sequence[CallbackSetup] = (),
         seeds: tuple[int, ...] = (),
         rounds: int = 0,
+        opt_out_threshold: OptOut = 0.0,
     ) -> None:
         self._offered = {"folder": directory, "seeds": seeds, "rounds": rounds}
         self._directory, self._tell, self._stop, self._builders = directory, tell, stop, callbacks
         for each in callbacks:
             getattr(each.build, "ready", lambda: None)()
+        self._opt_out_threshold = opt_out_threshold
         self._began = time.perf_counter()
         self._failed = False
 
@@ -56,7 +59,8 @@ class Watch:
         cls, setup: Setup, directory: pathlib.Path | None, tell: Tell, callbacks: Sequence[CallbackSetup] = ()
     ) -> Watch:
         """That of an experiment; in a sweep, ``setup`` is any of its cells. ``callbacks`` are added to its own."""
-        return cls(directory, tell, setup.stop, (*setup.callbacks, *callbacks), setup.seeds, setup.rounds)
+        builders = (*setup.callbacks, *callbacks)
+        return cls(directory, tell, setup.stop, builders, setup.seeds, setup.rounds, setup.opt_out_threshold)
 
     def callback(self, label: str, parts: Parts | None = None, cells: Sequence[int] = ()) -> Following:
         """The callback of one algorithm.
@@ -80,7 +84,7 @@ class Watch:
         callbacks: list[Callback] = [record, *(self._built(each, label, tuple(cells)) for each in builders)]
         if self._stop is not None:
             callbacks.append(_Stop(label, self._stop(), self._tell))
-        return Following(callbacks, None if parts is None else _baseline(parts))
+        return Following(callbacks, None if parts is None else _baseline(parts), self._opt_out_threshold)
 
     def _built(self, entry: CallbackSetup, label: str, cells: tuple[int, ...]) -> Callback:
         found = entry.build(
@@ -111,8 +115,10 @@ class Following:
 
     at_start = True
 
-    def __init__(self, callbacks: Sequence[Callback], baseline: Mapping[str, Any] | None) -> None:
-        self._callbacks, self._baseline = list(callbacks), baseline
+    def __init__(
+        self, callbacks: Sequence[Callback], baseline: Mapping[str, Any] | None, opt_out_threshold: OptOut = 0.0
+    ) -> None:
+        self._callbacks, self._baseline, self._threshold = list(callbacks), baseline, opt_out_threshold
 
     def __call__(self, block: Block) -> bool:
         block = self._compared(block)
@@ -138,7 +144,7 @@ class Following:
             if at is None:
                 continue
             gain = np.asarray(found[name]) - np.asarray(other[at])
-            gains = over_clients({"personalised_model_accuracy_gain": gain})
+            gains = of_gains(gain, self._threshold, unseen=bool(prefix))[1]
             found |= {prefix + scalar: np.asarray(values) for scalar, values in gains.items()}
         return block._replace(metrics=found)
 

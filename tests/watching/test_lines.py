@@ -111,6 +111,13 @@ def test_gains_over_the_first_algorithm(tmp_path: pathlib.Path):
     assert found.metrics == {"average_gain": [0.0, 0.25], "opt_outs": [1.0, 0.0], "participation_rate": [0.5, 1.0]}
 
 
+def test_opt_outs_are_those_of_the_results(tmp_path: pathlib.Path):
+    parts = {"fedavg": baseline((0, 4), [[[0, 0], [0.5, 0.5]], [[0, 0], [0.25, 0.25]]])}
+    callback = Watch(tmp_path, silent, opt_out_threshold=(0.25, 0.3)).callback("ditto", parts)
+    callback(block({"test_accuracy": [[0.75, 0.25], [0.5, 0.5]]}))
+    assert read_lines(tmp_path)[0].metrics["opt_outs"] == [1.0, 1.0]
+
+
 def test_a_baseline_that_ended_earlier_is_compared_with_at_its_end(tmp_path: pathlib.Path):
     nothing = [np.nan, np.nan]
     parts = {"fedavg": baseline((0, 2, 4), [[[0, 0], [0.5, 0.5], nothing], [[0, 0], [0.25, 0.25], nothing]])}
