@@ -225,6 +225,13 @@ def test_import_path(path, tmp_path, monkeypatch):
         ),
         (["model.hiden=3"], r"model: expected one of the options hidden, dropout, got 'hiden' .*'hidden'\?"),
         (["model=3"], "model: expected a table, got 3"),
+        (
+            ["metrics.opt_out_threshold=much"],
+            "opt_out_threshold: expected a finite number or a list of them, got 'much'",
+        ),
+        (["metrics.opt_out_threshold=[0, nan]"], r"opt_out_threshold.1: expected a number, got nan"),
+        (["metrics.opt_out_threshold=[0, true]"], r"expected a finite number or a list of them, got \[0, True\]"),
+        (["metrics.opt_out_threshold=[0, 0.1]"], "opt_out_threshold: expected numbers of .* clients, got 2"),
         (["local.epochs=2"], "local: expected exactly one of steps and epochs, got steps = 2 and epochs = 2"),
         (["local.batch_size=0"], "local.batch_size: expected a number above 0"),
         (["local.learning_rate=-0.1"], "local.learning_rate: expected a number above 0, got -0.1"),

@@ -102,6 +102,14 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def number_or_numbers(value: Any) -> Any:
+    """A finite number, or a list of them as a tuple."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
+            raise ValueError(f"expected a finite number or a list of them, got {shown(value)}")
+    return tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)
+
+
 def different_values(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
         raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
@@ -131,5 +139,5 @@ Strategy = Annotated[Literal["auto", "vmap", "scan"] | Count, BeforeValidator(_s
 ClientStrategy = Annotated[Literal["auto", "trial", "vmap", "scan", "debug"] | Count, BeforeValidator(_client_strategy)]
 Devices = Annotated[Literal["all"] | Count, BeforeValidator(_devices)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NumberOrNumbers = Annotated[float | tuple[float, ...], BeforeValidator(number_or_numbers)]

@@ -11,10 +11,10 @@ from fljax.config.forms import (
     ClientStrategy,
     Count,
     Devices,
-    Finite,
     Label,
     Name,
     NonNegative,
+    NumberOrNumbers,
     Positive,
     Printable,
     Seeds,
@@ -295,7 +295,7 @@ class Metrics(Table):
     number, or one by client id; unseen clients then have 0. Clients leave by ``delta`` of the scenario ``opting_out``.
     """
 
-    opt_out_threshold: Annotated[Finite | tuple[Finite, ...], BeforeValidator(as_tuple)] = 0.0
+    opt_out_threshold: NumberOrNumbers = 0.0
 
 
 class Stop(Table):
@@ -383,7 +383,7 @@ class Config(Table):
         """Raises a ValueError if an array of results has more entries than JAX can index, or thresholds are too few."""
         deltas, clients = self.metrics.opt_out_threshold, self.data.clients
         if isinstance(deltas, tuple) and len(deltas) != clients:
-            raise ValueError(f"metrics.opt_out_threshold: expected one number or {clients}, got {len(deltas)}")
+            raise ValueError(f"metrics.opt_out_threshold: expected numbers of {clients} clients, got {len(deltas)}")
         everybody, seeds = self.data.clients + self.data.unseen_count, len(self.seeds)
         if everybody > MOST_CLIENTS:
             raise ValueError(f"expected at most {MOST_CLIENTS} clients, seen and unseen, got {everybody}")
