@@ -230,8 +230,8 @@ def test_no_branch_on_an_algorithm_name():
         ("sklearn.datasets", "data"),
         (
             "xarray",
-            "contributions records long_records results endings infinite_losses anomalies cells further_rounds folders run_folders "
-            "experiment sweep sweep_parts saved_comparisons report reproduce config cli engine comparison",
+            "contributions records long_records results endings infinite_losses anomalies cells further_rounds folders "
+            "run_folders experiment sweep sweep_parts saved_comparisons report reproduce config cli engine comparison",
         ),
     ],
 )

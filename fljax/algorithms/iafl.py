@@ -3,8 +3,8 @@
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Algorithm 1 and
 Procedure 2. Deviations: a reward is applied at the end of its round and recovery is drawn at the beginning of the next,
 which gives the same models; partial participation and "copied" follow the authors' code; the default ceiling is the
-largest contribution, as in the authors' code (the paper leaves it open). The defaults of
-``kappa`` and ``recovery`` are 0, as in the paper's comparisons of methods; its appendix E.7 recommends 0.5 and 0.01.
+largest contribution, as in the authors' code (the paper leaves it open). The defaults of ``kappa`` and
+``recovery`` are 0, as in the paper's comparisons of methods; its appendix E.7 recommends 0.5 and 0.01.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def iafl(
       contribution: ``p`` by client id ``[N]``, or one row per round ``[rounds, N]``; the last row also holds for later
         rounds. An ``xarray.DataArray`` with the dimensions ``round`` and ``client`` may have them in any order. All
         clients report it before each round. In an experiment, it is the standalone accuracy of each client unless
-        another measure, numbers by client or a table with names of its dimensions is given.
+        another measure, numbers by client or a table with names of its dimensions (in a config a CSV file) is given.
       ceiling: the contribution from which on a client's model averages all updates; "max": the largest contribution of
         the round.
       kappa: sharing coefficient in [0, 1]; with 1 every client's model averages all updates. The paper recommends 0.5
