@@ -174,8 +174,9 @@ def test_the_table_of_a_config(stop: dict[str, Any], message: str):
         configuration.parse(BASE | {"stop": stop}, name="tiny")
 
 
-def test_a_sweep_over_it_is_refused():
-    raw = BASE | {"stop": STOP, "sweep": {"grid": {"stop.patience": [1, 2]}}}
+@pytest.mark.parametrize("path", ["stop.patience", "metrics.opt_out_threshold"])
+def test_a_sweep_over_what_is_of_all_cells_is_refused(path: str):
+    raw = BASE | {"stop": STOP, "sweep": {"grid": {path: [1, 2]}}}
     with pytest.raises(configuration.ConfigError, match="expected a grid over what may differ between cells"):
         parse_grid(raw, name="tiny")
 
