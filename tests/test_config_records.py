@@ -16,7 +16,7 @@ from fljax import algorithms, config, engine, experiment
 from fljax.clustering import ByF1
 from fljax.config import ConfigError, parse_grid
 from fljax.contributions import Measure
-from fljax.setup import AlgorithmSetup, resolve_setup
+from fljax.setup import resolve_setup
 from fljax.training import OptimizerSettings
 from tests.test_experiment import BASE
 
@@ -111,7 +111,7 @@ def test_floats_of_records_are_traced() -> None:
     assert engine.groups(plans(*least)) == [[0, 1], [2]]
 
 
-def resolved(**options: Any) -> AlgorithmSetup:
+def resolved(**options: Any) -> Any:
     """What algorithms and experiments see of some options of FedAvg or of IAFL."""
     name = "iafl" if "contribution" in options else "ipfl" if "clustering" in options else "fedavg"
     return resolve_setup(config.parse(BASE | {"algorithms": [{"name": name, **options}]})).algorithms[0]
