@@ -55,15 +55,20 @@ class Sent(NamedTuple):
     report: Report = Report()
 
 
+def changed_reports(message: PyTree, change: Callable[[Report], Report]) -> PyTree:
+    """The message with ``change`` applied to each of its Reports."""
+    look = lambda part: change(part) if isinstance(part, Report) else part  # noqa: E731
+    return jax.tree.map(look, message, is_leaf=lambda part: isinstance(part, Report))
+
+
 def changed_report(message: PyTree, name: str, change: Callable[[Array], Array]) -> PyTree:
     """The message with ``change`` applied to the value ``name`` of all its Reports; None values are skipped."""
 
-    def look(part: PyTree) -> PyTree:
-        if not isinstance(part, Report) or getattr(part, name) is None:
-            return part
-        return part._replace(**{name: change(getattr(part, name))})
+    def look(part: Report) -> Report:
+        value = getattr(part, name)
+        return part if value is None else part._replace(**{name: change(value)})
 
-    return jax.tree.map(look, message, is_leaf=lambda part: isinstance(part, Report))
+    return changed_reports(message, look)
 
 
 def changed_update(message: PyTree, change: Callable[[PyTree], PyTree]) -> PyTree:
