@@ -1,5 +1,6 @@
 """Pure functions on stacked updates ``[S, ...]``: they need JAX alone and work under jit, vmap, grad and scan."""
 
+from fljax.aggregators.clipping import clip_to_median
 from fljax.aggregators.clusters import cluster_means, importance_weights, member_weights, shapley_first_order
 from fljax.aggregators.fairness import mw_weights, qffl_update, simplex_projection
 from fljax.aggregators.incfl import incfl_update, incfl_weights
@@ -20,6 +21,7 @@ __all__ = [
     "cgsv_reputation",
     "cgsv_rewards",
     "cgsv_shares",
+    "clip_to_median",
     "cluster_means",
     "cluster_utility",
     "exploration_share",

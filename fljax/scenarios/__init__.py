@@ -7,6 +7,7 @@ from fljax.scenarios.clipped import clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.finetuned import finetuned
 from fljax.scenarios.free_riding import free_riding
+from fljax.scenarios.median_clipped import median_clipped
 from fljax.scenarios.misreporting import misreporting
 from fljax.scenarios.opting_out import opting_out
 from fljax.scenarios.registry import REGISTRY
@@ -21,6 +22,7 @@ __all__ = [
     "dropout",
     "finetuned",
     "free_riding",
+    "median_clipped",
     "misreporting",
     "opting_out",
 ]

@@ -9,6 +9,7 @@ from fljax.scenarios.clipped import ENTRY as clipped
 from fljax.scenarios.common import Entry
 from fljax.scenarios.finetuned import ENTRY as finetuned
 from fljax.scenarios.free_riding import ENTRY as free_riding
+from fljax.scenarios.median_clipped import ENTRY as median_clipped
 from fljax.scenarios.misreporting import ENTRY as misreporting
 from fljax.scenarios.opting_out import ENTRY as opting_out
 
@@ -20,6 +21,7 @@ REGISTRY: dict[str, Entry] = {
     "dropout": DROPOUT_ENTRY,
     "finetuned": finetuned,
     "free_riding": free_riding,
+    "median_clipped": median_clipped,
     "misreporting": misreporting,
     "opting_out": opting_out,
 }

@@ -72,6 +72,7 @@ def of_rows(x, axis_name=None) -> Any:
     }
     mine = {
         "unit": unit,
+        "clipped": ag.clip_to_median(x["updates"], times=0.7, **there, **split),
         "q": ag.incfl_weights(x["gap"], surrogate="softplus"),
         "alphas": alphas.T,
         "shapley": shapley().T,

@@ -1,0 +1,84 @@
+"""Clipping: no update of a round is longer than a multiple of the median norm.
+
+Source: Sun et al., "Can you really backdoor federated learning?" (2019), norm thresholding of updates.
+Deviation: the bound is not a number but follows the median norm of the round.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.aggregators.arrays import AxisName, along_rows, gather_over, on_any_mesh, presence, sum_rows, wide
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
+
+
+def _norms(leaves: list[Array]) -> Float[Array, " S"]:
+    """The norm of each row over all leaves ``[S, ...]``; its derivative at a row of zeros is 0."""
+    # Divide by the largest entry first: squares of large entries overflow.
+    size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
+    top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))
+    unit = jnp.where(top > 0, top, 1)
+    squares = sum((sum_rows(jnp.square(leaf / along_rows(unit, leaf))) for leaf in leaves), jnp.zeros_like(unit))
+    return jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
+
+
+@on_any_mesh
+def _lower_median(norms: Array, present: Array) -> Float[Array, ""]:
+    """The lower median of the norms that are present; infinity if there are none."""
+    middle = (jnp.sum(present, dtype=jnp.int32) - 1) // 2
+    return jnp.sort(jnp.where(present, norms, jnp.inf))[jnp.maximum(middle, 0)]
+
+
+def clip_to_median(
+    updates: PyTree,
+    *,
+    present: Bool[Array, " S"] | None = None,
+    times: float | Array = 1.0,
+    axis_name: AxisName | None = None,
+) -> PyTree:
+    """``updates_k min(1, times median / ||updates_k||)`` with the median of the norms of the updates that are present.
+
+    Of two medians it takes the lower one. So as long as at most half of the updates are of attackers, the bound is at
+    most ``times`` the largest honest norm. The directions of updates stay, and so do those of attackers.
+
+    Args:
+      updates: a pytree whose leaves are ``[S, ...]``; the norm of a row is over all leaves.
+      present: ``[S]`` clients that count; None: all. Rows of absent clients are returned as they are.
+      times: the bound as a multiple of the median, a number above 0.
+      axis_name: a mapped axis (of ``shard_map`` or ``vmap``) over which the S rows are split: every device or lane
+        holds ``[S/d, ...]`` and gets its own rows. None: not split.
+
+    Returns:
+      The updates, in their shapes and dtypes.
+
+    Raises:
+      ValueError: if ``times`` is a number that is not finite and above 0, or ``present`` has another shape.
+    """
+    if isinstance(times, int | float | np.number) and not 0 < times < math.inf:
+        raise ValueError(f"expected times to be a finite number above 0, got {times}")
+    updates = jax.tree.map(jnp.asarray, updates)
+    leaves = jax.tree.leaves(updates)
+    if not leaves:
+        return updates
+    present = presence(present, leaves[0].shape[0])
+    read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
+    kind = jnp.result_type(*read)
+    norms = _norms([leaf.astype(kind) for leaf in read])
+    everyone, counted = norms, present
+    if axis_name is not None:
+        everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
+    bound = jnp.asarray(times, kind) * _lower_median(everyone, counted)
+    is_long = present & (norms > bound)
+    factor = jnp.where(is_long, bound / jnp.where(is_long, norms, 1), 1)
+
+    def shorten(leaf: Array) -> Array:
+        return (wide(leaf) * along_rows(factor, leaf).astype(wide(leaf).dtype)).astype(leaf.dtype)
+
+    return jax.tree.map(shorten, updates)

@@ -1,0 +1,114 @@
+"""Updates that are clipped to the median norm: NumPy's numbers, edges, and what makes no difference."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fljax.aggregators import clip_to_median
+
+RANDOM = np.random.default_rng(0)
+
+
+def stacked(rows: np.ndarray, dtype: Any = jnp.float32) -> Any:
+    """Rows of six numbers as the leaves of a pytree."""
+    return {"w": jnp.asarray(rows[:, :4].reshape(-1, 2, 2), dtype), "b": jnp.asarray(rows[:, 4:], dtype)}
+
+
+def flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(tree[name], np.float64).reshape(len(tree["b"]), -1) for name in ("w", "b")], 1)
+
+
+def oracle(rows: np.ndarray, present: np.ndarray, times: float = 1.0) -> np.ndarray:
+    """Each present row is shortened to ``times`` the lower median of the norms of the present rows."""
+    norms = np.sqrt(np.square(rows).sum(axis=1))
+    if not present.any():
+        return rows
+    bound = times * statistics.median_low(norms[present].tolist())
+    share = np.where(present & (norms > bound), bound / np.where(norms > 0, norms, 1), 1)
+    return rows * share[:, None]
+
+
+def test_by_hand() -> None:
+    """Norms 5, 1 and 10: the bound is 5, or 2.5."""
+    updates = {"x": jnp.asarray([[3.0, 4.0], [0.0, 1.0], [-6.0, 8.0]])}
+    np.testing.assert_allclose(clip_to_median(updates)["x"], [[3, 4], [0, 1], [-3, 4]], rtol=1e-6)
+    np.testing.assert_allclose(clip_to_median(updates, times=0.5)["x"], [[1.5, 2], [0, 1], [-1.5, 2]], rtol=1e-6)
+
+
+@pytest.mark.thorough
+@given(
+    st.lists(st.sampled_from([0.0, 1e-3, 1.0, 7.0, 1e4]), min_size=1, max_size=7),
+    st.integers(0, 127),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_is_numpys(sizes: list[float], mask: int, times: float) -> None:
+    rows = np.random.default_rng(mask).normal(size=(len(sizes), 6)) * np.asarray(sizes)[:, None]
+    present = np.asarray([bool(mask >> place & 1) for place in range(len(sizes))])
+    found = flat(clip_to_median(stacked(rows), present=jnp.asarray(present), times=times))
+    np.testing.assert_allclose(found, oracle(rows, present, times), rtol=1e-5)
+
+
+@pytest.mark.parametrize("attackers", [1, 2, 3])
+def test_half_of_the_rows_cannot_raise_the_bound(attackers: int) -> None:
+    """The lower of two medians: with 3 of 6 rows of any size no row is longer than the longest honest one."""
+    honest = RANDOM.normal(size=(6, 6))
+    longest = np.linalg.norm(honest[attackers:], axis=1).max()
+    for size in (1e3, 1e30):
+        rows = honest.copy()
+        rows[:attackers] *= size
+        found = flat(clip_to_median(stacked(rows)))
+        assert np.linalg.norm(found, axis=1).max() <= longest * (1 + 1e-5)
+        assert np.isfinite(found).all()
+
+
+def test_absent_rows_are_never_read() -> None:
+    rows = RANDOM.normal(size=(5, 6))
+    present = np.array([True, False, True, True, False])
+    spoilt = np.where(present[:, None], rows, np.nan)
+    found = flat(clip_to_median(stacked(spoilt), present=jnp.asarray(present)))
+    np.testing.assert_allclose(found[present], oracle(rows, present)[present], rtol=1e-5)
+    assert np.isnan(found[~present]).all()
+
+
+def test_zeros_half_precision_and_nothing() -> None:
+    zeros = clip_to_median(stacked(np.zeros((3, 6))))
+    assert not flat(zeros).any()
+    found = clip_to_median(stacked(RANDOM.normal(size=(3, 6)) * [[1], [2], [90]], jnp.bfloat16))
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.bfloat16)}
+    assert np.linalg.norm(flat(found), axis=1)[2] < 10
+    assert clip_to_median(()) == ()
+
+
+def test_gradients_are_finite_and_right(x64: None) -> None:
+    """Of rows that are shortened, of those that are not, and of a row of zeros."""
+    rows = np.concatenate([RANDOM.normal(size=(4, 6)) * [[1], [2], [3], [50]], np.zeros((1, 6))])
+    weight = RANDOM.normal(size=rows.shape)
+
+    def total(scale: Any, rows: Any) -> Any:
+        found = clip_to_median({"x": rows}, times=scale)["x"]
+        return jnp.vdot(found, weight)
+
+    slope, by_row = jax.grad(total, argnums=(0, 1))(1.1, jnp.asarray(rows))
+    assert np.isfinite(by_row).all()
+    expected = [(oracle(rows, np.ones(5, bool), 1.1 + h) * weight).sum() for h in (1e-6, -1e-6)]
+    np.testing.assert_allclose(slope, (expected[0] - expected[1]) / 2e-6, rtol=1e-6)
+    for place in ((0, 1), (2, 3), (3, 5)):
+        shifted = [rows.copy(), rows.copy()]
+        for each, step in zip(shifted, (1e-6, -1e-6), strict=True):
+            each[place] += step
+        values = [(oracle(each, np.ones(5, bool), 1.1) * weight).sum() for each in shifted]
+        np.testing.assert_allclose(by_row[place], (values[0] - values[1]) / 2e-6, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("times", [0, -1.0, float("nan"), float("inf")])
+def test_the_factor_is_positive(times: float) -> None:
+    with pytest.raises(ValueError, match="expected times to be a finite number above 0, got"):
+        clip_to_median(stacked(np.ones((2, 6))), times=times)
