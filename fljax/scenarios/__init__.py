@@ -1,4 +1,4 @@
-"""Scenarios: wrappers of any algorithm that change the behaviour of clients."""
+"""Scenarios: wrappers of any algorithm that change the behaviour of clients, or what a server makes of updates."""
 
 from fljax.scenarios.absence import availability, dropout
 from fljax.scenarios.appeal_based import appeal_based

@@ -11,6 +11,7 @@ import pytest
 from fljax.algorithms import fedavg, incfl, mwfed
 from fljax.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
+from fljax.testing import check_algorithm
 from tests.scenarios.test_messages import sent
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
@@ -142,3 +143,13 @@ def leaf_values(state: Any) -> list[np.ndarray]:
 def test_reports_have_names():
     with pytest.raises(ValueError, match="expected report to be inflated, true or threshold, got 'flase'"):
         byzantine(fedavg(TASK, LOCAL), report="flase")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("report", ["true", "threshold"])
+def test_the_laws_hold_for_other_reports(report):
+    def staying(task: Any, local: Any, *, threshold: Any, clients_per_round: Any) -> Any:
+        inner = incfl(task, local, threshold=threshold, clients_per_round=clients_per_round)
+        return byzantine(appeal_based(inner, threshold=5.0, after=1), fraction=0.4, report=report, leaves=False)
+
+    check_algorithm(staying)
