@@ -60,6 +60,7 @@ def cgsv_reputation(
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
     alpha: float | Array = 0.95,
+    members: Bool[Array, " N"] | None = None,
     axis_name: AxisName | None = None,
 ) -> Float[Array, " N"]:
     """``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, then all ``r_k`` are divided by their sum.
@@ -72,11 +73,12 @@ def cgsv_reputation(
       ids: ``[S]`` client ids of the updates; None: 0..N-1, in this order.
       present: ``[S]``; None: all. An absent client has a cosine of 0.
       alpha: weight of the old reputation.
+      members: ``[N]``, the clients that belong to the federation; None: all. Others have reputation 0.
       axis_name: a mapped axis over which the S rows of ``updates``, ``ids`` and ``present`` are split; every device or
         lane holds all of ``reputation`` and ``total``, and gets the whole result. None: not split.
 
     Returns:
-      ``[N]``, positive, of sum 1, in the dtype of ``reputation``.
+      ``[N]``, positive for members, of sum 1, in the dtype of ``reputation``.
 
     Raises:
       ValueError: if an array has another shape, or ``ids`` is None and the updates are not those of all clients.
@@ -94,6 +96,9 @@ def cgsv_reputation(
     aligned = sum_over(set_rows(jnp.zeros_like(reputation), ids, present, cosine), axis_name)
     alpha = jnp.asarray(alpha, reputation.dtype)
     moved = jnp.maximum(alpha * reputation + (1 - alpha) * aligned, _REPUTATION)
+    if members is not None:
+        moved = jnp.where(members, moved, 0)
+        return (moved / jnp.maximum(jnp.sum(moved), _REPUTATION)).astype(dtype)
     return (moved / jnp.sum(moved)).astype(dtype)
 
 

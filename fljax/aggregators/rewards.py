@@ -105,6 +105,7 @@ def iafl_reference(
     ids: Int[Array, " S"] | None = None,
     present: Bool[Array, " S"] | None = None,
     rule: Literal["max", "median"] = "max",
+    members: Bool[Array, " N"] | None = None,
     axis_name: AxisName | None = None,
 ) -> Float[Array, "1 S"]:
     """The weights with which the reference model averages the updates: a row for ``mix``.
@@ -119,6 +120,7 @@ def iafl_reference(
       ids: as for ``iafl_subsets``.
       present: as for ``iafl_subsets``.
       rule: "max" or "median": ``gamma_ref`` is this statistic of the rates.
+      members: ``[N]``, the clients whose rates count; None: all.
       axis_name: as for ``iafl_subsets``.
 
     Returns:
@@ -133,7 +135,7 @@ def iafl_reference(
         raise ValueError(f"expected a rule for the reference model, got {rule!r}; valid names are max, median")
     rates = wide(rates)
     ids, present, mine = _columns(rates, ids, present, axis_name)
-    rate = jnp.max(rates) if rule == "max" else jnp.median(rates)
+    rate = _statistic(rates, rule, members)
     joined = jnp.sum(present)
     # ceil(gamma' J) = 1 + ceil(gamma (J - 1)); only the right side is free of rounding errors.
     count = jnp.where(joined > 0, 1 + _count(rate[None], joined), 0)
@@ -247,6 +249,19 @@ def _columns(
     first = jax.lax.axis_index(axis_name) * count
     mine = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=count, axis=1)
     return gather_over(ids, axis_name), gather_over(present, axis_name), mine
+
+
+def _statistic(
+    rates: Float[Array, " N"], rule: Literal["max", "median"], members: Bool[Array, " N"] | None
+) -> Float[Array, ""]:
+    """The largest rate of members, or the median of their rates."""
+    if rule == "max":
+        return jnp.max(rates if members is None else jnp.where(members, rates, 0))
+    if members is None:
+        return jnp.median(rates)
+    # The others come last: rates are at most 1.
+    ordered, count = jnp.sort(jnp.where(members, rates, 2)), jnp.maximum(jnp.sum(members), 1)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def _count(rates: Float[Array, " R"], joined: Int[Array, ""]) -> Int[Array, " R"]:

@@ -97,6 +97,7 @@ def settle_tokens(
     most_utility: float | Array = 1.0,
     most_reimbursed: float | Array = 1.0,
     ranked: Literal["members", "all"] = "members",
+    eligible: Bool[Array, " N"] | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Ledger:
     """Settles one round: members pay, get a refund that shrinks as the model improves, and share the rest of the pool.
@@ -123,6 +124,8 @@ def settle_tokens(
       most_utility: the paper's I_max, above 0.
       most_reimbursed: the paper's T_max, in [0, 1].
       ranked: the clients that share the second half: "members", or "all" clients, as in the authors' code.
+      eligible: ``[N]``, the clients that belong to the market; None: all. Others neither pay nor are paid, and are not
+        ranked.
       key: the round's key, which orders clients whose contributions or participations tie; None: the lower id comes
         first, in every round.
 
@@ -150,6 +153,8 @@ def settle_tokens(
     held, pool = (_whole_part(x, kind) if integer else x.astype(kind) for x in (tokens, pools))
     parts = tokens - held.astype(tokens.dtype), pools - pool.astype(pools.dtype)  # fractions, which stay
     cost = price_in(price, kind)
+    if eligible is not None:
+        members = members & eligible[:, None]
     members = members & covered(jnp.cumsum(members, axis=1), held[:, None], cost)
     if integer:
         members = members & _fits(held, pool)
@@ -171,6 +176,7 @@ def settle_tokens(
     first = _shares(members & settles[None, :], wide(contribution), pool, 1, keys[0])
     pool = _left(pool, first)
     others = members if ranked == "members" else jnp.ones_like(members)
+    others = others if eligible is None else others & eligible[:, None]
     second = _shares(others & settles[None, :], participation, pool, 2, keys[1])
     pool = _left(pool, second)
 

@@ -2,7 +2,8 @@
 
 Source: Mohri et al., "Agnostic federated learning" (ICML 2019), Algorithm 1 (Stochastic-AFL), with the stochastic
 gradient over all clients of section 4.2. Deviations: absent clients keep their share of lambda, and the shares of
-present clients are projected onto the remaining mass; gradients are averaged over present clients with weights lambda.
+present clients are projected onto the remaining mass; the share of a client that left goes to the members; gradients
+are averaged over present clients with weights lambda.
 Local steps and cohorts (``updates="model"``) are as in agnostic federated averaging: Deng et al., "Distributionally
 robust federated averaging" (NeurIPS 2020), and Ro et al., "Communication-efficient agnostic federated averaging"
 (Interspeech 2021). Deviations from both: one cohort, drawn uniformly, gives updates and losses, and losses are those of
@@ -22,6 +23,8 @@ from fljax.algorithms.common import (
     Entry,
     normalise_weights,
     require_plain_sgd,
+    select_uniform,
+    shares_of_members,
     single_model,
 )
 from fljax.algorithms.common import (
@@ -30,7 +33,7 @@ from fljax.algorithms.common import (
 from fljax.messages import Report, Sent
 from fljax.streaming import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
@@ -105,7 +108,7 @@ def afl(
     """
     if updates == "gradient":
         require_plain_sgd(local, "afl")
-    server_side = optimizer(server_lr, server_optimizer, task)
+    server_side, sample = optimizer(server_lr, server_optimizer, task), select_uniform(clients_per_round)
     one_batch = local._replace(steps=1, epochs=None)
 
     def init_server(key: Key[Array, ""], census: Census) -> AflServer:
@@ -130,6 +133,17 @@ def afl(
             trained = training.train(key, down.model, data.train, task=task, local=local, round=seat.round)
             return Sent(trees.subtract(trained.params, down.model), Report(loss=loss)), client
         return Sent(training.one_step(task, local, down.model, slope, seat.round), Report(loss=loss)), client
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: AflServer, ballots: PyTree, available: Available
+    ) -> tuple[AflServer, Cohort, Info]:
+        mixture = shares_of_members(server.mixture, available)
+        if available.members is not None:
+            # Those that left may have had all of lambda.
+            able, kept = available.mask(), jnp.sum(jnp.where(available.members, mixture, 0))
+            uniform_mixture = normalise_weights(able.astype(mixture.dtype))
+            mixture = jnp.where((kept > 0) | ~jnp.any(able), mixture, uniform_mixture)
+        return sample(key, round, server._replace(mixture=mixture), ballots, available)
 
     def contribute(server: AflServer, seat: Seat, up: Sent) -> tuple[Part, AflRow]:
         weight = server.mixture[seat.id]
@@ -166,6 +180,7 @@ def afl(
         train=train,
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
+        select=select,
         send=lambda server, seat: AflDown(server.model, server.average),
         common=lambda down: down.average,
     )

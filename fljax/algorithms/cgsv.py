@@ -19,6 +19,7 @@ from fljax.algorithms.common import (
     Entry,
     normalise_weights,
     select_uniform,
+    shares_of_members,
 )
 from fljax.algorithms.rewarding import (
     Models,
@@ -34,7 +35,19 @@ from fljax.algorithms.rewarding import (
     with_statistics_sent,
 )
 from fljax.training import Local
-from fljax.types import Algorithm, Census, Cohort, Held, Info, InitServer, PerClient, Task, along
+from fljax.types import (
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Held,
+    Info,
+    InitServer,
+    PerClient,
+    Select,
+    Task,
+    along,
+)
 from fljax.values import Count, Positive, Share, checked
 
 REFERENCE = """@inproceedings{xu2021gradient,
@@ -68,7 +81,8 @@ def cgsv(
 
     ``u_k = length Delta_k / ||Delta_k||``; ``a_k`` is client k's share of the samples in round 0 and its last
     reputation after it; ``r_k <- max(alpha r_k + (1 - alpha) cos(u_k, u), 1e-3)``, normalised; ``Q_k = tanh(beta r_k) /
-    max_j tanh(beta r_j)``.
+    max_j tanh(beta r_j)``. A client that left the federation keeps its model and has reputation 0; its reputation
+    and weight go to the members in proportion.
 
     Args:
       task: model and loss.
@@ -96,20 +110,21 @@ def cgsv(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Models, Info]:
-        book, total = _judged(task, server.book, up.update, cohort, length, alpha)
+        book, total = _judged(task, server, up.update, cohort, length, alpha)
         rewards = aggregators.cgsv_rewards(total, book.reputation, beta=beta, quirk=quirk)
-        # Everybody gets the mean statistics.
+        # All members get the mean statistics.
         sent = with_statistics_sent(task, server, up.update, cohort)
         total = roles.replace_statistics(task, total, aggregators.weighted_mean(sent, trees.wide(cohort.present)))
-        everybody = jnp.ones(book.weight.shape, bool)
-        rewards = roles.replace_statistics(task, rewards, replicate_model(total, everybody.shape[0]))
-        models = PerClient(move_models(task, server.models.values, rewards, everybody))
-        moved = Models(models, move_models(task, server.reference, total, jnp.asarray(True)), book)
+        members = jnp.ones(book.weight.shape, bool) if server.members is None else server.members
+        rewards = roles.replace_statistics(task, rewards, replicate_model(total, members.shape[0]))
+        models = PerClient(move_models(task, server.models.values, rewards, members))
+        reference = move_models(task, server.reference, total, jnp.asarray(True))
+        moved = Models(models, reference, book, server.members)
         after = trees.where(jnp.any(cohort.present), moved, server)
         shares = aggregators.cgsv_shares(after.book.reputation, beta=beta)
         return after, along("client", contribution=after.book.reputation, share=shares)
 
-    usual = per_client_models(task, local, select_uniform(clients_per_round), aggregate)
+    usual = per_client_models(task, local, _with_members_book(select_uniform(clients_per_round)), aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
@@ -162,13 +177,14 @@ def cgsv_iafl(
         cohort: Cohort,
         held: Held,
     ) -> tuple[Models, Info]:
-        judged, _ = _judged(task, server.book, up.update, cohort, length, alpha)
+        judged, _ = _judged(task, server, up.update, cohort, length, alpha)
         book = trees.where(jnp.any(cohort.present), judged, server.book)
-        rates = reward_rates(book.reputation, sharing)
+        rates = reward_rates(book.reputation, sharing, server.members)
         after = share_rewards(task, key, server._replace(book=book), up.update, cohort, rates, sharing)
         return after, along("client", contribution=book.reputation, rate=rates)
 
-    usual = per_client_models(task, local, with_recovery(select_uniform(clients_per_round), recovery), aggregate)
+    select = _with_members_book(with_recovery(select_uniform(clients_per_round), recovery))
+    usual = per_client_models(task, local, select, aggregate)
     return usual._replace(
         init_server=_with_book(usual.init_server),
         models=reference_model,
@@ -185,15 +201,28 @@ def _with_book(init_server: InitServer) -> InitServer:
     return init
 
 
+def _with_members_book(inner: Select) -> Select:
+    """``inner`` with a Server in whose book clients that left have reputation and weight 0."""
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
+    ) -> tuple[Models, Cohort, Info]:
+        book = Book(*(shares_of_members(each, available) for each in server.book))
+        return inner(key, round, server._replace(book=book), ballots, available)
+
+    return select
+
+
 def _judged(
-    task: Task, book: Book, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
+    task: Task, server: Models, update: PyTree, cohort: Cohort, length: float | Array, alpha: float | Array
 ) -> tuple[Book, PyTree]:
     """The book after a round, and the total update ``u``."""
+    book = server.book
     unit = aggregators.cgsv_normalised(roles.zero_statistics(task, update), length=length)
     weight = jnp.where(cohort.present, book.weight[cohort.id], 0)
     total = aggregators.weighted_sum(unit, weight)
     reputation = aggregators.cgsv_reputation(
-        book.reputation, unit, total, ids=cohort.id, present=cohort.present, alpha=alpha
+        book.reputation, unit, total, ids=cohort.id, present=cohort.present, alpha=alpha, members=server.members
     )
     return Book(reputation, reputation), total
 

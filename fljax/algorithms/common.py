@@ -366,6 +366,18 @@ def require_plain_sgd(local: Local, algorithm: str) -> None:
         raise ValueError(f"expected the local optimizer 'sgd' without options for {algorithm}, got {got}")
 
 
+def shares_of_members(shares: Float[Array, " N"], available: Available) -> Float[Array, " N"]:
+    """Shares of a whole, by client id, where the share of a client that left goes to the members in proportion.
+
+    Where no client with a share has left, or no member has a share, the result is ``shares``.
+    """
+    if available.members is None:
+        return shares
+    own = jnp.where(available.members, shares, 0)
+    moves = jnp.any(~available.members & (shares != 0)) & (jnp.sum(own) > 0)
+    return jnp.where(moves, trees.ratio(own * jnp.sum(shares), jnp.sum(own)), shares).astype(shares.dtype)
+
+
 def normalise_weights(weights: Float[Array, " S"]) -> Float[Array, " S"]:
     """Weights divided by their sum, for records; zeros if the sum is zero."""
     return divided(weights, jnp.sum(weights))

@@ -22,7 +22,20 @@ from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import replicate_model
 from fljax.training import Local
-from fljax.types import Algorithm, Census, Cohort, Exchanged, Held, Info, Judged, LocalData, Seat, Task, along
+from fljax.types import (
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Exchanged,
+    Held,
+    Info,
+    Judged,
+    LocalData,
+    Seat,
+    Task,
+    along,
+)
 from fljax.values import Count, CountOrZero, checked
 
 REFERENCE = """@inproceedings{zhang2021personalized,
@@ -118,6 +131,15 @@ def fedfomo(
         models = Exchanged(replicate_model(model, population))
         return FedFomoServer(models, model, jnp.zeros(population, bool), jnp.eye(population), census.train)
 
+    uniform = select_uniform(clients_per_round)
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: FedFomoServer, ballots: PyTree, available: Available
+    ) -> tuple[FedFomoServer, Cohort, Info]:
+        if available.members is not None:  # the model of a client that left is neither sent nor in the mean
+            server = server._replace(uploaded=server.uploaded & available.members)
+        return uniform(key, round, server, ballots, available)
+
     def peers(server: FedFomoServer, seat: Seat) -> Int[Array, " M"]:
         score = jnp.where(server.uploaded, server.affinity[seat.id], -jnp.inf)
         _, id = jax.lax.top_k(score, min(models_sent, score.shape[0]))
@@ -190,7 +212,7 @@ def fedfomo(
         send=send,
         train=train,
         aggregate=aggregate,
-        select=select_uniform(clients_per_round),
+        select=select,
         personal=lambda key, seat, down, client, data: down.own,
         init_client=lambda key, seat, down, data: FedFomoClient(down.own),
         models=lambda server: {"server_test": Judged(server.mean, "test")},

@@ -54,7 +54,8 @@ def iafl(
 
     ``g_j = LocalSGD(theta_j, j) - theta_j``; ``S_k`` holds client k and others drawn uniformly in every round;
     ``gamma_k = min(p_k / ceiling, 1)^(1 - kappa)``. Before a round, ``theta_k`` is replaced by the reference model with
-    probability ``recovery``. The server keeps N + 1 models.
+    probability ``recovery``. The server keeps N + 1 models. A client that left the federation keeps its model, and
+    nothing is computed over it: N, the ceiling and the reference model's rate are those of the members.
 
     Args:
       task: model and loss.
@@ -72,7 +73,7 @@ def iafl(
       reference_draw: the updates in the reference model: "own": a separate draw; "copied": the updates of that client
         (the authors' code).
       joining: ``[N]`` probabilities that clients join a round; "contribution": the true contributions; None: all
-        available clients join. Clients that skip a round still receive their reward.
+        available clients join. Clients that skip a round are members, and still receive their reward.
       clients_per_round: the largest number of joining clients, drawn uniformly; None: all.
 
     Returns:
@@ -98,7 +99,7 @@ def iafl(
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: Report, available: Available
     ) -> tuple[Models, Cohort, Info]:
-        rates = reward_rates(ballots.contribution, sharing)
+        rates = reward_rates(ballots.contribution, sharing, server.members)
         server, cohort, info = joined(key, round, server._replace(book=rates), ballots, available)
         return server, cohort, {**info, **along("client", contribution=ballots.contribution, rate=rates)}
 

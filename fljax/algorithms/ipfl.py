@@ -118,7 +118,8 @@ def ipfl(
     their ``importance`` (``poll``). The server settles the previous round by the accuracies (``settle``), decides by
     the bids which clusters each client pays for (``place_bids``), and fills each cluster's slots (``choose``). The
     selected clients train; the server averages their updates by samples and measures contributions (``profiling``). A
-    client may train several clusters' models in one round.
+    client may train several clusters' models in one round. A client that left the federation neither bids, pays nor is
+    paid, also for a round that is not settled yet; it keeps its tokens.
 
     Args:
       task: model and loss.
@@ -189,7 +190,7 @@ def ipfl(
     ) -> tuple[IpflServer, Cohort, Info]:
         able = available.mask()
         bid_key, choice_key, settle_key = (jax.random.fold_in(key, use) for use in (_BIDS, _CHOICE, _SETTLEMENT))
-        books, settled = market.settle(settle_key, server.books, ballots.accuracy, able, tokens)
+        books, settled = market.settle(settle_key, server.books, ballots.accuracy, available, tokens)
         bids, open_to_all = market.place_bids(bid_key, round, books, ballots.bid, able, bidding, tokens.price, start)
         cohort, explored = market.choose(choice_key, books, bids, open_to_all, exploration, clients_per_cluster)
         info = along("client", tokens=books.tokens) | along("cluster", pool=books.pools)

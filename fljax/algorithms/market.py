@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fljax import aggregators, trees
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Cohort, Info, along
+from fljax.types import Available, Cohort, Info, along
 from fljax.values import CountOrZero, NonNegative, Positive, Share
 
 
@@ -35,7 +35,7 @@ class Books(NamedTuple):
       contribution: ``[N, C]``, the last measured contribution; initially 0.
       participation: ``[N, C]``, how often a client trained a cluster's model.
       members: ``[N, C]``, whether a client trained a cluster's model in the last round, which is not settled yet.
-      eligible: ``[N]``, whether a client has data.
+      eligible: ``[N]``, whether a client has data and belongs to the federation.
     """
 
     tokens: Array
@@ -129,7 +129,7 @@ def new_books(sizes: Int[Array, " N"], clusters: int, tokens: Tokens) -> Books:
 
 
 def settle(
-    key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Bool[Array, " N"], tokens: Tokens
+    key: Key[Array, ""], books: Books, accuracy: Float[Array, "N C"], available: Available, tokens: Tokens
 ) -> tuple[Books, Info]:
     """Token manager: settles the last round by the accuracies that its members now report for the new models.
 
@@ -137,14 +137,15 @@ def settle(
       key: of this round, to break ties between members.
       books: the books before settlement.
       accuracy: ``[N, C]``, accuracy of the new models on each client's validation rows.
-      available: ``[N]``, the clients polled in this round; accuracies of other clients are not used.
+      available: the clients polled in this round; accuracies of other clients are not used. A client that left the
+        federation neither pays nor is paid any more, also for the last round.
       tokens: prices and rewards.
 
     Returns:
       The books without members to settle, and Info of the PREVIOUS round: ``utility`` [cluster], ``paid``,
       ``reimbursed`` and ``rewarded`` [client].
     """
-    told = books.members & available[:, None]
+    told = books.members & available.mask()[:, None]
     mean = aggregators.member_accuracy(accuracy, told).astype(books.best.dtype)
     ledger = aggregators.settle_tokens(
         books.tokens,
@@ -159,12 +160,17 @@ def settle(
         most_utility=tokens.most_utility,
         most_reimbursed=tokens.most_reimbursed,
         ranked=tokens.ranked,
+        eligible=available.members,
         key=key,
     )
     flows = {name: jnp.sum(getattr(ledger, name), axis=1) for name in ("paid", "reimbursed", "rewarded")}
     utility = aggregators.cluster_utility(mean, books.best, most=tokens.most_utility)
     settled = books._replace(
-        tokens=ledger.tokens, pools=ledger.pools, best=ledger.best, members=jnp.zeros_like(books.members)
+        tokens=ledger.tokens,
+        pools=ledger.pools,
+        best=ledger.best,
+        members=jnp.zeros_like(books.members),
+        eligible=books.eligible if available.members is None else books.eligible & available.members,
     )
     return settled, along("cluster", utility=utility) | along("client", **flows)
 

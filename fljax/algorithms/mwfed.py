@@ -23,6 +23,7 @@ from fljax.algorithms.common import (
     normalise_weights,
     require_plain_sgd,
     select_uniform,
+    shares_of_members,
     single_model,
     threshold_of,
     with_checked_threshold,
@@ -132,6 +133,7 @@ def mwfed(
     def select(
         key: Key[Array, ""], round: Int[Array, ""], server: MwFedServer, ballots: PyTree, available: Available
     ) -> tuple[MwFedServer, Cohort, Info]:
+        server = server._replace(weights=shares_of_members(server.weights, available))
         server, cohort, info = uniform(key, round, server, ballots, available)
         if mode == "local":
             among = jnp.sum(jnp.where(cohort.present, server.weights[cohort.id], 0))

@@ -23,7 +23,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
     """``theta_(i) <- theta_(i) + (1/(i+1)) sum_{j<=i} g_(j)``, clients in ascending order of their accuracy.
 
     The accuracy is that of the locally trained model ``theta_k + g_k`` on the server's rows ``rank_on``. The server
-    judges one model per client in every round.
+    judges one model per client in every round. A client that left the federation keeps its model and is not ranked.
 
     Args:
       task: model and loss.
@@ -33,8 +33,8 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         current model; its update of zero counts in the means, and it still receives its reward.
 
     Returns:
-      The algorithm. The server has no model of its own; an unseen client uses the mean of all clients' models. Info:
-      ``score`` [client].
+      The algorithm. The server has no model of its own; an unseen client uses the mean of all members' models. Info:
+      ``score`` [client], NaN for a client that left.
 
     Raises:
       ValueError: if the task has no score, or (in a run) if the server has no rows ``rank_on``.
@@ -58,10 +58,18 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
         update = trees.set_rows(trees.zeros_like(models), cohort.id, cohort.present, up.update)
         _, score = training.evaluate_each(task, trees.add(models, update), held[rank_on])
         sent = roles.replace_statistics(task, update, trees.add(models, update))
-        moved = move_models(task, models, aggregators.rank_rewards(sent, score), jnp.ones(score.shape, bool))
-        # The mean of all models, for unseen clients.
-        reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
-        return Models(PerClient(moved), reference), along("client", score=score)
+        if server.members is None:
+            moved = move_models(task, models, aggregators.rank_rewards(sent, score), jnp.ones(score.shape, bool))
+            # The mean of all models, for unseen clients.
+            reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
+            return Models(PerClient(moved), reference), along("client", score=score)
+        # Behind all others, a client that left counts in no mean but its own.
+        rewards = aggregators.rank_rewards(sent, jnp.where(server.members, score, jnp.inf))
+        moved = trees.where_rows(server.members, move_models(task, models, rewards, server.members), models)
+        mean = aggregators.weighted_mean(moved, server.members.astype(score.dtype))
+        reference = trees.where(jnp.any(server.members), mean, server.reference)
+        after = Models(PerClient(moved), reference, members=server.members)
+        return after, along("client", score=trees.or_nan(server.members, score))
 
     return per_client_models(
         task,

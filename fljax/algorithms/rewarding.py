@@ -36,11 +36,15 @@ _RECOVERY, _JOINING = 1, 2
 
 
 class Models(NamedTuple):
-    """Server: a model for every client, the reference model, and any other state of the algorithm (``book``)."""
+    """Server: a model for every client, the reference model, and any other state of the algorithm (``book``).
+
+    ``members`` are the clients that belong to the federation in this round; None: all, in all rounds.
+    """
 
     models: PerClient
     reference: PyTree
     book: PyTree = ()
+    members: Bool[Array, " N"] | None = None
 
 
 class Sharing(NamedTuple):
@@ -62,12 +66,18 @@ def per_client_models(
 ) -> Algorithm:
     """An algorithm whose clients start from the same model and train a model each; ``others`` replace fields.
 
-    Unseen clients use ``reference``.
+    Unseen clients use ``reference``. ``select`` and ``aggregate`` get a Server with the members of the round.
     """
 
     def init_server(key: Key[Array, ""], census: Census) -> Models:
         model = task.init(key)
-        return Models(PerClient(replicate_model(model, census.train.shape[0])), model)
+        return Models(PerClient(replicate_model(model, census.train.shape[0])), model, members=census.members)
+
+    def select_of_members(
+        key: Key[Array, ""], round: Int[Array, ""], server: Models, ballots: PyTree, available: Available
+    ) -> tuple[PyTree, Cohort, Info]:
+        members = available.members if server.members is None else available.member()
+        return select(key, round, server._replace(members=members), ballots, available)
 
     def train(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> tuple[Sent, PyTree]:
         trained = training.train(key, down, data.train, task=task, local=local, round=seat.round)
@@ -79,7 +89,7 @@ def per_client_models(
         send=lambda server, seat: server.models if seat.known else server.reference,
         train=train,
         aggregate=aggregate,
-        select=select,
+        select=select_of_members,
         personal=use_received_model,
     )
     return usual._replace(**others)
@@ -114,7 +124,8 @@ def select_joining(joining: Float[Array, " N"] | None, clients_per_round: int | 
 def with_recovery(inner: Select, probability: float | Array) -> Select:
     """``inner``, after which each client's model is replaced by the reference model with the given probability.
 
-    A round with an empty cohort replaces no model. Info: ``recovered`` [client].
+    A round with an empty cohort replaces no model, and no round that of a client that left. Info: ``recovered``
+    [client].
     """
 
     def select(
@@ -123,15 +134,21 @@ def with_recovery(inner: Select, probability: float | Array) -> Select:
         server, cohort, info = inner(key, round, server, ballots, available)
         drawn = jax.random.uniform(jax.random.fold_in(key, _RECOVERY), (available.population,), jnp.float32)
         chosen = (drawn < probability) & jnp.any(cohort.present)
+        chosen = chosen if server.members is None else chosen & server.members
         models = trees.where_rows(chosen, replicate_model(server.reference, available.population), server.models.values)
         return server._replace(models=PerClient(models)), cohort, {**info, **along("client", recovered=chosen)}
 
     return select
 
 
-def reward_rates(contribution: Float[Array, " N"], sharing: Sharing) -> Float[Array, " N"]:
-    """IAFL's rates, from 0 to 1."""
-    return iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
+def reward_rates(
+    contribution: Float[Array, " N"], sharing: Sharing, members: Bool[Array, " N"] | None = None
+) -> Float[Array, " N"]:
+    """IAFL's rates, from 0 to 1. A client that left has rate 0, and its contribution is no ceiling."""
+    if members is None:
+        return iafl_rates(contribution, ceiling=sharing.ceiling, kappa=sharing.kappa)
+    known = jnp.where(members, contribution, 0)
+    return jnp.where(members, iafl_rates(known, ceiling=sharing.ceiling, kappa=sharing.kappa), 0)
 
 
 def with_statistics_sent(task: Task, server: Models, update: PyTree, cohort: Cohort) -> PyTree:
@@ -158,22 +175,36 @@ def share_rewards(
     rates: Float[Array, " N"],
     sharing: Sharing,
 ) -> Models:
-    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product."""
-    population = rates.shape[0]
+    """IAFL's ServerAgg: all rewards and the reference model's step in one matrix product.
+
+    The Server says who is a member; others have rate 0 and are not in the cohort, so they get no reward.
+    """
+    population, members = rates.shape[0], server.members
     update = with_statistics_sent(task, server, update, cohort)
     subsets = iafl_subsets(key, rates, ids=cohort.id, present=cohort.present)
     if sharing.reference_draw == "own":
-        own = iafl_reference(key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule)
+        own = iafl_reference(
+            key, rates, ids=cohort.id, present=cohort.present, rule=sharing.reference_rule, members=members
+        )
     else:
-        # The client with the largest or the median rate; ties for the largest go to the lower id.
-        place = jnp.argmax(rates) if sharing.reference_rule == "max" else jnp.argsort(rates)[population // 2]
-        own = subsets[place][None]
+        own = subsets[_reference_client(rates, sharing.reference_rule, members)][None]
     matrix = jnp.concatenate([subsets, own])
     steps, rewarded = mix(matrix, update), jnp.any(matrix > 0, axis=1)
     rewards, step = (jax.tree.map(lambda leaf, at=at: leaf[at], steps) for at in (slice(population), population))
     models = PerClient(move_models(task, server.models.values, rewards, rewarded[:population]))
     reference = move_models(task, server.reference, step, rewarded[population])
     return server._replace(models=models, reference=reference)
+
+
+def _reference_client(
+    rates: Float[Array, " N"], rule: Literal["max", "median"], members: Bool[Array, " N"] | None
+) -> Int[Array, ""]:
+    """The member with the largest or the median rate; ties for the largest go to the lower id."""
+    if rule == "max":
+        return jnp.argmax(rates if members is None else jnp.where(members, rates, -1))
+    if members is None:
+        return jnp.argsort(rates)[rates.shape[0] // 2]
+    return jnp.argsort(jnp.where(members, rates, 2))[jnp.sum(members) // 2]
 
 
 def check_sharing(sharing: Sharing) -> Sharing:

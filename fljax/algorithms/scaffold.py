@@ -22,13 +22,14 @@ from fljax.algorithms.common import (
     normalise_weights,
     reported_size,
     require_plain_sgd,
+    select_uniform,
     single_model,
 )
 from fljax.algorithms.common import server_optimizer as optimizer
 from fljax.messages import Report
 from fljax.streaming import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
 from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
@@ -43,13 +44,15 @@ REFERENCE = """@inproceedings{karimireddy2020scaffold,
 class ScaffoldServer(NamedTuple):
     """The model, the server optimizer's state, the mean control variate c, and the total weight of all clients.
 
-    The total weight is the number of clients with data, or the number of all their training samples.
+    The total weight is the number of clients with data, or the number of all their training samples. Where clients may
+    leave for good, ``weights`` has each client's own weight, and the total is that of the members; else it is None.
     """
 
     model: PyTree
     optimizer: PyTree
     control: PyTree
     mass: Array  # []
+    weights: Array | None = None  # [N]
 
 
 class ScaffoldDown(NamedTuple):
@@ -93,13 +96,14 @@ def scaffold(
         ``c_k - c + (w - y) / (K eta)`` after K steps, which needs no extra gradient; it stays where ``K eta`` is 0.
       clients_per_round: drawn uniformly without replacement; None: all.
       weights: ``a_k``, for ``w <- w + server_lr sum_k a_k Delta_k / sum_k a_k`` and ``c <- c + sum_k a_k (c_k' - c_k) /
-        sum_j a_j`` with j over all clients: "uniform" is 1, "size" is the client's number of training samples.
+        sum_j a_j`` with j over all members: "uniform" is 1, "size" is the client's number of training samples.
       server_lr: server learning rate eta_g.
       server_optimizer: as for ``fedavg``.
 
     Returns:
-      The algorithm. Clients keep ``c_k``; ``c`` always is the mean of all ``c_k``, by ``weights``. Info: ``weight``
-      [row].
+      The algorithm. Clients keep ``c_k``; ``c`` is the mean of all ``c_k``, by ``weights``, until a client leaves the
+      federation. The server never receives ``c_k``, so it cannot take that of a client that left out of ``c``; from
+      then on N counts the members. Info: ``weight`` [row].
 
     Raises:
       ValueError: if ``option`` or ``weights`` is not a valid name, or the local optimizer is not plain SGD.
@@ -110,11 +114,19 @@ def scaffold(
 
     def init_server(key: Key[Array, ""], census: Census) -> ScaffoldServer:
         model = task.init(key)
-        if weights == "size":
-            mass = jnp.sum(census.train, dtype=jnp.result_type(float))
-        else:
-            mass = jnp.sum(census.train > 0, dtype=jnp.int32)
-        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass)
+        own = census.train.astype(jnp.result_type(float)) if weights == "size" else (census.train > 0).astype(jnp.int32)
+        mass, kept = jnp.sum(own, dtype=own.dtype), None if census.members is None else own
+        return ScaffoldServer(model, server_side.init(model), trees.zeros_like(model), mass, kept)
+
+    sample = select_uniform(clients_per_round)
+
+    def select(
+        key: Key[Array, ""], round: Int[Array, ""], server: ScaffoldServer, ballots: PyTree, available: Available
+    ) -> tuple[ScaffoldServer, Cohort, Info]:
+        if server.weights is not None:
+            own = jnp.where(available.member(), server.weights, 0)
+            server = server._replace(mass=jnp.sum(own, dtype=own.dtype))
+        return sample(key, round, server, ballots, available)
 
     def train(
         key: Key[Array, ""], seat: Seat, down: ScaffoldDown, client: ScaffoldClient, data: LocalData
@@ -160,7 +172,8 @@ def scaffold(
         step = divided(total.value.update, total.weight)
         model, state = server_side.move(server.model, server.optimizer, step, cohort.present)
         control = trees.add_scaled(server.control, divided(total.value.control, server.mass))
-        return ScaffoldServer(model, state, control, server.mass), along("row", weight=normalise_weights(rows))
+        after = server._replace(model=model, optimizer=state, control=control)
+        return after, along("row", weight=normalise_weights(rows))
 
     return single_model(
         task,
@@ -168,6 +181,7 @@ def scaffold(
         train=train,
         aggregate=Streamed(contribute, finish),
         init_server=init_server,
+        select=select,
         send=lambda server, seat: ScaffoldDown(server.model, server.control),
         init_client=lambda key, seat, down, data: ScaffoldClient(trees.zeros_like(down.model)),
         common=lambda down: down.model,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import streaming, training
+from fljax import streaming, training, trees
 from fljax.naming import renamed
 from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
+from fljax.types.rounds import is_per_client
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
@@ -99,6 +100,18 @@ def with_server(
         counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
         peers=None if peers is None else lambda server, seat: peers(unwrap(server), seat),
     )
+
+
+def keep_rows(gone: Bool[Array, " N"], before: PyTree, after: PyTree) -> PyTree:
+    """The Server ``after`` a step, where clients that are ``gone`` keep their rows of the Server ``before`` it.
+
+    These are rows of ``PerClient`` and ``Exchanged`` parts. All other parts are those of ``after``.
+    """
+
+    def keep(old: Any, new: Any) -> Any:
+        return trees.where_rows(gone, old, new) if is_per_client(new) else new
+
+    return jax.tree.map(keep, before, after, is_leaf=is_per_client)
 
 
 if not TYPE_CHECKING:

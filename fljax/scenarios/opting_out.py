@@ -7,7 +7,7 @@ the end. Removing clients from the pool during training is a reconstruction; it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
-from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, with_server
+from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, keep_rows, with_server
+from fljax.streaming import Streamed, as_streamed
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 from fljax.values import LOSSES, Count, Number, checked
 
@@ -47,6 +48,7 @@ def opting_out(
     every: Count = 10,
     delta: Number = 0.0,
     comes_back: bool = False,
+    leavers: Literal["left_out", "rewarded"] = "left_out",
     split: Literal["valid", "train", "test"] = "valid",
 ) -> Algorithm:
     """After every ``every`` rounds clients with ``A_k(deployed_k) - baseline_k < delta`` leave the pool.
@@ -54,6 +56,12 @@ def opting_out(
     The decision before round t judges the models that are deployed after t rounds. A baseline table is also read after
     t rounds. The gain of an algorithm over itself is 0 if deployment is deterministic. If deployment is random (for
     example in ``finetuned``), clients draw other numbers here than in evaluation, and the gain varies around 0.
+
+    A client that left for good is no member of the federation any more. An algorithm with a model per client (``iafl``,
+    ``cgsv``, ``rank``) gives it no reward, and computes ceilings, reference models, reputations and ranks over members.
+    The client keeps the model that it had, and metrics judge it with this model. If the algorithm has one model for
+    all, metrics judge every client with the federation's current model, also one that left. A client that may come
+    back (``comes_back``) is absent and stays a member.
 
     If the wrapped algorithm polls only in some rounds, it now receives ballots in every round. Clients compute their
     accuracy only in rounds that are multiples of ``every``.
@@ -67,6 +75,8 @@ def opting_out(
       every: rounds between two decisions; the first is before round ``every``.
       delta: the gain in accuracy below which a client leaves. Differences by rounding alone are ignored.
       comes_back: whether a client that left is judged again and returns once its gain is large enough.
+      leavers: what a client that left for good is to the algorithm. "left_out": no member of the federation, as above;
+        "rewarded": an absent client, which goes on getting rewards. Without effect if ``comes_back``.
       split: the rows on which accuracy is computed; a client without such rows uses its training rows. In an
         experiment, a client without such rows has no baseline and stays.
 
@@ -82,6 +92,7 @@ def opting_out(
     rho = jnp.asarray(baseline)
     poll_every = every if inner.poll is None else 1
     own = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
+    loses_members = leavers == "left_out" and not comes_back
 
     def init_server(key: Key[Array, ""], census: Census) -> OptingServer:
         population = census.train.shape[0]
@@ -91,6 +102,8 @@ def opting_out(
                 f"columns with a row for each round, got shape {rho.shape}"
             )
         nobody, nothing = jnp.zeros(population, bool), jnp.zeros(population, jnp.result_type(float))
+        if loses_members and census.members is None:
+            census = census._replace(members=~nobody)
         return OptingServer(inner.init_server(key, census), nobody, nothing)
 
     def poll(key: Key[Array, ""], seat: Seat, down: PyTree, client: PyTree, data: LocalData) -> OptingBallot:
@@ -121,10 +134,20 @@ def opting_out(
         leaves = jnp.where(available.mask(), gain < delta - ROUNDING * jnp.finfo(gain.dtype).eps, server.gone)
         decides = looks & (round > 0)
         gone = jnp.where(decides, leaves if comes_back else server.gone | leaves, server.gone)
-        inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, available.only(~gone))
+        others = available.without(gone) if loses_members else available.only(~gone)
+        inner_server, cohort, info = inner.select(key, round, server.inner, ballots.inner, others)
+        if loses_members:
+            inner_server = keep_rows(gone, server.inner, inner_server)
         after = OptingServer(inner_server, gone, accuracy.astype(server.accuracy.dtype))
         return after, cohort, {**info, **along("client", gain=gain, opted_out=gone)}
 
+    def finish(key: Key[Array, ""], round: Int[Array, ""], server: OptingServer, *others: Any) -> Any:
+        after, info = streamed.finish(key, round, server, *others)
+        return after._replace(inner=keep_rows(server.gone, server.inner, after.inner)), info
+
+    streamed = as_streamed(own.aggregate)
+    if loses_members:
+        own = own._replace(aggregate=Streamed(streamed.contribute, finish))
     return own._replace(
         init_server=init_server,
         poll=Poll(poll, poll_every),

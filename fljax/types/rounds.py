@@ -20,10 +20,14 @@ class Census(NamedTuple):
     Attributes:
       train: ``[N]``, numbers of training samples; ``train.shape[0]`` is the number of clients.
       valid: ``[N]``, numbers of validation samples.
+      members: ``[N]``, who belongs to the federation before round 0; None: all clients, and nobody leaves. A scenario
+        in which clients leave for good gives it to ``init_server``, so that the Server has room for
+        ``Available.members``.
     """
 
     train: Int[Array, " N"]
     valid: Int[Array, " N"]
+    members: Bool[Array, " N"] | None = None
 
 
 class Seat(NamedTuple):
@@ -109,28 +113,46 @@ def unlabelled(info: Info) -> dict[str, Any]:
 
 
 class Available(NamedTuple):
-    """The clients that can take part in a round.
+    """The clients that can take part in a round, and those that belong to the federation.
+
+    A client that cannot take part now is absent. It is still a member: an algorithm that rewards its clients rewards
+    it, too. A client that left for good is no member. It keeps its model, gets no reward, and does not count in
+    anything that is computed over the population. Available clients are members.
 
     Attributes:
-      population: the number of clients, N. A Python int, static.
+      population: the number of clients, N, with those that left. A Python int, static.
       among: ``[N]`` by id, whether a client can take part; None: all clients. Read ``among`` only where the case of all
         clients is simpler, else call ``mask``.
+      members: ``[N]`` by id, whether a client belongs to the federation; None: all clients, in all rounds. Else
+        ``init_server`` got ``Census.members``. Read ``members`` only where the case of all clients is simpler, else
+        call ``member``.
     """
 
     population: int
     among: Bool[Array, " N"] | None = None
+    members: Bool[Array, " N"] | None = None
 
     def mask(self) -> Bool[Array, " N"]:
         """``[N]`` by id: whether a client can take part."""
         return jnp.ones(self.population, bool) if self.among is None else self.among
 
+    def member(self) -> Bool[Array, " N"]:
+        """``[N]`` by id: whether a client belongs to the federation."""
+        return jnp.ones(self.population, bool) if self.members is None else self.members
+
     def only(self, some: Bool[Array, " N"]) -> Available:
-        """The available clients that are also in ``some``."""
-        return Available(self.population, some if self.among is None else self.among & some)
+        """The available clients that are also in ``some``; the others are absent and remain members."""
+        return self._replace(among=some if self.among is None else self.among & some)
+
+    def without(self, gone: Bool[Array, " N"]) -> Available:
+        """The available clients and the members without those that have left for good."""
+        return self.only(~gone)._replace(members=self.member() & ~gone)
 
 
 jax.tree_util.register_pytree_node(
-    Available, lambda each: ((each.among,), each.population), lambda population, among: Available(population, *among)
+    Available,
+    lambda each: ((each.among, each.members), each.population),
+    lambda population, masks: Available(population, *masks),
 )
 
 
