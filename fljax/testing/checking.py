@@ -53,6 +53,10 @@ LAWS: Mapping[str, Law] = {
     "seeds": Law("seeds must be independent of each other, and differ", laws.maps_seeds),
     "order": Law("the order of clients and of a cohort's rows must not matter", laws.ignores_order),
     "absent clients": Law("a client that does not come must keep its state", laws.keeps_absent_clients),
+    "members": Law(
+        "a client that left the federation must keep its row, and must not count (Available.members)",
+        laws.leaves_out_who_left,
+    ),
     "empty rows": Law("rows of a cohort without a client must not count", laws.leaves_out_empty_rows),
     "missing values": Law("padding, and data of absent clients, must not be read", laws.never_reads_nan),
     "empty rounds": Law("a round of nobody must change no model and bring no NaN", laws.survives_empty_rounds),

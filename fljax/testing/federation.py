@@ -106,10 +106,15 @@ def with_lists(federation: Federation, between: int) -> Federation:
 
 def spoil_client(federation: Federation, id: int) -> Federation:
     """All examples of one seen client become NaN."""
+    return change_client(federation, id, np.nan)
+
+
+def change_client(federation: Federation, id: int, factor: float = -2) -> Federation:
+    """The features of all examples of one seen client are multiplied by a factor."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     x, clients = np.array(federation.examples.x), federation.clients
     for rows in (clients.train, clients.valid, clients.test):
-        x[row_lists(rows.index, rows.size, federation.lists)[position]] = np.nan
+        x[row_lists(rows.index, rows.size, federation.lists)[position]] *= factor
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 
 

@@ -11,17 +11,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import engine, trees
+from fljax.engine.evaluate import evaluate
 from fljax.engine.federations import by_id
 from fljax.engine.layout import Layout
 from fljax.engine.round import train_one
 from fljax.engine.states import State, initial_state
+from fljax.scenarios import opting_out
 from fljax.streaming import Streamed, as_streamed
 from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
 from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes
-from fljax.testing.federation import pad_with_nan, spoil_client, store_in_order, tiny_federation, twin_clients
+from fljax.testing.federation import (
+    change_client,
+    pad_with_nan,
+    spoil_client,
+    store_in_order,
+    tiny_federation,
+    twin_clients,
+)
 from fljax.testing.quick import enable_x64, quick_options
 from fljax.testing.task import logistic_regression
-from fljax.types import Algorithm, Cohort, Federation, Seat, seen_from
+from fljax.types import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
+from fljax.types.rounds import is_per_client
 
 
 def check(condition: object, sentence: str) -> None:
@@ -196,11 +206,7 @@ def never_reads_nan(case: Bench) -> None:
     state = case.run(case.start(), available=available)
     assert_finite(state)
     assert_same(state, case.run(case.start(), data=spoilt, available=available))
-    others = lambda found: {  # noqa: E731
-        name: values if name.startswith(("unseen_", "server_")) else np.delete(values, 1)
-        for name, values in found.items()
-    }
-    assert_same(others(case.judge(state)), others(case.judge(state, spoilt)))
+    assert_same(_others(case.judge(state), 1), _others(case.judge(state, spoilt), 1))
 
     # Where nobody is polled, a client that is selected but does not come may hold NaN as well.
     if case.algorithm().poll is None:
@@ -209,6 +215,51 @@ def never_reads_nan(case: Bench) -> None:
         gone = spoil_client(federation(), int(info["cohort_id"].values[1]))
         state = case.run(case.start(), rounds=1, controls=there)
         assert_same(state, case.run(case.start(), data=gone, rounds=1, controls=there))
+
+
+def _others(found: dict[str, Any], id: int) -> dict[str, Any]:
+    """Metrics without those of one seen client."""
+    return {
+        name: values if name.startswith(("unseen_", "server_")) else np.delete(values, id)
+        for name, values in found.items()
+    }
+
+
+def leaves_out_who_left(case: Bench) -> None:
+    """A client that left for good keeps its row at the server, and what it has changes nothing for the others."""
+    who = 1
+    baseline = np.where(np.arange(POPULATION) == who, 2.0, 0.0)  # before round 1 client 1 leaves
+    algorithm = opting_out(case.algorithm(), baseline=baseline, every=1)
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def step(data: Federation, state: State) -> State:
+        return engine.one_round(algorithm, data, Layout(16, 1, 16), state)[0]
+
+    @functools.partial(jax.jit, compiler_options=quick_options())
+    def judge(data: Federation, state: State) -> Any:
+        return unlabelled(evaluate(algorithm, data, Layout(16, 1, 16), state, state.round))
+
+    def own(state: State) -> Any:
+        parts = [part for part in jax.tree.leaves(state.server, is_leaf=is_per_client) if is_per_client(part)]
+        return jax.tree.map(lambda leaf: leaf[who], (parts, state.clients))
+
+    def negated(leaf: Any) -> Any:
+        return leaf.at[who].multiply(-1) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+
+    def negate_rows(part: Any) -> Any:
+        return jax.tree.map(negated, part) if is_per_client(part) else part
+
+    data = by_id(federation())
+    joined = step(data, jax.jit(initial_state, static_argnums=0)(algorithm, data, jnp.uint32(0)))
+    left = step(data, joined)
+    assert_same(own(joined), own(left))
+    other = left._replace(
+        server=jax.tree.map(negate_rows, left.server, is_leaf=is_per_client),
+        clients=jax.tree.map(negated, left.clients),
+    )
+    changed = by_id(change_client(federation(), who))
+    found, expected = judge(data, step(changed, other)), judge(data, step(data, left))
+    assert_close(_others(expected, who), _others(found, who))
 
 
 def survives_empty_rounds(case: Bench) -> None:

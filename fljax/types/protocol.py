@@ -74,7 +74,8 @@ class Select(Protocol):
 
     ``round`` is ``[]``. ``ballots`` are the latest answers ``[N, ...]`` by id, ``()`` without a poll. The cohort is
     selected from ``available`` clients and has the same number of rows in every round. The returned Server may differ
-    from ``server``: a market settles the last round here.
+    from ``server``: a market settles the last round here. ``available.members`` are the clients that belong to the
+    federation; others have left for good, and do not count in what is computed over the population.
     """
 
     def __call__(

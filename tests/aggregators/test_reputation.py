@@ -50,6 +50,19 @@ def test_reputation_is_the_printed_formula():
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
 
 
+def test_reputations_of_members_are_those_without_the_others():
+    """Client 3 left: it did not train, and the others have what they had if it never was."""
+    unit = cgsv_normalised(tree(), length=0.5)
+    three = jax.tree.map(lambda leaf: leaf[:3], unit)
+    total = weighted_sum(three, jnp.full(3, 1 / 3))
+    old = jnp.asarray([0.2, 0.5, 0.3, 0.0])
+    there = jnp.arange(4) < 3
+    found = cgsv_reputation(old, unit, total, present=there, members=there)
+    np.testing.assert_allclose(found[:3], cgsv_reputation(old[:3], three, total), rtol=1e-6)
+    assert found[3] == 0
+    assert not cgsv_reputation(old, unit, total, present=there & False, members=there & False).any()
+
+
 @pytest.mark.thorough
 def test_equal_updates_are_rewarded_in_full():
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), tree())

@@ -197,6 +197,18 @@ def test_reference_takes_as_many_as_its_client(rule, size):
 
 
 @pytest.mark.unchecked
+@pytest.mark.parametrize(("rule", "size"), [("max", 4), ("median", 3)])
+def test_the_reference_follows_the_rates_of_members(rule, size):
+    """Of 5 members, rates of 0.6 and 0.45 (the median of .2 .3 .45 .5 .6) give 1 + 3 and 1 + 2 of 5 updates."""
+    rates, members = jnp.asarray([0.6, 1.0, 0.2, 0.45, 1.0, 0.3, 0.5]), jnp.arange(7) % 3 != 1
+    row = iafl_reference(KEY, rates, present=members, rule=rule, members=members)
+    assert int((row > 0).sum()) == size
+    expected = iafl_reference(KEY, rates[members], ids=jnp.flatnonzero(members), present=jnp.ones(5, bool), rule=rule)
+    np.testing.assert_array_equal(row[0, np.asarray(members)], expected[0])
+    nobody = iafl_reference(KEY, rates, present=members & False, rule=rule, members=members & False)
+    assert not nobody.any()
+
+
 def test_edges_of_the_reference():
     assert iafl_reference(KEY, jnp.ones(3), present=jnp.zeros(3, bool)).tolist() == [[0, 0, 0]]
     np.testing.assert_allclose(iafl_reference(KEY, jnp.ones(3)), [[1 / 3] * 3], rtol=1e-6)

@@ -257,3 +257,25 @@ def test_debts_are_not_forgiven():
     )
     assert ledger.tokens.tolist() == [-5, 10]
     assert ledger.pools.tolist() == [-3]
+
+
+@pytest.mark.parametrize("ranked", ["members", "all"])
+def test_who_is_not_eligible_neither_pays_nor_is_paid(ranked):
+    """Two members pay 6 each: shares of contribution are 4 and 2, and of participation 4 and 2."""
+    members = jnp.asarray([[True], [True], [True]])
+    contribution, eligible = jnp.asarray([[1.0], [3.0], [2.0]]), jnp.asarray([True, False, True])
+    ledger = settle_tokens(
+        jnp.asarray([10, 10, 10]),
+        jnp.zeros(1, int),
+        jnp.zeros(1),
+        members,
+        contribution,
+        jnp.asarray([[2], [9], [1]]),
+        jnp.full(1, 0.5),
+        price=6,
+        ranked=ranked,
+        eligible=eligible,
+    )
+    assert ledger.paid[:, 0].tolist() == [6, 0, 6]
+    assert ledger.rewarded[:, 0].tolist() == [2 + 4, 0, 4 + 2]
+    assert ledger.tokens.tolist() == [10, 10, 10]

@@ -167,6 +167,10 @@ def test_law_21_peers_are_a_fixed_number_of_clients(case: Bench) -> None:
     laws.names_peers_by_id(case)
 
 
+def test_law_22_who_left_keeps_its_row_and_does_not_count(case: Bench) -> None:
+    laws.leaves_out_who_left(case)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_law_12_every_keyword_is_documented_and_every_module_cites_its_source(name: str) -> None:
     build = ALGORITHMS[name].build

@@ -230,6 +230,15 @@ def test_reading_the_state_of_an_empty_rows_client_is_found() -> None:
         check_algorithm(reads, only="empty rows")
 
 
+def test_a_mean_over_all_models_is_found_where_somebody_left() -> None:
+    def mean_of_all(task: Any, local: Any, *, clients_per_round: int | None = None) -> Algorithm:
+        plain = algorithms.fedfomo(task, local, clients_per_round=clients_per_round)
+        return plain._replace(select=sound(task, local, clients_per_round=clients_per_round).select)
+
+    with pytest.raises(AssertionError, match=r"members: a client that left .* must not count .* differs by up to"):
+        check_algorithm(mean_of_all, only="members")
+
+
 def test_the_same_laws_find_nothing_in_a_sound_algorithm() -> None:
     found = check_algorithm(sound, only=tuple(FAULTS))
     assert set(found.laws) == set(FAULTS)
