@@ -164,7 +164,9 @@ def test_when_all_have_left_a_round_changes_nothing(name: str) -> None:
     before, _ = rounds(everybody_leaves, federation())
     after, info = rounds(everybody_leaves, federation(), before, 2)
     assert info["opted_out"].all()
-    judge = jax.jit(lambda data, state: unlabelled(evaluate(everybody_leaves, data, Layout(5, 1, 5), state, jnp.int32(1))))
+    judge = jax.jit(
+        lambda data, state: unlabelled(evaluate(everybody_leaves, data, Layout(5, 1, 5), state, jnp.int32(1)))
+    )
     assert_same(judge(federation(), before), judge(federation(), after))
 
 
