@@ -63,7 +63,7 @@ def rank(task: Task, local: Local, *, rank_on: str = "validation", clients_per_r
             # The mean of all models, for unseen clients.
             reference = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), moved)
             return Models(PerClient(moved), reference), along("client", score=score)
-        # Behind all others, a client that left counts in no mean but its own.
+        # Behind all members, clients that left count in no member's mean.
         rewards = aggregators.rank_rewards(sent, jnp.where(server.members, score, jnp.inf))
         moved = trees.where_rows(server.members, move_models(task, models, rewards, server.members), models)
         mean = aggregators.weighted_mean(moved, server.members.astype(score.dtype))

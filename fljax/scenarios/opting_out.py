@@ -57,11 +57,11 @@ def opting_out(
     t rounds. The gain of an algorithm over itself is 0 if deployment is deterministic. If deployment is random (for
     example in ``finetuned``), clients draw other numbers here than in evaluation, and the gain varies around 0.
 
-    A client that left for good is no member of the federation any more. An algorithm with a model per client (``iafl``,
-    ``cgsv``, ``rank``) gives it no reward, and computes ceilings, reference models, reputations and ranks over members.
-    The client keeps the model that it had, and metrics judge it with this model. If the algorithm has one model for
-    all, metrics judge every client with the federation's current model, also one that left. A client that may come
-    back (``comes_back``) is absent and stays a member.
+    A client that left for good is no member of the federation any more. An algorithm whose server has a model per
+    client (``iafl``, ``cgsv``, ``rank``) gives it no reward, and computes ceilings, reference models, reputations and
+    ranks over members. The client keeps the model that it had, and metrics judge it with this model. If the algorithm
+    has one model for all, metrics judge every client with the federation's current model, also one that left. A client
+    that may come back (``comes_back``) is absent and stays a member.
 
     If the wrapped algorithm polls only in some rounds, it now receives ballots in every round. Clients compute their
     accuracy only in rounds that are multiples of ``every``.
