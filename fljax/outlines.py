@@ -23,7 +23,6 @@ from fljax.folders import MODELS
 from fljax.types import ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 
 FILE = "data.npz"
-_PARTS = ("train", "valid", "test")
 _TEXT = "text"
 
 
@@ -65,7 +64,7 @@ def contents(federation: Federation, dataset: Dataset, names: Sequence[Names]) -
     for name, clients in (("seen", federation.clients), ("unseen", federation.unseen)):
         if clients is not None:
             arrays[f"{name}/id"] = clients.id
-            arrays |= {f"{name}/{part}": getattr(clients, part).size for part in _PARTS}
+            arrays |= {f"{name}/{part}": rows.size for part, rows in clients.parts.items()}
             arrays |= {} if clients.noise is None else {f"{name}/noise": clients.noise}
     for place, rows in enumerate(federation.held.values()):
         arrays |= {f"held/{place}": rows.size, f"held/{place}/length": np.int64(rows.index.shape[-1])}
@@ -153,17 +152,19 @@ def _outline(text: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Outline:
 def _clients(arrays: Mapping[str, np.ndarray], prefix: str, capacities: list[int] | None) -> ClientData | None:
     if capacities is None:
         return None
-    size = [jnp.asarray(arrays[prefix + part]) for part in _PARTS]
-    train, valid, test = (
-        Rows(Spans(jnp.zeros(own.shape, jnp.int32), length), own) for own, length in zip(size, capacities, strict=True)
-    )
+    parts = [part for part in ("train", "valid", "test", "deployment") if prefix + part in arrays]
+    size = [jnp.asarray(arrays[prefix + part]) for part in parts]
+    rows = {
+        part: Rows(Spans(jnp.zeros(own.shape, jnp.int32), length), own)
+        for part, own, length in zip(parts, size, capacities, strict=True)
+    }
     noise: Any = arrays.get(f"{prefix}noise")
     noise = None if noise is None else jnp.asarray(noise)
-    return ClientData(jnp.asarray(arrays[f"{prefix}id"]), train, valid, test, noise)
+    return ClientData(jnp.asarray(arrays[f"{prefix}id"]), **rows, noise=noise)
 
 
 def _capacities(clients: ClientData | None) -> list[int] | None:
-    return None if clients is None else [int(getattr(clients, part).index.shape[-1]) for part in _PARTS]
+    return None if clients is None else [int(rows.index.shape[-1]) for rows in clients.parts.values()]
 
 
 def _plain(value: Any) -> Any:

@@ -147,7 +147,8 @@ def ipfl(
         "argmax": 1 for the most accurate model, 0 for others (of several the one of least loss; models alike share).
         In ten settings on Fashion-MNIST "accuracy" gained less than both others.
       importance_split: the rows for the weights of the deployed model: "valid", or "test" as in the authors' code,
-        which leaks test data.
+        which leaks test data. A client whose data change after training (``mixture`` with ``complement``) bids by the
+        validation rows from before, and weighs its deployed model by those of its new data.
       server_lr: server learning rate. Contributions are computed for a step of 1, with gradients at the new model.
 
     Returns:

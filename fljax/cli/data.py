@@ -95,7 +95,7 @@ def _each_client(counts: ClientCounts, heading: str, shared: bool) -> Table:
     unseen = bool(counts.unseen.any())
     table = Table(title=f"Clients of {heading}", caption=_caption(counts))
     table.add_column("client")
-    sizes = {"train": counts.train, "valid": counts.valid, "test": counts.test}
+    sizes = {"train": counts.train, "valid": counts.valid, "test": counts.test, "deployment": counts.deployment}
     sizes = {name: size for name, size in sizes.items() if size.any() or name == "train"}
     columns = [*sizes, *_label_columns(counts)]
     for name in columns:
@@ -152,9 +152,8 @@ def _summary(counts: ClientCounts, heading: str) -> list[Table]:
     for name in ("of one client", "least", "median", "mean", "most"):
         table.add_column(name, justify="left" if name == "of one client" else "right")
     lines: dict[str, np.ndarray] = {"training rows": counts.train}
-    lines |= {
-        name: rows for name, rows in {"validation rows": counts.valid, "test rows": counts.test}.items() if rows.any()
-    }
+    others = {"validation": counts.valid, "test": counts.test, "deployment": counts.deployment}
+    lines |= {f"{name} rows": rows for name, rows in others.items() if rows.any()}
     if counts.labels is not None:
         lines["different labels"] = (counts.labels > 0).sum(axis=1)
         lines["share of its most frequent label"] = counts.labels.max(axis=1) / np.maximum(counts.labels.sum(axis=1), 1)
@@ -192,6 +191,7 @@ def _plain(counts: ClientCounts, held: dict[str, int]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"clients": texts(counts.clients), "classes": texts(counts.classes)}
     found |= {name: getattr(counts, name).tolist() for name in ("unseen", "train", "valid", "test")}
+    found |= {"deployment": counts.deployment.tolist()} if counts.deployment.any() else {}
     if counts.labels is not None:
         found["labels"] = counts.labels.tolist()
     if counts.targets is not None:

@@ -29,6 +29,8 @@ class Partition(NamedTuple):
       held: rows that stay with the server, by name.
       valid: the validation rows of each client, if the partitioner chooses them; None: they are split off ``rows``.
       owner: the data set's owner whose rows a client has; None: clients are not owners.
+      deployment: the validation rows that each client has when it uses its model, if its data have changed by then;
+        None: they have not.
     """
 
     rows: tuple[Row, ...]
@@ -39,6 +41,7 @@ class Partition(NamedTuple):
     held: Mapping[str, Row] = {}
     valid: tuple[Row, ...] | None = None
     owner: Int[np.ndarray, " clients"] | None = None
+    deployment: tuple[Row, ...] | None = None
 
 
 def rows_by_owner(owner: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> tuple[Row, ...]:

@@ -21,6 +21,7 @@ class ClientCounts(NamedTuple):
       train: number of training rows, ``[N]``.
       valid: number of validation rows, ``[N]``.
       test: number of test rows, ``[N]``; all clients have the same ones if the test set is global.
+      deployment: number of validation rows when clients use their models, ``[N]``; 0 if their data do not change.
       labels: training rows of each label, ``[N, classes]``; None if labels are not classes.
       classes: what the user calls each class; the class's number if it has no name. Empty if labels are not classes.
       targets: the labels of each client's training rows, flat; None if labels are classes.
@@ -31,6 +32,7 @@ class ClientCounts(NamedTuple):
     train: Int[np.ndarray, " N"]
     valid: Int[np.ndarray, " N"]
     test: Int[np.ndarray, " N"]
+    deployment: Int[np.ndarray, " N"]
     labels: Int[np.ndarray, "N classes"] | None
     classes: tuple[Any, ...]
     targets: tuple[np.ndarray, ...] | None
@@ -50,9 +52,11 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
     trained = [rows for each in lists for rows in each]
 
     def sizes(part: str) -> np.ndarray:
-        return np.concatenate(
-            [np.asarray(getattr(group, part).size)[order] for group, order in zip(groups, orders, strict=True)]
-        )
+        found = []
+        for group, order in zip(groups, orders, strict=True):
+            rows = group.parts.get(part)
+            found.append(np.zeros(len(order), int) if rows is None else np.asarray(rows.size)[order])
+        return np.concatenate(found)
 
     names = [*_names(federation.names.clients, len(orders[0]))]
     if federation.unseen is not None:
@@ -68,6 +72,7 @@ def count_clients(federation: Federation, classes: int | None) -> ClientCounts:
         train=sizes("train"),
         valid=sizes("valid"),
         test=sizes("test"),
+        deployment=sizes("deployment"),
         labels=labels,
         classes=tuple(_names(federation.names.classes, classes or 0)) if labels is not None else (),
         targets=targets,

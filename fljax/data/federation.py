@@ -42,7 +42,7 @@ from fljax.types import Examples, Federation, Names
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")
-_OFFERED = ("classes", "owner", "part", "test_fraction", "unseen_owners")
+_OFFERED = ("classes", "owner", "part", "test_fraction", "deployment_fraction", "unseen_owners")
 # Kinds of integer dtypes that labels and test labels may mix: signed and unsigned.
 _ALIKE = {"i": "u", "u": "i"}
 
@@ -71,9 +71,10 @@ def federate(
       dataset: the data set. To make several federations from one data set, put it on the device first
         (``fljax.data.place``); the federations then share one copy.
       partition: a name in PARTITIONERS, or a function ``(labels, *, clients, unseen, seed, ...) -> Partition``. If the
-        function has parameters ``classes``, ``owner``, ``part``, ``test_fraction`` or ``unseen_owners``, it also gets
-        the data set's classes, owners and parts, ``1 - train_fraction``, and the owners that ``unseen`` chooses, in the
-        order of the unseen clients. It may also return a list of row lists.
+        function has parameters ``classes``, ``owner``, ``part``, ``test_fraction``, ``deployment_fraction`` or
+        ``unseen_owners``, it also gets the data set's classes, owners and parts, ``1 - train_fraction``,
+        ``valid_fraction``, and the owners that ``unseen`` chooses, in the order of the unseen clients. It may also
+        return a list of row lists.
       clients: number of seen clients, with ids 0..clients-1; for the partition "natural" all owners if not given.
       unseen: number of clients that never train, with separate ids 0..unseen-1, drawn from ``seed``. A list chooses
         owners by name (by number, if they have no names), and "test" chooses all owners with test rows and without
@@ -86,7 +87,8 @@ def federate(
         more has at least one of each. Not used if the partition chooses the test rows. With a global test set, it is
         the share of all rows that clients get, and is used only if upstream has no test part.
       valid_fraction: share of each client's training rows that become its validation rows. Not used if the partition
-        chooses the validation rows.
+        chooses the validation rows. If the partition changes clients' data after training (``mixture`` with
+        ``complement``), it is also the share of the new rows that are for validation when clients use their models.
       test: "own" (each client is tested on its own rows) or "global" (all clients are tested on ``held["test"]``).
       held_fraction: share of the training part that the server keeps.
       examples: where examples are: "device" puts them on the device. "host" leaves them in the host's memory, or in a
@@ -139,6 +141,7 @@ def federate(
         "owner": None if dataset.owner is None else np.asarray(dataset.owner)[pool],
         "part": None if part is None else part[pool],
         "test_fraction": 1 - train_fraction,
+        "deployment_fraction": valid_fraction,
         "unseen_owners": chosen,
     }
     labels = np.asarray(given).astype(dataset.y.dtype)[pool]
@@ -168,7 +171,8 @@ def federate(
         if test == "global":
             tests = [held["test"]] * len(group)
         noise = None if made.noise is None else made.noise[group.start : group.stop]
-        tables.append(client_lists(store, trains, valids, tests, noise) if len(group) else None)
+        later = None if made.deployment is None else [numbers[made.deployment[i]] for i in group]
+        tables.append(client_lists(store, trains, valids, tests, noise, later) if len(group) else None)
     lists = {name: held_rows(rows) for name, rows in held.items()}
     names = _names(dataset, made.owner, clients)
     moments = training_moments(x, [split.train for split in splits[:clients]]) if dataset.standardise else None
@@ -308,10 +312,11 @@ def _deal(
     if not isinstance(made, Partition):
         _check_lists(name, made)
         made = Partition(tuple(_row_numbers(name, client, rows) for client, rows in enumerate(made)))
-    everything = [*made.rows, *(made.valid or ()), *(made.test or ()), *made.held.values()]
+    own = (made.rows, made.valid, made.test, made.deployment)
+    everything = [rows for lists in (*own, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
-    if any(len(each or made.rows) != clients + unseen for each in (made.rows, made.valid, made.test)):
+    if any(len(each or made.rows) != clients + unseen for each in own):
         raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}")
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
         raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")

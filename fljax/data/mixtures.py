@@ -8,7 +8,7 @@ details; reconstructions are noted in each function.
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ def mixture(
     rotate: bool = False,
     complement: bool = False,
     test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.4,
+    deployment_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0,
     size: int | tuple[int, int] | None = None,
     holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
     classes: Count | None = None,
@@ -57,8 +58,13 @@ def mixture(
       minimum: least rows per client.
       pattern: two percentages that sum to 100, e.g. "10:90", or "linear" or "random".
       rotate: make the distributions differ by rotation instead of labels.
-      complement: mix test rows in the opposite proportion, ``1 - a_k`` from A.
-      test_fraction: share of a client's rows that are test rows; used only with ``complement``.
+      complement: clients' data change after training: their later rows are mixed in the opposite proportion,
+        ``1 - a_k`` from A. Training rows, and validation rows that ``federate`` splits off them, keep ``a_k``.
+      test_fraction: share of a client's rows that are its later rows; used only with ``complement``. They are test
+        rows, less those of ``deployment_fraction``.
+      deployment_fraction: share of the later rows that are the client's validation rows when it uses its model, and no
+        test rows; at least one test row remains. Used only with ``complement``; ``federate`` gives its
+        ``valid_fraction``. With 0 a client whose model depends on validation rows has none of its new data.
       size: rows per client, or (low, high) for a uniform draw of each client's size. If not given, all clients have the
         same size, the largest that the rows allow, at most ``floor(n / all clients)``.
       holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and
@@ -73,6 +79,7 @@ def mixture(
     first = _first_share(pattern, clients, unseen, rng)
     weights = np.stack([first, 1 - first], axis=1)
     test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
+    check_fraction("deployment_fraction", deployment_fraction)
     if rotate:
         order = rng.permutation(len(labels))
         # Give A the share that the clients need, so that few rows remain unused.
@@ -80,7 +87,8 @@ def mixture(
         pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
     else:
         pools = _class_pools(labels, 2, classes, rng)
-    split = _deal(pools, weights, weights[:, ::-1] if complement else None, test_share, size, holdout, minimum, rng)
+    later = _Later(weights[:, ::-1], test_share, deployment_fraction) if complement else None
+    split = _deal(pools, weights, later, size, holdout, minimum, rng)
     split = split._replace(group=(first < 0.5).astype(np.int32))
     return _turn(split, pools[1], len(labels)) if rotate else split
 
@@ -129,7 +137,7 @@ def block_mixture(
     share = (position - start + 0.5) / (end - start)
     weights = np.repeat(((1 - share) / (blocks - 1))[:, None], blocks, axis=1)
     weights[np.arange(everybody), own] = share
-    return _deal(pools, weights, None, 0.0, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
+    return _deal(pools, weights, None, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
 
 
 @checked
@@ -203,11 +211,24 @@ def _class_pools(labels: np.ndarray, parts: int, classes: int | None, rng: np.ra
     return [rng.permutation(np.flatnonzero(np.isin(labels, block))) for block in blocks]
 
 
+class _Later(NamedTuple):
+    """The rows of clients whose data change after training.
+
+    Attributes:
+      weights: their mixture, ``[clients, pools]``.
+      share: of all rows of a client.
+      deployment: the share of them that are no test rows.
+    """
+
+    weights: np.ndarray
+    share: float
+    deployment: float
+
+
 def _deal(
     pools: list[np.ndarray],
     weights: np.ndarray,
-    test_weights: np.ndarray | None,
-    test_share: float,
+    later: _Later | None,
     size: int | tuple[int, int] | None,
     holdout: float,
     minimum: int,
@@ -220,9 +241,10 @@ def _deal(
     room, everybody = np.array([len(pool) for pool in pools]), len(weights)
 
     def demand(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        tests = np.rint(sizes * test_share).astype(int)
-        others = weights if test_weights is None else test_weights
-        return _shares(weights, sizes - tests), _shares(others, tests)
+        if later is None:
+            return _shares(weights, sizes), np.zeros(weights.shape, int)
+        new = np.rint(sizes * later.share).astype(int)
+        return _shares(weights, sizes - new), _shares(later.weights, new)
 
     if size is None:
         most = room.sum() // everybody
@@ -235,25 +257,33 @@ def _deal(
         sizes = np.full(everybody, most)
     else:
         sizes = _draw_sizes(size, everybody, rng)
-    train, test = demand(sizes)
-    asked = (train + test).sum(axis=0)
+    train, new = demand(sizes)
+    asked = (train + new).sum(axis=0)
     if (asked > room).any():
         raise ValueError(
             f"expected at least {asked.tolist()} samples of the source distributions for size {size}, "
             f"got {room.tolist()}"
         )
-    if sizes.min() < minimum or (test_weights is not None and sizes.min() < 2):
+    if sizes.min() < minimum or (later is not None and sizes.min() < 2):
         raise ValueError(
             f"expected at least {minimum} samples for each client, got {sizes.min()}; "
             "use fewer clients or a smaller minimum"
         )
-    # Cut each pool into the training rows of all clients, then the test rows of all clients.
-    parts = [take(p, np.concatenate([a, b])) for p, a, b in zip(pools, train.T, test.T, strict=True)]
+    deployed = np.zeros(new.shape, int)
+    if later is not None:
+        count = new.sum(axis=1)
+        wanted = np.rint(count * later.deployment).astype(int)
+        deployed = _shares(later.weights, np.minimum(wanted, np.maximum(count - 1, 0)))
+    # Cut each pool into the training rows of all clients, then their test rows, then their deployment rows.
+    cuts = np.concatenate([train, new - deployed, deployed]).T
+    parts = [take(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
     pieces = [rng.permutation(np.concatenate(each)) for each in zip(*parts, strict=True)]
+    first, second, third = (tuple(pieces[start : start + everybody]) for start in range(0, 3 * everybody, everybody))
     return Partition(
-        tuple(pieces[:everybody]),
-        test=None if test_weights is None else tuple(pieces[everybody:]),
+        first,
+        test=None if later is None else second,
         held={name: rows for name, rows in held.items() if len(rows)},
+        deployment=third if later is not None and later.deployment > 0 else None,
     )
 
 
@@ -274,13 +304,14 @@ def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Gene
 
 def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
     """Replaces the rows in ``turned`` by their rotated copies; makes no copy of an unused row."""
-    used = np.concatenate([*split.rows, *(split.test or ()), *split.held.values()])
+    used = np.concatenate([*split.rows, *(split.test or ()), *(split.deployment or ()), *split.held.values()])
     rotated = np.intersect1d(turned, used)
     place = np.arange(n)
     place[rotated] = n + np.arange(len(rotated))
     return split._replace(
         rows=tuple(place[each] for each in split.rows),
         test=None if split.test is None else tuple(place[each] for each in split.test),
+        deployment=None if split.deployment is None else tuple(place[each] for each in split.deployment),
         held={name: place[each] for name, each in split.held.items()},
         rotated=rotated,
     )

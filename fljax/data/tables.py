@@ -15,7 +15,7 @@ from fljax.naming import unknown
 from fljax.types import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
 from fljax.types.lists import row_lists
 
-_PARTS = ("train", "valid", "test")
+_PARTS = ("train", "valid", "test", "deployment")
 
 
 def held_rows(rows: np.ndarray) -> Rows:
@@ -64,11 +64,13 @@ def client_lists(
     valid: Sequence[np.ndarray],
     test: Sequence[np.ndarray],
     noise: np.ndarray | None = None,
+    deployment: Sequence[np.ndarray] | None = None,
 ) -> ClientData:
     """Clients 0..len(train)-1 with these index lists, which go to the store."""
     spread = None if noise is None else jnp.asarray(noise, jnp.float32)
     ids = jnp.asarray(np.arange(len(train), dtype=np.int32))
-    return ClientData(ids, store.add(train), store.add(valid), store.add(test), spread)
+    later = None if deployment is None else store.add(deployment)
+    return ClientData(ids, store.add(train), store.add(valid), store.add(test), spread, later)
 
 
 def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = False) -> list[np.ndarray]:
@@ -76,18 +78,21 @@ def row_numbers(federation: Federation, part: str = "train", *, unseen: bool = F
 
     Args:
       federation: one federation; of several stacked, the clients of each seed one after another.
-      part: "train", "valid" or "test".
+      part: "train", "valid", "test", or "deployment": validation rows when clients use their models, where their data
+        have changed since training.
       unseen: whether to read the lists of clients that never train.
 
     Raises:
-      ValueError: if there is no such part, or no client that never trains.
+      ValueError: if there is no such part, clients have none, or there is no client that never trains.
     """
     clients = federation.unseen if unseen else federation.clients
     if part not in _PARTS:
         raise ValueError(unknown("part", part, _PARTS))
     if clients is None:
         raise ValueError("expected a federation with unseen clients, got one without")
-    rows = getattr(clients, part)
+    if part not in clients.parts:
+        raise ValueError("expected a partition that chooses deployment rows, such as mixture with complement, got none")
+    rows = clients.parts[part]
     return row_lists(rows.index, rows.size, federation.lists)
 
 
@@ -214,12 +219,9 @@ def _lengthen(rows: Rows, n_max: int, fill: int) -> Rows:
 
 
 def _map_rows(function: Callable[[Rows], Rows], federation: Federation) -> Federation:
-    def clients(data: ClientData) -> ClientData:
-        return data._replace(train=function(data.train), valid=function(data.valid), test=function(data.test))
-
     return federation._replace(
-        clients=clients(federation.clients),
-        unseen=None if federation.unseen is None else clients(federation.unseen),
+        clients=federation.clients.map_rows(function),
+        unseen=None if federation.unseen is None else federation.unseen.map_rows(function),
         held={name: function(rows) for name, rows in federation.held.items()},
     )
 
@@ -229,6 +231,7 @@ def _describe(federation: Federation) -> str:
     x, y = federation.examples.x, federation.examples.y
     held, labels = sorted(federation.held), f"labels {y.dtype} {y.shape[1:]}"
     people = f"clients {clients[0]} with {'tables' if federation.lists is None else 'lists'}, unseen {clients[1]}"
+    people += "" if federation.clients.deployment is None else ", deployment rows"
     return f"{people}, held {held}, examples {x.dtype} {x.shape[1:]}, {labels}"
 
 

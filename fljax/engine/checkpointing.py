@@ -296,7 +296,7 @@ def _of_functions(spec: Spec) -> dict[str, Any]:
 def _capacities(federation: Federation) -> np.ndarray:
     """The lengths of the longest lists, which are static where lists are stored one after another."""
     groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
-    return np.array([rows.index.shape[-1] for each in groups for rows in (each.train, each.valid, each.test)])
+    return np.array([rows.index.shape[-1] for each in groups for rows in each.parts.values()])
 
 
 def checksum_of(tree: PyTree) -> int:

@@ -46,7 +46,10 @@ _OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), J
 def deploy_seen(
     algorithm: Algorithm, federation: Federation, state: State, round: Array, client: ClientData, kept: PyTree
 ) -> tuple[PyTree, PyTree | None]:
-    """(Deployed, common model) of one seen client; None for no common model, or if Deployed is the common model."""
+    """(Deployed, common model) of one seen client; None for no common model, or if Deployed is the common model.
+
+    It is what the client uses on its test rows; it may depend on ``client.deployment``.
+    """
     return _deploy(algorithm, federation, state, round, client, Purpose.DEPLOY, lambda seat, down, key: kept)
 
 
@@ -76,7 +79,7 @@ def _deploy(
     seat = _seat(round, client, purpose is Purpose.DEPLOY)
     down = algorithm.down(state.server, seat)
     key = client_key(round_key(state.seed, purpose, round), client.id)
-    arguments = (key, seat, down, own(seat, down, key), local_data(federation, client))
+    arguments = (key, seat, down, own(seat, down, key), local_data(federation, client, deployed=True))
     deployed = algorithm.deploy(*arguments)
     if algorithm.common is None or algorithm.personal is None:
         return deployed, None
@@ -112,7 +115,8 @@ def evaluate(
       Info: ``test_loss`` and ``test_accuracy`` [N] of the model that each seen client would use, by id; the same with
       the prefix ``global_`` for the global model (if the algorithm has one); and all of these with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
-      of the models that seen clients would use. ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
+      of the models that seen clients would use; those of clients with deployment rows do not depend on these rows.
+      ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
       own model on ``held["test"]``, if both exist. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
       algorithm's cluster models on ``held["distribution_0"]``, ..., if both exist. NaN for clients without training
       rows, without rows of the split, or not counted by the algorithm. A NaN loss becomes infinite.
@@ -191,7 +195,10 @@ def judge_seen(
         found = _judge(algorithm, federation, own, round, client, models, scope, True)
         if not scope.valid:
             return found
-        return found | {_VALID: _score(algorithm, federation, own, round, client, models[0], "valid", True)}
+        model = models[0]
+        if client.deployment is not None:  # validation rows judge what the client used before its data changed
+            model, _ = deploy_seen(algorithm, federation, own, round, client._replace(deployment=None), kept)
+        return found | {_VALID: _score(algorithm, federation, own, round, client, model, "valid", True)}
 
     return map_lanes(one, (federation.clients, state.clients, rows), layout.evaluation, layout.devices)
 

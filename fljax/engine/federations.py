@@ -85,14 +85,11 @@ def without_rows(federation: Federation) -> Federation:
             return rows._replace(index=dataclasses.replace(index, start=jnp.zeros_like(jnp.asarray(index.start))))
         return rows._replace(index=jnp.zeros(index.shape, jnp.int32))
 
-    def clients(data: ClientData) -> ClientData:
-        return data._replace(train=blank(data.train), valid=blank(data.valid), test=blank(data.test))
-
     examples = federation.examples
     return federation._replace(
         examples=Examples(absent(examples.x), absent(examples.y)),
-        clients=clients(federation.clients),
-        unseen=None if federation.unseen is None else clients(federation.unseen),
+        clients=federation.clients.map_rows(blank),
+        unseen=None if federation.unseen is None else federation.unseen.map_rows(blank),
         held={name: blank(rows) for name, rows in federation.held.items()},
         lists=None if federation.lists is None else jnp.zeros(1, jnp.int32),
     )
@@ -113,8 +110,12 @@ def census(federation: Federation) -> Census:
     return Census(federation.clients.train.size, federation.clients.valid.size)
 
 
-def local_data(federation: Federation, client: ClientData) -> LocalData:
-    """One client's data: its rows of the shared examples; only its training features have noise."""
+def local_data(federation: Federation, client: ClientData, *, deployed: bool = False) -> LocalData:
+    """One client's data: its rows of the shared examples; only its training features have noise.
+
+    ``deployed`` is whether it is the data of a client that uses its model: its validation rows are then its deployment
+    rows, if it has such.
+    """
 
     def subset(rows: Rows, noise: Any = None) -> Subset:
         index = rows.index
@@ -123,7 +124,8 @@ def local_data(federation: Federation, client: ClientData) -> LocalData:
             index = index.of(federation.lists, rows.size)
         return Subset(federation.examples, Rows(index, rows.size), noise, moments=federation.moments)
 
-    return LocalData(subset(client.train, client.noise), subset(client.valid), subset(client.test))
+    valid = client.deployment if deployed and client.deployment is not None else client.valid
+    return LocalData(subset(client.train, client.noise), subset(valid), subset(client.test))
 
 
 def held_data(federation: Federation, layout: Layout) -> dict[str, Subset]:

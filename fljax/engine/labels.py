@@ -40,7 +40,7 @@ def check_labels(task: Task, federation: Federation) -> None:
         (f"{kind}client {_ids(clients)[place]}", labels[row])
         for kind, clients in (("", federation.clients), ("unseen ", federation.unseen))
         if clients is not None
-        for rows in (clients.train, clients.valid, clients.test)
+        for rows in clients.parts.values()
         for place, row in _owned(rows, federation.lists, wrong)
     ]
     found += [

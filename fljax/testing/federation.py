@@ -77,11 +77,8 @@ def pad_with_nan(federation: Federation) -> Federation:
         real = jnp.arange(rows.index.shape[-1])[None, :] < rows.size[:, None]
         return rows._replace(index=jnp.where(real, rows.index, nan_row))
 
-    def population(clients: ClientData) -> ClientData:
-        return clients._replace(train=repad(clients.train), valid=repad(clients.valid), test=repad(clients.test))
-
     assert federation.unseen is not None
-    return federation._replace(clients=population(federation.clients), unseen=population(federation.unseen))
+    return federation._replace(clients=federation.clients.map_rows(repad), unseen=federation.unseen.map_rows(repad))
 
 
 def with_lists(federation: Federation, between: int) -> Federation:
@@ -97,10 +94,8 @@ def with_lists(federation: Federation, between: int) -> Federation:
             total += len(own) + 1
         return rows._replace(index=Spans(jnp.asarray(start, jnp.int32), rows.index.shape[-1]))
 
-    def population(clients: ClientData) -> ClientData:
-        return clients._replace(train=move(clients.train), valid=move(clients.valid), test=move(clients.test))
-
-    seen, unseen = population(federation.clients), None if federation.unseen is None else population(federation.unseen)
+    seen = federation.clients.map_rows(move)
+    unseen = None if federation.unseen is None else federation.unseen.map_rows(move)
     return federation._replace(clients=seen, unseen=unseen, lists=jnp.asarray(np.concatenate(parts)))
 
 
@@ -113,7 +108,7 @@ def change_client(federation: Federation, id: int, factor: float = -2) -> Federa
     """The features of all examples of one seen client are multiplied by a factor."""
     position = int(np.flatnonzero(np.asarray(federation.clients.id) == id)[0])
     x, clients = np.array(federation.examples.x), federation.clients
-    for rows in (clients.train, clients.valid, clients.test):
+    for rows in clients.parts.values():
         x[row_lists(rows.index, rows.size, federation.lists)[position]] *= factor
     return federation._replace(examples=federation.examples._replace(x=jnp.asarray(x)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -173,13 +173,34 @@ class ClientData(NamedTuple):
 
     ``id`` is a permutation of 0..N-1 for seen clients. Unseen clients have separate ids (0..U-1), used only for their
     random keys: algorithms see the id -1 for them.
+
+    Attributes:
+      id: of the client.
+      train: the rows that it trains on.
+      valid: its rows for validation.
+      test: its rows for tests.
+      noise: standard deviation of noise on prepared training features; None: no noise.
+      deployment: its validation rows when it uses its model, where its data have changed since training; None: they
+        have not, and ``valid`` is also for then. The engine shows them to ``Algorithm.personal`` as ``data.valid``
+        before test rows are predicted, and at no other time.
     """
 
     id: Int[Array, "*batch"]
     train: Rows
     valid: Rows
     test: Rows
-    noise: Float[Array, "*batch"] | None = None  # std of noise on prepared training features; None: no noise
+    noise: Float[Array, "*batch"] | None = None
+    deployment: Rows | None = None
+
+    @property
+    def parts(self) -> dict[str, Rows]:
+        """The index lists by name; "deployment" only if there are such rows."""
+        found = {"train": self.train, "valid": self.valid, "test": self.test}
+        return found if self.deployment is None else found | {"deployment": self.deployment}
+
+    def map_rows(self, function: Callable[[Rows], Rows]) -> ClientData:
+        """The data with each index list replaced by the function of it."""
+        return self._replace(**{part: function(rows) for part, rows in self.parts.items()})
 
 
 @jax.tree_util.register_static
@@ -258,7 +279,7 @@ class Federation(NamedTuple):
         """The text of ``repr`` and, where the numbers are there, a table of rows by client: least, mean, most."""
         lines = []
         for kind, clients in (("seen", self.clients), ("unseen", self.unseen)):
-            for part in ("train", "valid", "test"):
+            for part in ("train", "valid", "test", "deployment"):
                 found = _numbers(getattr(getattr(clients, part, None), "size", None))
                 if found is None or not found.size:
                     continue
@@ -310,7 +331,8 @@ class LocalData(NamedTuple):
 
     Attributes:
       train: the rows that the client trains on.
-      valid: its rows for validation; they may be none.
+      valid: its rows for validation; they may be none. When a client whose data have changed uses its model
+        (``ClientData.deployment``), they are of its new data.
       test: its rows for tests.
     """
 

@@ -194,6 +194,33 @@ def test_noise_and_fixed_test_rows_reach_the_clients():
     assert {"distribution_0", "distribution_1"} <= set(swapped.held)
 
 
+def test_deployment_rows_are_the_share_of_later_rows_that_validation_rows_are_of_training_rows():
+    options = {"clients": 4, "unseen": 2, "complement": True, "train_fraction": 0.5}
+    made = federate(ALONE, "mixture", **options, valid_fraction=0.25)
+    assert made.unseen is not None
+    assert made.unseen.deployment is not None
+    y = np.asarray(ALONE.y)
+    for unseen in (False, True):
+        found = {part: row_numbers(made, part, unseen=unseen) for part in ("train", "valid", "test", "deployment")}
+        mixed = {part: np.mean(y[rows[0]] < 2) for part, rows in found.items()}
+        assert max(mixed["train"], mixed["valid"]) < 0.3
+        assert min(mixed["test"], mixed["deployment"]) > 0.7
+        later = len(found["test"][0]) + len(found["deployment"][0])
+        assert len(found["deployment"][0]) == round(later / 4)
+    everybody = np.concatenate([rows for part in made.clients.parts for rows in row_numbers(made, part)])
+    assert len(set(everybody.tolist())) == len(everybody)
+    assert federate(ALONE, "mixture", **options).clients.deployment is None
+    one = federate(ALONE, "mixture", **options, valid_fraction=0.25, deployment_fraction=0.5)
+    assert len(row_numbers(one, "deployment")[0]) > len(row_numbers(made, "deployment")[0])
+    with pytest.raises(ValueError, match="expected a partition that chooses deployment rows"):
+        row_numbers(federate(ALONE, "mixture", clients=4), "deployment")
+    both = stack([made, federate(ALONE, "mixture", **options, valid_fraction=0.25, seed=1)])
+    for own, alone in zip(row_numbers(both, "deployment")[:4], row_numbers(made, "deployment"), strict=True):
+        np.testing.assert_array_equal(own, alone)
+    with pytest.raises(ValueError, match=r"alike in clients and held rows, got .*deployment rows"):
+        stack([made, federate(ALONE, "mixture", **options)])
+
+
 def test_rotated_copies_follow_the_examples():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (60, 4, 4, 1)).astype(np.uint8), rng.integers(0, 4, 60).astype(np.int32)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fljax.data.mixtures import block_mixture, class_clusters, mixture
 
@@ -39,6 +41,67 @@ def test_complement_swaps_the_mixture_of_test_rows():
     np.testing.assert_allclose([first_share(r) for r in split.rows], [0.1] * 5 + [0.9] * 5, atol=0.01)
     np.testing.assert_allclose([first_share(r) for r in split.test], [0.9] * 5 + [0.1] * 5, atol=0.01)
     assert abs(len(split.test[0]) / (len(split.test[0]) + len(split.rows[0])) - 0.25) < 0.01
+
+
+def test_deployment_rows_have_the_mixture_of_test_rows():
+    without = mixture(LABELS, clients=10, complement=True, test_fraction=0.25)
+    split = mixture(LABELS, clients=10, complement=True, test_fraction=0.25, deployment_fraction=0.4)
+    assert without.test is not None
+    assert without.deployment is None
+    assert split.test is not None
+    assert split.deployment is not None
+    assert {len(rows) for rows in split.deployment} == {20}
+    assert {len(rows) for rows in split.test} == {30}
+    np.testing.assert_allclose([first_share(r) for r in split.deployment], [0.9] * 5 + [0.1] * 5)
+    np.testing.assert_allclose([first_share(r) for r in split.test], [0.9] * 5 + [0.1] * 5)
+    # Training rows do not depend on what later rows are for.
+    for rows, others in zip(split.rows, without.rows, strict=True):
+        np.testing.assert_array_equal(rows, others)
+    assert mixture(LABELS, clients=10, deployment_fraction=0.4).deployment is None
+
+
+@given(
+    clients=st.integers(1, 9),
+    unseen=st.integers(0, 4),
+    pattern=st.sampled_from(["0:100", "10:90", "33:67", "linear", "random"]),
+    share=st.floats(0.05, 0.9),
+    deployment=st.floats(0.01, 0.99),
+    rotate=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_no_row_is_in_two_parts_and_counts_are_exact(clients, unseen, pattern, share, deployment, rotate, seed):
+    split = mixture(
+        LABELS,
+        clients=clients,
+        unseen=unseen,
+        seed=seed,
+        pattern=pattern,
+        complement=True,
+        test_fraction=share,
+        deployment_fraction=deployment,
+        rotate=rotate,
+        holdout=0.1,
+    )
+    assert split.test is not None
+    assert split.deployment is not None
+    used = np.concatenate([*split.rows, *split.test, *split.deployment, *split.held.values()])
+    original = np.where(used < len(LABELS), used, np.append(split.rotated, 0)[np.maximum(used - len(LABELS), 0)])
+    assert len(set(original.tolist())) == len(original)
+    in_first = (lambda rows: np.sum(rows < len(LABELS))) if rotate else (lambda rows: np.sum(LABELS[rows] < 5))
+    for rows, tests, deployed in zip(split.rows, split.test, split.deployment, strict=True):
+        new = len(tests) + len(deployed)
+        assert new == np.rint((len(rows) + new) * share)
+        assert len(deployed) == min(np.rint(new * deployment), new - 1)
+        # Each part has the mixture up to the rounding of one row, or two where a part is what another leaves.
+        first = in_first(rows) / len(rows)
+        assert abs(in_first(deployed) - (1 - first) * len(deployed)) <= 1 + len(deployed) / len(rows)
+        assert abs(in_first(tests) - (1 - first) * len(tests)) <= 2 + len(tests) / len(rows)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
+def test_a_deployment_fraction_out_of_range_is_one_sentence(fraction):
+    with pytest.raises(ValueError, match=r"expected .*deployment_fraction"):
+        mixture(LABELS, clients=4, complement=True, deployment_fraction=fraction)
 
 
 def test_rotation_keeps_labels_and_turns_the_second_share():

@@ -12,8 +12,6 @@ import numpy as np
 from fljax.data.mapped_files import check_unchanged
 from fljax.types import ClientData, Examples, Federation, Moments, Names, Rows, Spans
 
-PARTS = ("train", "valid", "test")
-
 
 class Lists(NamedTuple):
     """The row lists of one part of all clients: list k is ``table[start[k] : start[k] + size[k]]``.
@@ -63,7 +61,7 @@ class Population(NamedTuple):
     def of(cls, clients: ClientData, lists: np.ndarray | None) -> Population:
         shape = (-1, clients.id.shape[-1])
         noise = None if clients.noise is None else np.asarray(clients.noise).reshape(shape)
-        parts = {part: Lists.of(getattr(clients, part), lists) for part in PARTS}
+        parts = {part: Lists.of(rows, lists) for part, rows in clients.parts.items()}
         return cls(np.asarray(clients.id).reshape(shape), noise, parts)
 
     @property
@@ -117,8 +115,7 @@ class HostData(NamedTuple):
           capacity: at least ``population.most(parts, B)``, which decides about the shapes.
         """
         chosen, spans, total = [np.zeros(0, np.int32)], {}, 0
-        for part in PARTS:
-            lists = population.lists[part]
+        for part, lists in population.lists.items():
             start, size = lists.start[place, clients], lists.size[place, clients]
             own = np.zeros(len(clients), np.int32)
             if part in parts:
@@ -150,16 +147,13 @@ class HostData(NamedTuple):
         stored = self._examples(rows.astype(np.int64), max(len(rows), 1), False)
         examples = Examples(jnp.asarray(stored.x), jnp.asarray(stored.y))
 
-        def without_rows(clients: ClientData) -> ClientData:
-            def empty(part: str) -> Rows:
-                size = jnp.asarray(getattr(clients, part).size)
-                return Rows(Spans(jnp.zeros(size.shape, jnp.int32), getattr(clients, part).index.shape[-1]), size)
+        def empty(rows: Rows) -> Rows:
+            size = jnp.asarray(rows.size)
+            return Rows(Spans(jnp.zeros(size.shape, jnp.int32), rows.index.shape[-1]), size)
 
-            return clients._replace(**{part: empty(part) for part in PARTS})
-
-        unseen = None if federation.unseen is None else without_rows(federation.unseen)
+        unseen = None if federation.unseen is None else federation.unseen.map_rows(empty)
         lists_of = jnp.zeros(1, jnp.int32)
-        clients = without_rows(federation.clients)
+        clients = federation.clients.map_rows(empty)
         return Federation(examples, clients, unseen, held, Names(), lists_of, federation.moments)
 
     def _examples(self, rows: np.ndarray, capacity: int, numbered: bool) -> Examples:

@@ -14,7 +14,6 @@ from fljax.engine import evaluate
 from fljax.engine.federations import as_vectors
 from fljax.engine.jaxprs import arguments_read
 from fljax.engine.layout import Layout
-from fljax.engine.offload.host_data import PARTS
 from fljax.engine.polling import poll
 from fljax.engine.program import Inputs, Spec
 from fljax.engine.round import train_one
@@ -50,11 +49,11 @@ def reads_of(spec: Spec, inputs: Inputs, state: State) -> Reads:
         if clients is None:
             return ()
         struct = lambda shape, dtype: jax.ShapeDtypeStruct(tuple(shape), dtype)  # noqa: E731
-        index = [struct((1, getattr(clients, part).index.shape[-1]), np.int32) for part in PARTS]
+        index = [struct((1, rows.index.shape[-1]), np.int32) for rows in clients.parts.values()]
         x, y = (struct(each.shape, each.dtype) for each in federation.examples[:2])
 
         def program(index: list[Any], x: Any, y: Any, traced: Any, by_seed: Any, state: Any) -> Any:
-            parts = {part: Rows(own, zero[None]) for part, own in zip(PARTS, index, strict=True)}
+            parts = {part: Rows(own, zero[None]) for part, own in zip(clients.parts, index, strict=True)}
             noise = None if clients.noise is None else jnp.zeros(1)
             moments = federation.moments
             if moments is not None:
@@ -68,8 +67,8 @@ def reads_of(spec: Spec, inputs: Inputs, state: State) -> Reads:
         traced = [_first(leaf) if place in spec.varied else _shape(leaf) for place, leaf in enumerate(inputs.traced)]
         by_seed = jax.tree.map(_first, inputs.by_seed)
         closed = jax.make_jaxpr(program)(index, x, y, traced, by_seed, state)
-        found = arguments_read(closed.jaxpr)[: len(PARTS)]
-        return tuple(part for part, is_read in zip(PARTS, found, strict=True) if is_read)
+        found = arguments_read(closed.jaxpr)[: len(index)]
+        return tuple(part for part, is_read in zip(clients.parts, found, strict=True) if is_read)
 
     def one(tree: Any) -> Any:
         return trees.take(tree, zero)

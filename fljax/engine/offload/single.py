@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.engine.offload.host_data import PARTS, HostData
+from fljax.engine.offload.host_data import HostData
 from fljax.engine.program import Inputs
 from fljax.engine.states import State
 from fljax.types import ClientData, Federation
@@ -43,7 +43,8 @@ def _moved(federation: Federation, seed: int, client: int, unseen: bool) -> Fede
     population = data.unseen if unseen else data.seen
     assert population is not None
     place = np.array([client])
-    block = data.block(population, seed % len(population.id), place, PARTS, population.most(PARTS, 1))
+    parts = population.lists.keys()
+    block = data.block(population, seed % len(population.id), place, parts, population.most(parts, 1))
     return _alone(block, block.clients, unseen)
 
 
