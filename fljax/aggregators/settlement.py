@@ -98,14 +98,15 @@ def settle_tokens(
     most_reimbursed: float | Array = 1.0,
     ranked: Literal["members", "all"] = "members",
     eligible: Bool[Array, " N"] | None = None,
+    refunded: Literal["pool", "collected"] = "pool",
     key: Key[Array, ""] | None = None,
 ) -> Ledger:
     """Settles one round: members pay, get a refund that shrinks as the model improves, and share the rest of the pool.
 
     1. Every member k of cluster c pays ``price`` into pool ``P_c``.
     2. The pool refunds ``floor(P_c most_reimbursed (1 - U_c / most_utility))`` to its members in equal parts, where
-       ``U_c`` is ``cluster_utility``. A cluster without a best accuracy refunds nothing. Then
-       ``best_c <- max(best_c, A_c)``.
+       ``U_c`` is ``cluster_utility``. With ``refunded="collected"`` the members' payments of this round replace ``P_c``
+       in this product. A cluster without a best accuracy refunds nothing. Then ``best_c <- max(best_c, A_c)``.
     3. Of the n members, the one in place i (0: largest contribution) receives ``(n - i) P_c / (n (n + 1))``: in all,
        half of the pool. The rest is shared by places in participation, ``(n' - i) P_c' 2 / (n' (n' + 1))``.
 
@@ -126,6 +127,9 @@ def settle_tokens(
       ranked: the clients that share the second half: "members", or "all" clients, as in the authors' code.
       eligible: ``[N]``, the clients that belong to the market; None: all. Others neither pay nor are paid, and are not
         ranked.
+      refunded: the tokens of which a part is refunded: "pool", all that the cluster's pool holds, with what earlier
+        rounds left there (indivisible remainders, and payments of rounds in which the accuracy was unknown); or
+        "collected", those of this round alone, as the paper explains equation (12).
       key: the round's key, which orders clients whose contributions or participations tie; None: the lower id comes
         first, in every round.
 
@@ -135,14 +139,16 @@ def settle_tokens(
       has a negative entry.
 
     Raises:
-      ValueError: if ``ranked`` is not a valid name; if ``price`` is not above 0, not whole for whole tokens, or exceeds
-        their dtype; if the sum of all whole tokens exceeds their dtype (under a transform, which hides the sum, nothing
-        is settled instead); if an array has another shape.
+      ValueError: if ``ranked`` or ``refunded`` is not a valid name; if ``price`` is not above 0, not whole for whole
+        tokens, or exceeds their dtype; if the sum of all whole tokens exceeds their dtype (under a transform, which
+        hides the sum, nothing is settled instead); if an array has another shape.
 
     Source: IP-FL, equations (9)-(13).
     """
     if ranked not in ("members", "all"):
         raise ValueError(f"expected ranked to be members or all, got {ranked!r}")
+    if refunded not in ("pool", "collected"):
+        raise ValueError(f"expected refunded to be pool or collected, got {refunded!r}")
     tokens, pools, members = map(jnp.asarray, (tokens, pools, members))
     _check_shapes(tokens, pools, best, members, contribution, participation, accuracy)
     best, accuracy, participation = jnp.asarray(best), wide(accuracy), jnp.asarray(participation)
@@ -159,13 +165,15 @@ def settle_tokens(
     if integer:
         members = members & _fits(held, pool)
     paid = jnp.where(members, cost, 0)
-    pool = pool + jnp.sum(paid, axis=0)
+    collected = jnp.sum(paid, axis=0)
+    pool = pool + collected
 
     known = ~jnp.isnan(accuracy)
     count = jnp.sum(members, axis=0).astype(kind)
     settles = known & (count > 0)
     refund = most_reimbursed * (1 - cluster_utility(accuracy, best, most=most_utility) / most_utility)
-    back = jnp.where(settles & (best > 0), _part(pool, refund), 0)
+    base = pool if refunded == "pool" else jnp.clip(collected, 0, jnp.maximum(pool, 0))  # a pool may be in debt
+    back = jnp.where(settles & (best > 0), _part(base, refund), 0)
     each = _divided(back, jnp.maximum(count, 1))
     reimbursed = jnp.where(members, each[None, :], 0)
     pool = _left(pool, reimbursed)

@@ -58,6 +58,8 @@ class Tokens(NamedTuple):
       most_utility: I_max, the relative gain in accuracy from which on nothing is refunded.
       most_reimbursed: T_max, the largest share of a pool that is refunded.
       ranked: which clients share the part of a pool that is paid by participation.
+      refunded: the tokens of which a share is refunded: "pool", all in the cluster's pool, or "collected", those that
+        members paid in the round, as in the paper's text of equation (12). They differ by what earlier rounds left.
     """
 
     initial: NonNegative = 500.0
@@ -66,6 +68,7 @@ class Tokens(NamedTuple):
     most_utility: Positive = 1.0
     most_reimbursed: Share = 1.0
     ranked: Literal["members", "all"] = "members"
+    refunded: Literal["pool", "collected"] = "pool"
 
 
 class Bidding(NamedTuple):
@@ -161,6 +164,7 @@ def settle(
         most_reimbursed=tokens.most_reimbursed,
         ranked=tokens.ranked,
         eligible=available.members,
+        refunded=tokens.refunded,
         key=key,
     )
     flows = {name: jnp.sum(getattr(ledger, name), axis=1) for name in ("paid", "reimbursed", "rewarded")}

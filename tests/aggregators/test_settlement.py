@@ -94,8 +94,8 @@ def test_who_cannot_pay_is_no_member():
     np.testing.assert_array_equal(ledger.tokens, [1, 1, 0])
 
 
-@functools.partial(jax.jit, static_argnames=("integer", "ranked"))
-def _settled(tokens, pools, best, members, contribution, participation, accuracy, price, key, integer, ranked):
+@functools.partial(jax.jit, static_argnames=("integer", "ranked", "refunded"))
+def _settled(tokens, pools, best, members, contribution, participation, accuracy, price, key, **how):
     return settle_tokens(
         tokens,
         pools,
@@ -106,9 +106,8 @@ def _settled(tokens, pools, best, members, contribution, participation, accuracy
         accuracy,
         price=price,
         key=key,
-        integer=integer,
-        ranked=ranked,
         most_reimbursed=0.7,
+        **how,
     )
 
 
@@ -127,9 +126,10 @@ def supply(draw, kind, fraction):
     st.sampled_from([1e-9, 1e-6, 1e-3, 1.0]),
     st.sampled_from([0.0, 1e-9, 1e-3, 0.1, 1.0]),
     st.sampled_from(["members", "all"]),
+    st.sampled_from(["pool", "collected"]),
 )
 @at_most(25)
-def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ranked):
+def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ranked, refunded):
     """Supplies up to the most that a dtype holds, prices up to all of it, members who may not be able to pay."""
     draw, whole = np.random.default_rng(seed), kind != "float32"
     with enable_x64(kind == "int64"):
@@ -143,8 +143,8 @@ def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ran
             draw.integers(0, 3, (N, C)),
             np.where(draw.random(C) < 0.2, np.nan, draw.random(C)).astype(np.float32),
         )
-        price = jnp.asarray(price, kind)
-        found = _settled(amounts[:N], amounts[N:], *arrays, price, jax.random.key(seed), whole, ranked)
+        price, how = jnp.asarray(price, kind), {"integer": whole, "ranked": ranked, "refunded": refunded}
+        found = _settled(amounts[:N], amounts[N:], *arrays, price, jax.random.key(seed), **how)
         ledger = jax.tree.map(np.asarray, found)
     for leaf in (ledger.tokens, ledger.pools, ledger.paid, ledger.reimbursed, ledger.rewarded):
         assert leaf.dtype == np.dtype(kind)
@@ -157,6 +157,28 @@ def test_whatever_the_price_tokens_are_conserved(kind, seed, fraction, cost, ran
             moved = exact(ledger.reimbursed[k]) + exact(ledger.rewarded[k]) - exact(ledger.paid[k])
             assert int(ledger.tokens[k]) - int(amounts[k]) == moved
     assert set(np.unique(ledger.paid).tolist()) <= {0, price.item()}
+    if refunded == "collected":
+        assert np.all(ledger.reimbursed.astype(object) <= ledger.paid.astype(object))
+
+
+@pytest.mark.thorough
+def test_a_refund_is_a_part_of_the_pool_or_of_what_the_round_collected():
+    """Two members pay 6 each into a pool of 20, and nothing improved: all of the base is refunded."""
+    zeros, known = jnp.zeros((3, 1)), jnp.full(1, 0.5)
+
+    def settle(accuracy=0.5, **options):
+        members = jnp.asarray([[True], [True], [False]])
+        given = (jnp.full(3, 100), jnp.full(1, 20), known, members, zeros, zeros, jnp.full(1, accuracy))
+        return settle_tokens(*given, price=6, **options)
+
+    np.testing.assert_array_equal(settle().reimbursed[:, 0], [16, 16, 0])
+    found = settle(refunded="collected")
+    np.testing.assert_array_equal(found.reimbursed[:, 0], [6, 6, 0])
+    # The 20 tokens that earlier rounds left are rewards: 2/6 and 1/6 of them by contribution, then 2/3 and 1/3.
+    np.testing.assert_array_equal(found.rewarded[:, 0], [6 + 7, 3 + 3, 0])
+    assert int(found.tokens.sum() + found.pools.sum()) == 320
+    # Half of the largest gain in accuracy: half of the 12 tokens.
+    np.testing.assert_array_equal(settle(0.75, refunded="collected").reimbursed[:, 0], [3, 3, 0])
 
 
 @pytest.mark.thorough
