@@ -1,12 +1,14 @@
 """Initial clusters: clients grouped by their models' F1 scores by class after a few rounds of FedAvg.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", appendix C.1, equation (14), which its evaluation
-leaves out. Deviation: F1 is of each class against all others; the authors' code computes F1 on rows of one class only,
-which makes it a function of recall.
+leaves out. Only clients that reply within a threshold of time are clustered; the others join random clusters, and later
+settle by their bids. Deviations: who is late is an argument, and no matter of time; F1 is of each class against all
+others. The authors' code computes F1 on rows of one class only, which makes it a function of recall.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,13 +20,16 @@ from fljax import training, trees
 from fljax.aggregators import cluster_means
 from fljax.algorithms import fedavg
 from fljax.algorithms.market import Clustering
-from fljax.engine import Execution, is_stacked, simulate
+from fljax.engine import Execution, Plan, is_stacked, simulate
 from fljax.engine.layout import products_of
 from fljax.engine.offload.host_data import server_rows
+from fljax.naming import shown
+from fljax.scenarios import availability
 from fljax.scenarios.common import with_server
 from fljax.seeds import Seeds, seeds_of
 from fljax.training import Local
 from fljax.types import Algorithm, Cohort, Federation, Rows, Subset, Task
+from fljax.values import as_number, as_whole
 
 
 class _Pretrained(NamedTuple):
@@ -41,6 +46,7 @@ class ByF1(NamedTuple):
     rounds: int = 5
     features: int = 10
     rows: str = "validation"
+    late: float | Sequence[int] = 0.0
 
 
 def by_f1(
@@ -53,13 +59,15 @@ def by_f1(
     rounds: int = 5,
     features: int = 10,
     rows: str = "validation",
+    late: float | Sequence[int] = 0.0,
     execution: Execution | None = None,
 ) -> Clustering:
     """K-means on the F1 scores of every client's model, class by class, on the server's rows.
 
-    All clients train for ``rounds`` rounds of FedAvg. The features of a client are the F1 scores of its last local
-    model, for the ``features`` classes with the largest variance over clients. K-means (k-means++, best of 10) finds
-    the clusters. A cluster's model is the mean of its members' last local models, or of all clients' if it is empty.
+    All clients but the late ones train for ``rounds`` rounds of FedAvg. The features of a client are the F1 scores of
+    its last local model, for the ``features`` classes with the largest variance over clients. K-means (k-means++, best
+    of 10) finds the clusters. A cluster's model is the mean of its members' last local models, or of all clients' if it
+    is empty. A late client joins a random cluster, in whose model it has no part.
 
     Args:
       task: model and loss, with its number of classes.
@@ -70,6 +78,8 @@ def by_f1(
       rounds: rounds of pre-training.
       features: number of classes used; all if the task has fewer.
       rows: name of the server's rows in ``federation.held``.
+      late: the clients that do not answer in time: their share of the clients with training rows, drawn for each seed,
+        or their ids.
       execution: as for ``simulate``.
 
     Returns:
@@ -77,13 +87,15 @@ def by_f1(
       by id and models ``[seeds, C, ...]``. Clients that never trained are in a random cluster.
 
     Raises:
-      ValueError: if the server has no rows of that name, the task has no ``classes``, or there are fewer clients with
-        data than clusters.
+      ValueError: if the server has no rows of that name, the task has no ``classes``, ``late`` is neither a share below
+        1 nor a list of different ids, or fewer clients with data than clusters are in time.
     """
-    check(federation, rows, clusters)
-    training.check_classes(task, "clustering by F1")
     seeds = seeds_of(seeds)
-    result = simulate(_remembering(task, local), federation, rounds=rounds, seeds=seeds, execution=execution)
+    check(federation, rows, clusters, late, seeds)
+    training.check_classes(task, "clustering by F1")
+    trace = ~late_clients(federation, late, seeds)[:, None]
+    plan = Plan(_remembering, {"task": task, "local": local}, {"trace": trace})
+    result = simulate(plan, federation, rounds=rounds, seeds=seeds, execution=execution)
     members, models = [], []
     for place, seed in enumerate(seeds):
         found = jax.tree.map(lambda leaf, place=place: leaf[place], result.state.server)
@@ -101,17 +113,61 @@ def by_f1(
     return Clustering(jnp.asarray(np.stack(members), jnp.int32), jax.tree.map(lambda *each: jnp.stack(each), *models))
 
 
-def check(federation: Federation, rows: str, clusters: int | None) -> None:
-    """Raises a ValueError unless the server has rows of that name, and as many clients with data as clusters."""
+def late_clients(federation: Federation, late: float | Sequence[int], seeds: Seeds) -> Bool[np.ndarray, "seeds N"]:
+    """Which clients are late, by id; see ``by_f1`` for the arguments.
+
+    Raises:
+      ValueError: if ``late`` is neither a share below 1 nor a list of different ids.
+    """
+    has_rows, seeds = _has_rows(federation, seeds), seeds_of(seeds)
+    found, share = np.zeros(has_rows.shape, bool), as_number(late)
+    if share is None:
+        found[:, _ids(late, has_rows.shape[1])] = True
+        return found
+    if not 0 <= share < 1:
+        raise ValueError(f"expected late to be a share from 0 to below 1, or a list of clients' ids, got {late}")
+    for place, seed in enumerate(seeds):
+        able = np.flatnonzero(has_rows[place])
+        found[place, np.random.default_rng((seed, 3)).permutation(able)[: round(share * len(able))]] = True
+    return found
+
+
+def _ids(late: Any, population: int) -> list[int]:
+    """A list of different ids of clients, as ints."""
+    given = late if isinstance(late, Sequence | np.ndarray) and not isinstance(late, str) else [None]
+    found = [as_whole(each) for each in given]
+    ids = [each for each in found if each is not None and 0 <= each < population]
+    if len(set(ids)) < len(found):
+        ids_allowed = f"different ids from 0 to {population - 1}"
+        raise ValueError(f"expected late to be a share of the clients, or {ids_allowed}, got {shown(late)}")
+    return ids
+
+
+def _has_rows(federation: Federation, seeds: Seeds) -> Bool[np.ndarray, "seeds N"]:
+    """Which clients have training rows, by id."""
+    ids, size = np.asarray(federation.clients.id), np.asarray(federation.clients.train.size)
+    found = np.take_along_axis(size > 0, np.argsort(ids, axis=-1), axis=-1)
+    return np.broadcast_to(found, (len(seeds_of(seeds)), found.shape[-1]))
+
+
+def check(
+    federation: Federation, rows: str, clusters: int | None, late: float | Sequence[int] = 0.0, seeds: Seeds = (0,)
+) -> None:
+    """Raises a ValueError unless the server has rows of that name, and enough clients with data are in time.
+
+    The arguments are those of ``by_f1``.
+    """
     if rows not in federation.held:
         names = ", ".join(federation.held) or "none"
         advice = "; held_fraction above 0 keeps some for validation" if rows == "validation" else ""
         raise ValueError(
             f"expected clustering on rows that the server has, got {rows!r}; valid names are {names}{advice}"
         )
-    least = int(np.min(np.sum(np.asarray(federation.clients.train.size) > 0, axis=-1)))
+    absent = late_clients(federation, late, seeds)
+    least = int(np.min(np.sum(_has_rows(federation, seeds) & ~absent, axis=-1)))
     if clusters is None or least < clusters:
-        raise ValueError(f"expected a client with data for each of {clusters} clusters, got {least} of them")
+        others = f" in time and {int(absent.sum(axis=-1).max())} late ones" if absent.any() else ""
+        raise ValueError(f"expected a client with data for each of {clusters} clusters, got {least} of them{others}")
 
 
 def f1_scores(
@@ -132,9 +188,9 @@ def f1_scores(
     return jnp.where(both > 0, 2 * hits / jnp.maximum(both, 1), 0)
 
 
-def _remembering(task: Task, local: Local) -> Algorithm:
-    """FedAvg of all clients, with a server that keeps each client's last local model."""
-    inner = fedavg(task, local, clients_per_round=None)
+def _remembering(task: Task, local: Local, trace: Bool[Array, "1 N"]) -> Algorithm:
+    """FedAvg of the clients in ``trace``, with a server that keeps each client's last local model."""
+    inner = availability(fedavg(task, local, clients_per_round=None), trace=trace)
     wrapped = with_server(inner, lambda server: server.inner, lambda server, new: server._replace(inner=new))
 
     def init_server(key: Any, census: Any) -> _Pretrained:

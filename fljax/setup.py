@@ -251,7 +251,7 @@ def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> Algorithm
         scenarios=tuple(wrappers),
         local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
         contribution=options.pop("contribution", Measure()),
-        clustering=None if start is None or start.name == "random" else ByF1(start.rounds, start.features, start.rows),
+        clustering=None if start is None or start.name == "random" else ByF1(**start.model_dump(exclude={"name"})),
         options=options,
     )
 

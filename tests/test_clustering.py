@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -62,13 +63,61 @@ def test_models_are_means_of_the_members_last_models(world):
     federation, task = world
     local = Local(0.1, 16, epochs=1)
     found = clustering.by_f1(task, local, federation, clusters=3, seeds=(0, 1), rounds=1, features=99)
-    kept = simulate(clustering._remembering(task, local), federation, rounds=1, seeds=(0, 1)).state.server
+    kept = simulate(
+        clustering._remembering(task, local, jnp.ones((1, 12), bool)), federation, rounds=1, seeds=(0, 1)
+    ).state.server
     for seed in range(2):
         for c in range(3):
             members = np.asarray(found.member)[seed] == c
             assert members.any()
             for leaf, each in zip(jax.tree.leaves(found.models), jax.tree.leaves(kept.models), strict=True):
                 np.testing.assert_allclose(leaf[seed, c], np.asarray(each)[seed, members].mean(axis=0), atol=1e-6)
+
+
+def test_late_clients_join_random_clusters(world):
+    """They are neither in K-means nor in a cluster's model; their rows could be anything."""
+    federation, task = world
+    late, in_time = [0, 4, 7], np.setdiff1d(np.arange(12), [0, 4, 7])
+    local = Local(0.1, 16, epochs=2)
+    found = clustering.by_f1(task, local, federation, clusters=2, seeds=2, rounds=3, late=late)
+    train, rng = federation.clients.train, np.random.default_rng(0)
+    start = np.asarray(train.index.start).copy()
+    start[:, late] = rng.permutation(start[:, late].ravel()).reshape(2, 3)
+    moved = train._replace(index=dataclasses.replace(train.index, start=jnp.asarray(start)))
+    other = federation._replace(clients=federation.clients._replace(train=moved))
+    again = clustering.by_f1(task, local, other, clusters=2, seeds=2, rounds=3, late=late)
+    jax.tree.map(np.testing.assert_array_equal, again, found)
+    halves = np.arange(12) < 6
+    for member in np.asarray(found.member):
+        assert len({tuple(member[in_time] == half[in_time]) for half in (halves, ~halves)}) == 2
+        assert (member[in_time] == halves[in_time]).all() or (member[in_time] != halves[in_time]).all()
+    everybody = np.concatenate([_late_members(federation, task, seed) for seed in range(6)])
+    assert 0 < everybody.mean() < 1
+
+
+def _late_members(federation, task, seed):
+    """The random clusters of clients 0, 4 and 7."""
+    answered = ~np.isin(np.arange(12), [0, 4, 7])
+    scores = np.random.default_rng(seed).random((12, 10))
+    return clustering._members(scores, answered, 2, 10, seed)[~answered]
+
+
+def test_a_share_of_late_clients_is_drawn_for_each_seed(world):
+    federation, _ = world
+    found = clustering.late_clients(federation, 0.25, (0, 1))
+    np.testing.assert_array_equal(found.sum(axis=1), [3, 3])
+    assert (found[0] != found[1]).any()
+    np.testing.assert_array_equal(clustering.late_clients(federation, 0.25, (0, 1)), found)
+    np.testing.assert_array_equal(np.flatnonzero(clustering.late_clients(federation, [5, 2], 2)[1]), [2, 5])
+    assert not clustering.late_clients(federation, 0.0, 2).any()
+    assert not clustering.late_clients(federation, [], 2).any()
+
+
+@pytest.mark.parametrize("late", [1.0, -0.1, [12], [-1], [3, 3], [0.5], [True], "all", None, [[1]]])
+def test_who_is_late_is_checked(world, late):
+    federation, _ = world
+    with pytest.raises(ValueError, match=r"^expected late to be a share .*, got "):
+        clustering.late_clients(federation, late, 2)
 
 
 def test_a_cluster_that_kmeans_leaves_empty_starts_from_everybodys_mean(world):
@@ -98,6 +147,8 @@ def test_bad_arguments_are_named(world):
         clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), rows="mine")
     with pytest.raises(ValueError, match="expected a client with data for each of 13 clusters, got 12 of them"):
         clustering.by_f1(task, local, federation, clusters=13, seeds=(0, 1), rounds=1)
+    with pytest.raises(ValueError, match="for each of 2 clusters, got 1 of them in time and 11 late ones"):
+        clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), late=list(range(11)))
     with pytest.raises(ValueError, match="expected a task of classes for clustering by F1"):
         clustering.by_f1(task._replace(classes=None), local, federation, clusters=2, seeds=(0, 1))
 
@@ -121,7 +172,7 @@ def raw_config() -> Any:
         "standalone": {"steps": 5},
         "algorithms": [
             {"name": "fedavg"},
-            {"name": "ipfl", "clients_per_cluster": 2, "clustering": {"name": "f1", "rounds": 2}},
+            {"name": "ipfl", "clients_per_cluster": 2, "clustering": {"name": "f1", "rounds": 2, "late": 0.25}},
             {
                 "name": "ipfl",
                 "label": "leaving",
@@ -187,9 +238,16 @@ def test_what_is_wrong_in_a_config_is_said_before_anything_is_trained():
         return lambda raw: raw["algorithms"][1].update(clustering=table, **others)
 
     assert "clustering: " in refused(clusters({"name": "f1", "round": 1}))
-    assert "expected one of the keys name, rounds, features, rows, got" in refused(clusters({"name": "f1", "round": 1}))
+    assert "expected one of the keys name, rounds, features, rows, late, got" in refused(
+        clusters({"name": "f1", "round": 1})
+    )
     assert "for each of 9 clusters, got 8 of them" in refused(clusters({"name": "f1"}, clusters=9))
     assert "expected clustering on rows that the server has, got 'mine'" in refused(
         clusters({"name": "f1", "rows": "mine"})
+    )
+    assert "different ids from 0 to 7, got (1, 8)" in refused(clusters({"name": "f1", "late": [1, 8]}))
+    assert (
+        "clustering.late: expected a share from 0 to below 1, or a list of different ids of clients, got 1.5"
+        in refused(clusters({"name": "f1", "late": 1.5}))
     )
     assert "since tokens are whole, got 1.5" in refused(lambda raw: raw["algorithms"][1].update(tokens={"price": 1.5}))

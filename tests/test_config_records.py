@@ -129,6 +129,7 @@ def test_forms_of_toml_end_in_the_setup() -> None:
     assert resolved(contribution=table).contribution == Measure("size", free_riders=(2,), induced_rate=0.5)
     assert resolved(clustering="random").clustering is None
     assert resolved(clustering={"name": "f1", "rounds": 2}).clustering == ByF1(2, 10, "validation")
+    assert resolved(clustering={"name": "f1", "late": [5, 2]}).clustering == ByF1(late=(5, 2))
 
 
 def test_free_riders_only() -> None:

@@ -110,6 +110,15 @@ def number_or_numbers(value: Any) -> Any:
     return tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)
 
 
+def _late_clients(value: Any) -> Any:
+    ids = as_tuple(value)
+    if isinstance(ids, tuple) and len({each for each in ids if type(each) is int and each >= 0}) == len(ids):
+        return ids
+    if type(value) in (int, float) and 0 <= value < 1:
+        return float(value)
+    raise ValueError(f"expected a share from 0 to below 1, or a list of different ids of clients, got {shown(value)}")
+
+
 def different_values(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) > MOST_CELLS:
         raise ValueError(f"expected at most {MOST_CELLS} values, got {len(value)}")
@@ -131,6 +140,11 @@ Seeds = Annotated[
     Field(description="integer above 0 or list of different integers from 0"),
 ]
 UnseenClients = Annotated[int | tuple[str | int, ...] | Literal["test"], BeforeValidator(unseen_clients)]
+LateClients = Annotated[
+    float | tuple[int, ...],
+    BeforeValidator(_late_clients),
+    Field(description="number from 0 to below 1 or list of different integers from 0"),
+]
 Name = Annotated[str, BeforeValidator(_name)]
 Label = Annotated[str, BeforeValidator(label)]
 Printable = Annotated[str, BeforeValidator(printable)]

@@ -12,6 +12,7 @@ from fljax.config.forms import (
     Count,
     Devices,
     Label,
+    LateClients,
     Name,
     NonNegative,
     NumberOrNumbers,
@@ -260,13 +261,15 @@ class Clustering(Table):
     """The initial clusters of an algorithm: "random", or by "f1" after some ``rounds`` of FedAvg.
 
     K-means groups clients by F1 scores on the server's ``rows``, for the ``features`` classes in which clients differ
-    most.
+    most. ``late`` clients do not answer in time: a share of them, drawn for each seed, or a list of ids. They join
+    random clusters.
     """
 
     name: Literal["random", "f1"] = "random"
     rounds: Count = 5
     features: Count = 10
     rows: str = "validation"
+    late: LateClients = 0.0
 
 
 class Published(Table):
