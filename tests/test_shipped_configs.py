@@ -49,6 +49,14 @@ def test_shipped_configs_load(name):
         assert any(reproduce.label_of(labels, row) for row in rows), "no algorithm has the label of a published one"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "maxfl").glob("*.toml")), ids=lambda path: path.stem)
+def test_appeal_is_that_of_the_global_model_in_maxfl(path):
+    """MaxFL, Definition 1: a client compares the global model with its requirement, and not a personal one."""
+    loaded = config.load(path)
+    scenarios = [*loaded.scenarios, *(each for entry in loaded.algorithms for each in entry.scenarios)]
+    assert all(each.options.get("judged") == "global" for each in scenarios if each.name == "appeal_based")
+
+
 def federation(loaded: Config) -> Federation:
     """Clients of a config without their data: one example, which each of them has ten times."""
     shape, _, words = SHAPES[loaded.data.dataset]
