@@ -36,6 +36,8 @@ class Reference(NamedTuple):
       required: ``[seeds, N]`` the loss that each client requires (MaxFL's rho); None: ``threshold``. See
         ``with_threshold``.
       unseen_required: ``[seeds, U]``; None: ``unseen_threshold``.
+      valid_loss: ``[seeds, N]`` on the client's validation rows; None if ``standalone`` was not asked for it.
+      unseen_valid_loss: ``[seeds, U]``, as ``valid_loss``.
     """
 
     threshold: Float[np.ndarray, "seeds N"]
@@ -47,6 +49,8 @@ class Reference(NamedTuple):
     params: PyTree | None = None
     required: Float[np.ndarray, "seeds N"] | None = None
     unseen_required: Float[np.ndarray, "seeds U"] | None = None
+    valid_loss: Float[np.ndarray, "seeds N"] | None = None
+    unseen_valid_loss: Float[np.ndarray, "seeds U"] | None = None
 
 
 def with_threshold(reference: Reference, threshold: Any) -> Reference:

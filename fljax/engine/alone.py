@@ -15,6 +15,7 @@ from fljax.engine.federations import local_data
 from fljax.engine.keys import Purpose, client_key, round_key
 from fljax.engine.lanes import map_lanes
 from fljax.engine.layout import Layout
+from fljax.results import Reference
 from fljax.training import Local, StopAlone, Stream
 from fljax.types import ClientData, Federation, Task
 
@@ -29,6 +30,36 @@ class Solo(NamedTuple):
     local: Local
     initial: Initial = "shared"
     stop: StopAlone | None = None
+    valid: bool = False  # whether models are also judged on validation rows
+
+
+class Alone(NamedTuple):
+    """What standalone training finds, of one client or along an axis of clients.
+
+    Attributes:
+      threshold: training loss.
+      test_loss: test loss.
+      test_accuracy: test accuracy; None if the task has no score.
+      valid_loss: loss on validation rows; None if it was not asked for.
+      params: the models; None if they are not kept.
+    """
+
+    threshold: Array
+    test_loss: Array
+    test_accuracy: Array | None
+    valid_loss: Array | None
+    params: PyTree | None
+
+
+def reference_of(seen: Alone, unseen: Alone | None) -> Reference:
+    """The reference of what was found for seen clients and for unseen ones (None: there are none)."""
+    own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
+    if unseen is None:
+        return own
+    threshold, loss, accuracy, valid, _ = unseen
+    return own._replace(
+        unseen_threshold=threshold, unseen_test_loss=loss, unseen_test_accuracy=accuracy, unseen_valid_loss=valid
+    )
 
 
 def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
@@ -45,6 +76,17 @@ def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
             "(valid_fraction above 0 keeps some)"
         )
     return stop
+
+
+def check_valid_alone(federation: Federation, valid: bool) -> bool:
+    """``valid``; raises a ValueError if models are to be judged on validation rows and no client has any."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    if valid and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+        raise ValueError(
+            "expected clients with validation rows for validation losses of standalone models, got none "
+            "(valid_fraction above 0 keeps some)"
+        )
+    return valid
 
 
 def check_initial(task: Task, initial: str) -> None:
@@ -79,15 +121,12 @@ def train_population(
     seed: Array,
     layout: Layout,
     keep_models: bool,
-) -> tuple[Array, Array, Array | None, PyTree | None]:
-    """Training loss, test loss, test accuracy (or None) and models (or None) of a population, in its order.
+) -> Alone:
+    """Scores, and models if they are kept, of a population, in its order; ``params`` is the ``shared_model``."""
 
-    ``params`` is the ``shared_model``.
-    """
-
-    def one(row: tuple[ClientData, Array]) -> tuple[Array, Array, Array | None, PyTree | None]:
-        threshold, loss, accuracy, trained = train_alone(solo, data, *row, params, seed)
-        return threshold, loss, accuracy, trained if keep_models else None
+    def one(row: tuple[ClientData, Array]) -> Alone:
+        found = train_alone(solo, data, *row, params, seed)
+        return found if keep_models else found._replace(params=None)
 
     cost = jnp.maximum(clients.train.size, 1)
     return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)
@@ -95,8 +134,8 @@ def train_population(
 
 def train_alone(
     solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
-) -> tuple[Array, Array, Array | None, PyTree]:
-    """Training loss, test loss, test accuracy (or None) and model of one client."""
+) -> Alone:
+    """Scores and model of one client."""
     own = local_data(data, client)
     key = client_key(round_key(seed, purpose), client.id)
     counts = (client.train.size > 0) & (client.test.size > 0)
@@ -111,4 +150,8 @@ def train_alone(
         predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
         threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
         loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
-    return threshold, loss, accuracy, trained
+        valid = None
+        if solo.valid:
+            counts = (client.train.size > 0) & (client.valid.size > 0)
+            valid, _ = training.counted_scores(*training.evaluate(solo.task, predict, own.valid), counts)
+    return Alone(threshold, loss, accuracy, valid, trained)

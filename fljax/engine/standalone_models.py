@@ -17,6 +17,8 @@ from fljax.engine.alone import (
     Solo,
     check_initial,
     check_stop_alone,
+    check_valid_alone,
+    reference_of,
     shared_model,
     train_alone,
     train_population,
@@ -58,6 +60,7 @@ def standalone(
     seeds: Seeds = (0,),
     initial: Initial = "shared",
     stop: StopAlone | None = None,
+    valid: bool = False,
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
@@ -75,6 +78,7 @@ def standalone(
       initial: "shared"; or "own": every client draws its initial weights, from the seed and its id.
       stop: early stopping of each client by its validation loss: the client keeps the parameters where this was least.
         A client without validation rows trains to the end. None: all do.
+      valid: also judge the models on validation rows: ``valid_loss``.
       keep_models: also return the models, ``[seeds, N, ...]``.
       execution: how clients and seeds map to devices.
       on_memory: called with the memory of the training (``fljax.engine.Memory``) once it is compiled.
@@ -86,11 +90,13 @@ def standalone(
     Raises:
       ValueError: if seeds do not fit the federation, the task has no class for a label, or its loss or score is not one
         number per sample; if ``initial`` is no valid name, or "own" for a task that starts from given parameters
-        (``fljax.models.start_from``, or ``freeze`` without ``draw``); with ``stop``, if no client has validation rows.
+        (``fljax.models.start_from``, or ``freeze`` without ``draw``); with ``stop`` or ``valid``, if no client has
+        validation rows.
 
     Source: INCFL, Algorithm 1, line 1; IAFL, appendix on standalone accuracy.
     """
-    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "stop": stop, "keep_models": keep_models}
+    options: dict[str, Any] = {"seeds": seeds, "initial": initial, "stop": stop, "valid": valid}
+    options["keep_models"] = keep_models
     (found,) = standalone_sweep(task, federation, [local], execution=execution, on_memory=on_memory, **options)
     return found
 
@@ -103,6 +109,7 @@ def estimate_standalone(
     seeds: Seeds = (0,),
     initial: Initial = "shared",
     stop: StopAlone | None = None,
+    valid: bool = False,
     execution: Execution | None = None,
 ) -> Memory:
     """The memory of ``standalone`` with these arguments. Its program is compiled for its memory, and not run.
@@ -114,8 +121,8 @@ def estimate_standalone(
     check_seeds(seeds, federation)
     check_labels(task, federation)
     check_initial(task, initial)
-    stop = check_stop_alone(federation, stop)
-    part = partition_plan(Plan(Solo, _solo(task, local, initial, stop)), by_id(federation))
+    stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
+    part = partition_plan(Plan(Solo, _solo(task, local, initial, stop, valid)), by_id(federation))
     return _memory(_prepared([part], task, local, seeds, False, execution), quick=True)
 
 
@@ -129,6 +136,7 @@ def standalone_sweep(
     seeds: Seeds = (0,),
     initial: Initial = "shared",
     stop: StopAlone | None = None,
+    valid: bool = False,
     keep_models: bool = False,
     execution: Execution | None = None,
     on_memory: Callable[[Memory], Any] | None = None,
@@ -142,6 +150,7 @@ def standalone_sweep(
       seeds: as for ``standalone``.
       initial: as for ``standalone``.
       stop: as for ``standalone``.
+      valid: as for ``standalone``.
       keep_models: as for ``standalone``.
       execution: as for ``standalone``.
       on_memory: as for ``standalone``, for each program.
@@ -153,9 +162,9 @@ def standalone_sweep(
     check_seeds(seeds, federation)
     check_labels(task, federation)
     check_initial(task, initial)
-    stop = check_stop_alone(federation, stop)
+    stop, valid = check_stop_alone(federation, stop), check_valid_alone(federation, valid)
     federation = by_id(federation)
-    plans = [Plan(Solo, _solo(task, local, initial, stop)) for local in locals]
+    plans = [Plan(Solo, _solo(task, local, initial, stop, valid)) for local in locals]
     parts = [partition_plan(plan, federation) for plan in plans]
     told = {"keep_models": keep_models, "execution": repr(execution)}
     numbers = jnp.asarray(seeds, jnp.uint32)
@@ -181,10 +190,10 @@ def standalone_sweep(
     return [found[spec][place] for spec, place in places]
 
 
-def _solo(task: Task, local: Local, initial: Initial, stop: StopAlone | None) -> dict[str, Any]:
-    """The arguments of ``Solo``; without ``stop`` plans are those of results that were saved before there was one."""
+def _solo(task: Task, local: Local, initial: Initial, stop: StopAlone | None, valid: bool) -> dict[str, Any]:
+    """The arguments of ``Solo``; what is not asked for is left out, as in plans of results that were saved before."""
     found: dict[str, Any] = {"task": task, "local": local, "initial": initial}
-    return found if stop is None else {**found, "stop": stop}
+    return found | ({} if stop is None else {"stop": stop}) | ({"valid": True} if valid else {})
 
 
 class _Prepared(NamedTuple):
@@ -268,11 +277,8 @@ def _run(spec: Spec, layout: Layout, keep_models: bool, inputs: Inputs, seeds: A
             base = jnp.concatenate([base, fresh])
             everyone = jax.tree.map(_joined, data.clients, data.unseen, is_leaf=lambda node: isinstance(node, Rows))
         found = train_population(solo, data, everyone, base, params, seed, layout, keep_models)
-        fresh_scores: Any = jax.tree.map(lambda leaf: leaf[seen:], found[:3])
-        threshold, loss, accuracy, trained = jax.tree.map(lambda leaf: leaf[:seen], found)
-        if data.unseen is None:
-            return Reference(threshold, loss, accuracy, params=trained)
-        return Reference(threshold, loss, accuracy, *fresh_scores, params=trained)
+        known, fresh = (jax.tree.map(lambda leaf, of=of: leaf[of], found) for of in (slice(seen), slice(seen, None)))
+        return reference_of(known, None if data.unseen is None else fresh)
 
     return keep_everywhere(map_runs(spec, layout, inputs, seeds, one_run), layout)
 

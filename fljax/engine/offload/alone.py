@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from fljax import trees
 from fljax.engine import jit
-from fljax.engine.alone import shared_model, train_population
+from fljax.engine.alone import Alone, reference_of, shared_model, train_population
 from fljax.engine.federations import as_vectors
 from fljax.engine.keys import Purpose
 from fljax.engine.layout import Layout, replicate
@@ -35,8 +35,8 @@ def train_some_alone(
     run: Array,
     seed: Array,
     data: Federation,
-) -> tuple[Array, Array, Array | None, PyTree]:
-    """Training loss, test loss, test accuracy (or None) and models (or None) of the clients in ``data``."""
+) -> Alone:
+    """Scores, and models if they are kept, of the clients in ``data``."""
     solo: Any = own_algorithm(spec, inputs, run, seed)[0]
     params = shared_model(solo, seed)
     base = jnp.full(data.clients.id.shape, int(purpose))
@@ -80,11 +80,8 @@ def _of_run(
         pipeline.finish()
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
-    threshold, loss, accuracy, models = everybody(data.seen, Purpose.STANDALONE, keep_models)
-    if data.unseen is None:
-        return Reference(threshold, loss, accuracy, params=models)
-    unseen = everybody(data.unseen, Purpose.UNSEEN_STANDALONE, False)
-    return Reference(threshold, loss, accuracy, *unseen[:3], params=models)
+    seen = everybody(data.seen, Purpose.STANDALONE, keep_models)
+    return reference_of(seen, None if data.unseen is None else everybody(data.unseen, Purpose.UNSEEN_STANDALONE, False))
 
 
 def _resident(inputs: Inputs, data: HostData, layout: Layout) -> Inputs:
@@ -93,5 +90,5 @@ def _resident(inputs: Inputs, data: HostData, layout: Layout) -> Inputs:
 
 def _move(spec: Spec, inputs: Inputs, data: HostData, population: Population, layout: Layout) -> Move:
     solo: Any = spec.algorithm(inputs.traced, {})
-    parts = ("train", "test") if solo.stop is None else ("train", "valid", "test")
+    parts = ("train", "test") if solo.stop is None and not solo.valid else ("train", "valid", "test")
     return block_of(parts, population, population.clients, layout.clients * layout.devices, data.row_bytes, 0)
