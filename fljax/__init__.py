@@ -5,9 +5,9 @@ one algorithm; ``rollout`` and ``evaluate_clients`` do so inside other JAX code;
 alone; ``load`` opens a run folder; ``use_cores`` makes the cores of a CPU devices; ``distributed`` joins processes.
 Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any function of a ``Block`` is a callback.
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
-``Reference``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages: ``algorithms``,
-``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``, ``theory``,
-``checkpoints``, ``tracking``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
+``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
+``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
+``theory``, ``checkpoints``, ``tracking``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fljax.engine import use_cores as use_cores
     from fljax.failures import AlgorithmError as AlgorithmError
     from fljax.hosts import distributed as distributed
+    from fljax.requirements import Requirement as Requirement
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
     from fljax.run_folders import load as load
@@ -87,6 +88,7 @@ _HOME = {
     "load": "run_folders",
     "distributed": "hosts",
     "Local": "training",
+    "Requirement": "requirements",
     "Result": "results",
     "Reference": "results",
     "Algorithm": "types",

@@ -35,3 +35,14 @@ def coordinate(values: Sequence[Any]) -> np.ndarray:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return np.asarray(values)
     return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def shape_in_words(axes: Sequence[Axis]) -> str:
+    """The numbers of values of all axes."""
+    return ", ".join(f"{len(axis.values)} of {axis.name}" for axis in axes)
+
+
+def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
+    """The values of a cell by axis, from its place among the cells (last axis fastest)."""
+    places = np.unravel_index(place, [len(axis.values) for axis in axes])
+    return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}

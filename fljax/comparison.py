@@ -38,6 +38,7 @@ from fljax.infinite_losses import InfiniteLoss
 from fljax.model_files import ModelFiles
 from fljax.progress_bars import listener, progress_bars
 from fljax.progress_files import ProgressFiles, Saving
+from fljax.requirements import Requirement, requirement_of
 from fljax.results import Result
 from fljax.saved_comparisons import SavedModels
 from fljax.setup import CallbackSetup, Setup, world_of
@@ -179,6 +180,7 @@ def compare(
     standalone: Local | None = None,
     standalone_initial: Initial = "shared",
     standalone_stop: StopAlone | None = None,
+    requirement: Requirement | float | Sequence[float] | Mapping[Any, float] | Callable[..., Any] | None = None,
     contribution: Contribution | None = None,
     opt_out_threshold: float | Sequence[float] = 0.0,
     evaluate_every: int | None = None,
@@ -193,8 +195,8 @@ def compare(
     """Runs several algorithms on the same federation, seeds and standalone models.
 
     Standalone models are trained once. Builders get arguments by the names of their parameters, as in a config:
-    ``task``, ``local``, ``clients_per_round``; from the standalone models ``threshold``, ``contribution`` and
-    ``reference``. Options override these.
+    ``task``, ``local``, ``clients_per_round``; from the standalone models ``threshold`` (the requirement),
+    ``contribution`` and ``reference``. Options override these.
 
     Args:
       algorithms: a list, or a mapping from label to entry. An entry is a registered name (``"incfl"``), a builder
@@ -211,6 +213,9 @@ def compare(
       standalone: how standalone models are trained; None: as ``local`` with 100 steps.
       standalone_initial: where they start: "shared", or "own", as ``initial`` of ``fljax.standalone``.
       standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
+      requirement: the loss that each client requires, for all algorithms, scenarios and metrics: a Requirement, or its
+        value or function alone. None: a ``threshold`` among the options, or else the standalone training losses.
+        Another threshold beside it is refused; that of an Algorithm which runs as it is cannot be seen.
       contribution: for builders with a parameter ``contribution``: numbers by client id, a Measure, or an
         ``xarray.DataArray`` with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them (as
         ``fljax.contributions.measure``); None: the accuracies of standalone models.
@@ -261,6 +266,7 @@ def compare(
         standalone_initial=standalone_initial,
         standalone_stop=standalone_stop,
         opt_out_threshold=opt_out_threshold_of(opt_out_threshold, federation.clients.id.shape[-1]),
+        requirement=requirement_of(requirement),
         world=world_of(federation, [each.names for each in parts] or [federation.names] * len(seeds)),
     )
     names = ("labels", "rounds", "seeds", "evaluate_every", "clients_per_round")
@@ -275,6 +281,7 @@ def compare(
         settings = {"seeds": list(seeds), "standalone": alone._asdict(), "task": fingerprint(task, federation)}
         settings["standalone_initial"] = standalone_initial
         settings["standalone_stop"] = standalone_stop and standalone_stop._asdict()
+        settings["standalone_valid"] = setup.alone["valid"] or None
         text = settings_text(settings)
     with _listening(progress) as on_event:
         tell = folders.teller(None, on_event)

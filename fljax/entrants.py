@@ -19,6 +19,7 @@ from fljax.describing import describe, name_of
 from fljax.engine import Plan, plan_of
 from fljax.engine.same_calls import checksum_of_programs
 from fljax.naming import about_algorithm, resolve, unknown
+from fljax.requirements import describe_requirement
 from fljax.setup import AlgorithmSetup, Setup
 from fljax.training import Local
 from fljax.types import Algorithm, Federation, Task
@@ -151,6 +152,7 @@ def describe_comparison(setup: Setup, local: Local) -> str:
             "opt_out_threshold": setup.opt_out_threshold,
             "standalone_initial": setup.standalone_initial,
             "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
+            "requirement": describe_requirement(setup.requirement),
             "federation": repr(setup.federation),
             "task": about,
             **described(setup.algorithms, local),

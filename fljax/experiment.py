@@ -30,7 +30,7 @@ from fljax.engine import (
     simulate,
     standalone,
 )
-from fljax.engine.alone import check_initial, check_stop_alone
+from fljax.engine.alone import check_initial, check_stop_alone, check_valid_alone
 from fljax.engine.debugging import mode
 from fljax.engine.simulation import check_rounds
 from fljax.failures import during
@@ -38,7 +38,7 @@ from fljax.folders import OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.model_files import ModelFiles, keep_beginning, state_of
 from fljax.naming import about_algorithm
-from fljax.plans import build_plan, with_required_loss
+from fljax.plans import build_plan
 from fljax.progress_files import ProgressFiles, Saving
 from fljax.results import Reference, Result
 from fljax.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
@@ -185,6 +185,8 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
         return [standalone(setup.task, setup.federation, setup.standalone, **settings, on_memory=held)]
 
     (reference,) = files.references(checksum_of(setup.federation) if files.is_on else 0, trained)
+    reference = preparation.required_of(setup, reference)
+    preparation.check_requirement({**finished, **begun}, reference, setup)
     for words in (preparation.absent_classes(setup), preparation.untested_clients(setup)):
         if words is not None:
             tell("note", "", 0, rounds, words)
@@ -230,7 +232,7 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
                 rounds=rounds if initial is None else rounds - (before or 0),
                 initial=initial,
                 seeds=setup.seeds,
-                reference=with_required_loss(plan, reference),
+                reference=reference,
                 evaluate_every=setup.evaluate_every,
                 evaluate_at=evaluate_at,
                 callbacks=(progress, outputs.watch.callback(label, parts)),
@@ -308,11 +310,13 @@ def check(setup: Setup, rehearsed: bool = True, swept: bool = False) -> dict[str
     """
     check_initial(setup.task, setup.standalone_initial)
     check_stop_alone(setup.federation, setup.standalone_stop)
+    check_valid_alone(setup.federation, setup.alone["valid"])
     count = len(setup.seeds)
     half = np.full((count, setup.clients), 0.5, np.float32)  # not 0, since measures divide by it
     unseen = np.full((count, setup.unseen), 0.5, np.float32) if setup.unseen else None
     accuracies = (None, None) if setup.task.score is None else (half, unseen)
     alone = Reference(half, half, accuracies[0], unseen, unseen, accuracies[1])
+    alone = preparation.required_of(setup, alone, trial=True)
     table = np.broadcast_to(half[:, None], (count, max(setup.rounds, 1), setup.clients))
     known = {"test": table}
     if np.any(np.asarray(setup.federation.clients.valid.size) > 0):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import contributions, preparation, results
-from fljax.arguments import arguments_for, is_required
+from fljax import contributions, preparation
+from fljax.arguments import accepts, arguments_for, is_required
 from fljax.engine import Plan, as_declared
 from fljax.results import Reference
 from fljax.setup import AlgorithmSetup, Setup
@@ -44,7 +44,7 @@ def build_plan(
     Args:
       setup: the experiment.
       entry: the algorithm, one of ``setup.algorithms``.
-      reference: metrics of standalone models.
+      reference: metrics of standalone models, with what clients require.
       baselines: the accuracies ``[seeds, rounds, N]`` that the first algorithm has after every number of rounds, by the
         rows on which they are measured.
       trial: uses a placeholder for initial clusters, which are otherwise found by training.
@@ -60,7 +60,8 @@ def build_plan(
     own = {name: getattr(local, name) for name in ("learning_rate", "batch_size", "shuffle")}
     wrappers = tuple(wrap for wrap, _ in entry.scenarios)
     options = tuple(arguments_for(wrap, own, given) for wrap, given in entry.scenarios)
-    known: dict[str, Any] = {"threshold": reference.threshold, "contribution": None, "reference": reference}
+    required = reference.threshold if reference.required is None else reference.required
+    known: dict[str, Any] = {"threshold": required, "contribution": None, "reference": reference}
     wrapping = tuple(zip(wrappers, options, strict=True))
     wanted = {
         name for each, given in ((build, fixed), *wrapping) for name in arguments_for(each, known) if name not in given
@@ -80,10 +81,7 @@ def build_plan(
     return Plan(Composed(build, wrappers), {"arguments": fixed, "options": options}, by_seed)
 
 
-def with_required_loss(plan: Plan, reference: Reference) -> Reference:
-    """The reference with the ``threshold`` option of the algorithm, or else of its scenarios."""
-    if not isinstance(plan.build, Composed):
-        return reference  # a plan that is run as it is: ``simulate`` reads its threshold
-    given = (plan.arguments["arguments"], *plan.arguments["options"])
-    own = next((options["threshold"] for options in given if "threshold" in options), None)
-    return results.with_threshold(reference, own)
+def reads_requirement(entry: AlgorithmSetup) -> bool:
+    """Whether a run of the algorithm depends on what clients require; its metrics do in any case."""
+    builders = () if entry.plan is not None else (entry.build, *(wrap for wrap, _ in entry.scenarios))
+    return any(accepts(each, name) for each in builders for name in ("threshold", "reference"))

@@ -17,7 +17,9 @@ from fljax import clustering
 from fljax.arguments import argument_of, parameters_of
 from fljax.contributions import Labels
 from fljax.data import row_numbers
+from fljax.describing import name_of
 from fljax.folders import Parts
+from fljax.requirements import Given, clients_of, with_requirement
 from fljax.results import Reference
 from fljax.setup import AlgorithmSetup, Setup
 from fljax.training import check_classes
@@ -93,6 +95,54 @@ def untested_clients(setup: Setup) -> str | None:
         return None
     seed_words = " over all seeds" if len(sizes) > setup.clients else ""
     return f"{untested} of {len(sizes)} clients{seed_words} have no test rows, so metrics over clients leave them out"
+
+
+def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
+    """The reference with what the clients of an experiment require, the same for all of its algorithms.
+
+    Args:
+      setup: the experiment.
+      reference: standalone models.
+      trial: whether the reference has placeholders.
+
+    Raises:
+      ValueError: as ``fljax.requirements.with_requirement``.
+    """
+    names = [setup.federation.names] if setup.world is None else setup.world.names
+    clients = clients_of(setup.federation, names, len(setup.seeds))
+    return with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
+
+
+def _thresholds(setup: Setup) -> list[Given]:
+    """The thresholds that algorithms and scenarios were given."""
+    found: list[Given] = []
+    for entry in setup.algorithms:
+        own: Mapping[str, Any] = entry.options
+        if entry.plan is not None:
+            own = {**entry.plan.arguments, **entry.plan.by_seed}
+        found += [Given(entry.label, own["threshold"])] if "threshold" in own else []
+        for wrap, options in entry.scenarios:
+            if "threshold" in options:
+                found.append(Given(f"{name_of(wrap)} around {entry.label}", options["threshold"]))
+    return found
+
+
+def check_requirement(parts: Parts, reference: Reference, setup: Setup) -> None:
+    """Raises a ValueError if earlier results of algorithms were judged by other numbers of the user.
+
+    Losses of standalone models are not compared, since those of two runs may differ by rounding.
+    """
+    if setup.requirement is None or setup.requirement.value is None:
+        return
+    for label, (metrics, _) in parts.items():
+        if "required_loss" not in metrics:
+            continue
+        earlier = metrics["required_loss"].transpose("seed", "client").values
+        if not np.array_equal(earlier, np.asarray(reference.required, earlier.dtype), equal_nan=True):
+            raise ValueError(
+                f"expected the requirement that the results of {label} were judged by, got another one; a run with "
+                "another requirement needs another folder"
+            )
 
 
 def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:

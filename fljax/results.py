@@ -15,7 +15,7 @@ from fljax.describing import html_table
 from fljax.endings import ends, held_after_end
 from fljax.infinite_losses import InfiniteLoss
 from fljax.naming import renamed
-from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, of_gains, over_clients
+from fljax.scalar_metrics import COMPARED_WITH_STANDALONE, OVER_CLIENTS, of_gains, over_clients
 from fljax.types import Labelled
 
 # Variables of the standalone models, which do not depend on the algorithm.
@@ -253,6 +253,29 @@ def metrics_of_runs(
     names = list(dict.fromkeys(name for part in parts for name in part))
     missing = np.full(len(seeds), np.nan)  # only scalars that need a reference can be missing
     return {name: np.concatenate([part.get(name, missing) for part in parts]) for name in names}
+
+
+def judged_by(metrics: xr.Dataset, reference: Reference) -> xr.Dataset:
+    """The metrics of one run with the requirement of ``reference``: ``required_loss``, and what compares with it.
+
+    Args:
+      metrics: over ``seed, evaluated_round, client | unseen``.
+      reference: standalone models of the same run, with what clients require.
+    """
+    found = metrics.copy()
+    for prefix, axis in (("", "client"), ("unseen_", "unseen")):
+        name, required = f"{prefix}required_loss", getattr(reference, f"{prefix}required")
+        if name not in metrics or required is None:
+            continue
+        found[name] = (("seed", axis), np.asarray(required))
+        for metric, (_, compute, variables, _) in OVER_CLIENTS.items():
+            earlier = metrics.get(prefix + metric)
+            if "required_loss" in variables and earlier is not None:
+                arrays = (found[prefix + each].transpose("seed", ..., axis).values for each in variables)
+                values = compute(*(each if each.ndim == 3 else each[:, None] for each in arrays))
+                # What is not defined for the algorithm stays NaN.
+                found[prefix + metric] = earlier.copy(data=np.where(np.isnan(earlier), np.nan, values))
+    return found
 
 
 def _joined(references: Sequence[Reference | None]) -> Reference | None:

@@ -26,6 +26,7 @@ from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
+from fljax.requirements import Requirement, needs_validation
 from fljax.training import Local, StopAlone
 from fljax.types import Algorithm, Federation, Names, Task
 
@@ -99,6 +100,7 @@ class Setup(NamedTuple):
       standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
       world: what the federation was made of; None: unknown.
       opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
+      requirement: what each client requires; None: see ``fljax.requirements.with_requirement``.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Setup(NamedTuple):
     standalone_stop: StopAlone | None = None
     world: World | None = None
     opt_out_threshold: OptOut = 0.0
+    requirement: Requirement | None = None
 
     @property
     def clients(self) -> int:
@@ -131,8 +134,9 @@ class Setup(NamedTuple):
 
     @property
     def alone(self) -> dict[str, Any]:
-        """Where standalone models start and when they stop, as arguments of ``fljax.standalone``."""
-        return {"initial": self.standalone_initial, "stop": self.standalone_stop}
+        """Where standalone models start, when they stop and what judges them, as arguments of ``fljax.standalone``."""
+        valid = needs_validation(self.requirement, self.federation)
+        return {"initial": self.standalone_initial, "stop": self.standalone_stop, "valid": valid}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -158,16 +162,17 @@ def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Set
 
     Cells with equal data and seeds share a federation. Cells whose models are equal too share a task.
     """
-    federations: dict[str, Federation] = {}
-    pairs: dict[str, tuple[Federation, Task]] = {}
+    worlds: dict[str, World] = {}
+    tasks: dict[str, Task] = {}
     setups = []
     for cell in cells:
         examples = repr((cell.data, cell.seeds))
-        world = repr((examples, cell.model))
-        if world not in pairs:
-            federation, task = build_federation(cell, tell)
-            pairs[world] = federations.setdefault(examples, federation), task
-        setups.append(assemble(cell, *pairs[world]))
+        if examples not in worlds:
+            worlds[examples] = build_world(cell, tell)
+        world, model = worlds[examples], repr((examples, cell.model))
+        if model not in tasks:
+            tasks[model] = build_task(cell, world.dataset, tell)
+        setups.append(assemble(cell, world.federation, tasks[model])._replace(world=world))
     return setups
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 from fljax import experiment, hosts, preparation
 from fljax.anomalies import NotFinite
-from fljax.cells import unstack_cells
+from fljax.cells import shape_in_words, unstack_cells, values_of
 from fljax.config import ConfigError, dumps
 from fljax.config.comparing import flat
 from fljax.config.options import check_metric
@@ -23,9 +23,9 @@ from fljax.folders import Claim, OnEvent, Parts, claim, save, teller
 from fljax.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.metric_names import OF_LOSSES, SCALARS
 from fljax.naming import about_algorithm
-from fljax.plans import build_plan, with_required_loss
+from fljax.plans import build_plan, reads_requirement
 from fljax.progress_files import ProgressFiles, Saving
-from fljax.results import Reference
+from fljax.results import Reference, judged_by
 from fljax.scalar_metrics import is_lower_better
 from fljax.setup import CallbackSetup, Setup, Tell, resolve_cells
 from fljax.types import Federation
@@ -131,14 +131,15 @@ def _run(
     rounds = grid.config.rounds
     for words in claimed.notes:
         tell("note", "", 0, 0, words)
-    tell("note", "", 0, 0, f"{len(grid.cells)} cells: {_shape(grid.axes)}")
+    tell("note", "", 0, 0, f"{len(grid.cells)} cells: {shape_in_words(grid.axes)}")
     cells, references, watch = [], [], None
     if not set(labels) <= parts.keys():
         cells = resolve_cells(grid.cells, tell)
         _check_cells(cells, metric)
         watch = Watch.of(cells[0], directory, tell, callbacks)
         data = sum(checksum_of(each) for each in _different(cells)) if files.is_on else 0
-        references = files.references(data, lambda: _references(cells, tell))
+        alone = files.references(data, lambda: _references(cells, tell))
+        references = [preparation.required_of(cell, each) for cell, each in zip(cells, alone, strict=True)]
     for position, label in enumerate(labels):
         if label in parts:
             tell("note", label, rounds, rounds, "already in the results, not repeated")
@@ -181,10 +182,6 @@ def check(grid: Grid) -> str:
     return metric
 
 
-def _shape(axes: Sequence[Axis]) -> str:
-    return ", ".join(f"{len(axis.values)} of {axis.name}" for axis in axes)
-
-
 def _world(cell: Setup) -> tuple[int, int]:
     """A key that cells with the same data and model have in common."""
     return id(cell.federation), id(cell.task)
@@ -213,7 +210,8 @@ def _check_cells(cells: Sequence[Setup], metric: str) -> None:
 def _references(cells: Sequence[Setup], tell: Callable[..., None]) -> list[Reference]:
     """The standalone models of every cell."""
     found: dict[int, Reference] = {}
-    for places in _by(cells, range(len(cells)), lambda cell: (_world(cell), cell.execution, cell.alone)):
+    ways_of = lambda place: (_world(cells[place]), cells[place].execution, cells[place].alone)  # noqa: E731
+    for places in _by(range(len(cells)), ways_of):
         first, locals = cells[places[0]], [cells[place].standalone for place in places]
         count = len(set(map(repr, locals)))
         ways = f", in {count} ways" if count > 1 else ""
@@ -225,11 +223,11 @@ def _references(cells: Sequence[Setup], tell: Callable[..., None]) -> list[Refer
     return [found[place] for place in range(len(cells))]
 
 
-def _by(cells: Sequence[Setup], places: Sequence[int], key: Callable[[Setup], Any]) -> list[list[int]]:
+def _by(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
     """Places of cells with equal keys."""
     found: dict[str, list[int]] = {}
     for place in places:
-        found.setdefault(repr(key(cells[place])), []).append(place)
+        found.setdefault(repr(key(place)), []).append(place)
     return list(found.values())
 
 
@@ -245,17 +243,19 @@ def _algorithm(
     """Metrics and records of one algorithm in every cell; models are not kept, since they would fill the memory."""
     label, rounds = cells[0].labels[position], cells[0].rounds
 
-    def alone(cell: Setup) -> Any:
+    def alone(place: int) -> Any:
         """What the algorithm depends on: its cell without the other algorithms."""
+        cell, required = cells[place], np.asarray(references[place].required)
         settings = (cell.clients_per_round, cell.rounds, cell.evaluate_every, cell.standalone, cell.execution)
-        settings += (cell.non_finite, cell.alone)
+        settings += (cell.non_finite, cell.alone, reads_requirement(cell.algorithms[position]) and required.tobytes())
         return _world(cell), settings, cell.algorithms[position]
 
-    same = _by(cells, range(len(cells)), alone)
+    same = _by(range(len(cells)), alone)
     firsts = [places[0] for places in same]
     jobs: list[list[int]] = []
     plans = {}
-    for places in _by(cells, firsts, lambda cell: (_world(cell), cell.execution, cell.non_finite)):
+    run_of = lambda place: (_world(cells[place]), cells[place].execution, cells[place].non_finite)  # noqa: E731
+    for places in _by(firsts, run_of):
         for place in places:
             plans[place] = build_plan(cells[place], cells[place].algorithms[position], references[place])
         jobs += [[places[i] for i in members] for members in groups([plans[place] for place in places])]
@@ -279,7 +279,7 @@ def _algorithm(
                 cell.federation,
                 rounds=rounds,
                 seeds=cell.seeds,
-                references=[with_required_loss(plans[place], references[place]) for place in members],
+                references=[references[place] for place in members],
                 evaluate_every=cell.evaluate_every,
                 callbacks=(progress, watch.callback(label, cells=members)),
                 execution=cell.execution,
@@ -289,20 +289,16 @@ def _algorithm(
             )
         except NotFinite as stop:
             files.finished(label)  # so that resuming runs it again
-            raise stop.of(label, _values_of(axes, members[stop.plan])) from None
+            raise stop.of(label, values_of(axes, members[stop.plan])) from None
         for place, each in zip(members, results, strict=True):
             found[place] = (each.metrics, each.records)
             for diverged in each.divergences:
                 tell("note", label, diverged.round, len(jobs) * rounds, f"cell {place} {diverged}; frozen there")
             for loss in each.infinite:
                 tell("note", label, loss.round or 0, len(jobs) * rounds, f"cell {place}: {loss}")
-    return [found[next(places[0] for places in same if place in places)] for place in range(len(cells))]
-
-
-def _values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
-    """The values of a cell by axis, from its place among the cells (last axis fastest)."""
-    places = np.unravel_index(place, [len(axis.values) for axis in axes])
-    return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
+    for first, *others in same:  # of which only the requirement by which they are judged may differ
+        found |= {place: (judged_by(found[first][0], references[place]), found[first][1]) for place in others}
+    return [found[place] for place in range(len(cells))]
 
 
 def paths(grid: Grid) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,9 +12,6 @@ import xarray as xr
 from fljax import config as configuration
 from fljax import experiment, metric_names, sweep
 from fljax.config.sweeping import load_grid
-from fljax.plans import with_required_loss
-from fljax.results import Reference
-from fljax.setup import resolve_setup
 from tests.toys.quick import quick_programs
 
 pytestmark = pytest.mark.thorough
@@ -68,7 +66,7 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
 
     loss, accuracy = values("test_loss"), values("test_accuracy")
     alone_loss, alone_accuracy = values("standalone_test_loss")[:, None], values("standalone_test_accuracy")[:, None]
-    rho = np.full(alone_loss.shape, THRESHOLD) if label == "given" else values("threshold")[:, None]
+    rho = np.full(alone_loss.shape, THRESHOLD)  # of one algorithm in the config, and so of all
     shares = label != "iafl"  # IAFL's clients have models of their own and none in common
     common_loss, common = values("global_test_loss"), values("global_test_accuracy")
     gain = accuracy - np.asarray(
@@ -154,36 +152,41 @@ def test_the_metrics_can_tell_one_definition_from_another(metrics):
     assert (given["global_model_appeal"] != given[f"global_{name}"]).any()
 
 
-def test_a_threshold_of_the_config_is_what_appeal_compares_with(metrics):
+def test_a_threshold_of_one_algorithm_is_the_requirement_of_all(metrics):
     assert metrics["required_loss"].dims == ("algorithm", "seed", "client")
-    assert (metrics["required_loss"].sel(algorithm="given") == np.float32(THRESHOLD)).all()
-    assert (metrics["unseen_required_loss"].sel(algorithm="given") == np.float32(THRESHOLD)).all()
-    np.testing.assert_array_equal(metrics["required_loss"].sel(algorithm="iafl"), metrics["threshold"])
+    assert (metrics["required_loss"] == np.float32(THRESHOLD)).all()
+    assert (metrics["unseen_required_loss"] == np.float32(THRESHOLD)).all()
     # The standalone models are the same for all algorithms.
     assert metrics["threshold"].dims == ("seed", "client")
 
 
-def test_a_threshold_of_a_scenario_counts_for_an_algorithm_without_one():
+def test_two_thresholds_in_one_comparison_are_refused():
     appeal = {"name": "appeal_based", "after": 2, "threshold": 0.7}
-    entries = [{"name": "fedavg", "scenarios": [appeal]}, {"name": "incfl", "threshold": 0.8, "scenarios": [appeal]}]
-    config = configuration.parse(BASE | {"algorithms": [*entries, {"name": "fedavg", "label": "none"}]}, name="tiny")
-    plans = experiment.check(resolve_setup(config), rehearsed=False)
-    alone = Reference(*(np.full((2, 6), 0.5, np.float32) for _ in range(3)))
-    found = {label: with_required_loss(plan, alone).required for label, plan in plans.items()}
-    np.testing.assert_array_equal(found["fedavg"], np.full((2, 6), np.float32(0.7)))
-    np.testing.assert_array_equal(found["incfl"], np.full((2, 6), np.float32(0.8)))
-    assert found["none"] is None
+    entries = [{"name": "fedavg", "scenarios": [appeal]}, {"name": "incfl", "threshold": 0.8}]
+    config = configuration.parse(BASE | {"algorithms": entries}, name="tiny")
+    sentence = r"got the threshold 0\.7 of appeal_based around fedavg and the threshold 0\.8 of incfl"
+    with pytest.raises(ValueError, match=rf"^expected one requirement for all .* of a comparison, {sentence}"):
+        experiment.run(config)
 
 
 def test_thresholds_of_a_sweep(tmp_path):
-    config = configuration.parse(BASE | {"seeds": 1, "rounds": 2, "algorithms": [{"name": "incfl"}]}, name="tiny")
+    """The cells are comparisons of their own; FedAvg, which reads no threshold, runs once and is judged in each."""
+    entries = [{"name": "incfl"}, {"name": "fedavg"}]
+    config = configuration.parse(BASE | {"seeds": 1, "rounds": 2, "algorithms": entries}, name="tiny")
     path = tmp_path / "tiny.toml"
     path.write_text(configuration.dumps(config))
-    outcome = sweep.run(load_grid(path, grid=["algorithms.incfl.threshold=0.01,1.0,100.0"]))
+    told = []
+    grid = load_grid(path, grid=["algorithms.incfl.threshold=0.01,1.0,100.0"])
+    outcome = sweep.run(grid, on_event=lambda event: told.append(f"{event.label}: {event.message}"))
+    assert "fedavg: 1 different cells in 1 program" in told
     (axis,) = sweep.axes_of(outcome.metrics)
-    found = outcome.metrics.sel(algorithm="incfl").isel(evaluated_round=-1)
-    for value in (0.01, 1.0, 100.0):
-        cell = found.sel({axis: value})
-        assert (cell["required_loss"] == np.float32(value)).all()
-        np.testing.assert_allclose(cell["global_model_appeal"], (cell["global_test_loss"] < value).mean("client"))
+    for label, value in itertools.product(("incfl", "fedavg"), (0.01, 1.0, 100.0)):
+        cell = outcome.metrics.sel(algorithm=label).isel(evaluated_round=-1).sel({axis: value})
+        for prefix, axis_of in (("", "client"), ("unseen_", "unseen")):
+            assert (cell[f"{prefix}required_loss"] == np.float32(value)).all()
+            met = cell[f"{prefix}global_test_loss"] < value
+            np.testing.assert_allclose(cell[f"{prefix}global_model_appeal"], met.mean(axis_of))
+            chosen = xr.where(met, cell[f"{prefix}global_test_accuracy"], cell[f"{prefix}standalone_test_accuracy"])
+            found = cell[f"{prefix}preferred_model_accuracy_by_threshold"]
+            np.testing.assert_allclose(found, chosen.mean(axis_of), rtol=1e-6)
     assert set(sweep.METRICS) == set(metric_names.SCALARS)

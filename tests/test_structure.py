@@ -57,6 +57,7 @@ FLOORS = {
     "claims": (1, 2),
     "records": (1, 1),
     "results": (1, 2),
+    "requirements": (4, 0),
     "long_records": (1, 0),
     "theory": (1, 1),
     "training": (2, 0),

@@ -51,8 +51,8 @@ class Alone(NamedTuple):
     params: PyTree | None
 
 
-def reference_of(seen: Alone, unseen: Alone | None) -> Reference:
-    """The reference of what was found for seen clients and for unseen ones (None: there are none)."""
+def reference_of(seen: Any, unseen: Any | None) -> Reference:
+    """The reference of the ``Alone`` of seen clients and of unseen ones (None: there are none), traced or not."""
     own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
     if unseen is None:
         return own

@@ -38,7 +38,8 @@ def test_losses_are_those_of_the_models_on_validation_rows(judged):
 
 def test_nothing_else_changes(judged):
     plain = standalone(TASK, FEDERATION, LOCAL, seeds=2, keep_models=True)
-    assert plain.valid_loss is None and plain.unseen_valid_loss is None
+    assert plain.valid_loss is None
+    assert plain.unseen_valid_loss is None
     for name in ("threshold", "test_loss", "test_accuracy", "unseen_threshold", "unseen_test_loss"):
         np.testing.assert_allclose(getattr(plain, name), getattr(judged, name), rtol=1e-6)
 
