@@ -19,7 +19,7 @@ PER_CLIENT = {
     "standalone_test_loss": "per client: mean loss of its standalone model on its test rows",
     "standalone_test_accuracy": "per client: accuracy of its standalone model on its test rows",
     "threshold": "per client: mean loss of its standalone model on all of its training rows (rho_k in INCFL and MaxFL)",
-    "required_loss": "per client: the threshold that the algorithm or a scenario was given, else threshold",
+    "required_loss": "per client: the loss that it requires, the same for all algorithms (fljax.Requirement)",
     "personalised_model_accuracy_gain": "per client: test_accuracy minus that of the baseline algorithm (IP-FL's PMA)",
     "opt_out_threshold": "per client: the gain below which it opts out (IP-FL's delta; 0 unless a config has another)",
 }

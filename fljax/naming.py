@@ -120,8 +120,9 @@ def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool 
     if not module_name or not path or module_name.startswith("."):
         raise ValueError(f"expected an import path 'module:name' of {with_article(kind)}, got {name!r}")
     if not imports or os.environ.get(NO_IMPORT, "0") not in ("", "0"):
+        known = f"one of the {kind}s {', '.join(registry)}" if registry else f"no {kind} of one's own"
         raise ValueError(
-            f"expected one of the {kind}s {', '.join(registry)}, got the import path {shown(name)}, and import paths "
+            f"expected {known}, got the import path {shown(name)}, and import paths "
             f"are refused here (by --no-import or {NO_IMPORT}; fljax doctor follows them with --import only)"
         )
     found = _module(module_name, name, kind)

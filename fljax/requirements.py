@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import pathlib
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -167,8 +168,9 @@ def read_losses(path: pathlib.Path) -> dict[str, float]:
     columns = Columns("loss", "client", None, None, None, True, None, None)
     try:
         table = read_text(path, columns, TextForm())
-    except ValueError as error:
-        raise ValueError(f"{about}: {error}") from None
+    except ValueError as error:  # without the options of data sets, which this file does not have
+        words = re.sub(r"; (say separator|name the file's own).*", "", str(error))
+        raise ValueError(f"{about}: {words}") from None
     lacking = [name for name in ("client", "loss") if name not in table.columns]
     if lacking:
         got = ", ".join(map(str, table.columns))

@@ -46,6 +46,11 @@ OVER_CLIENTS: dict[str, Metric] = {
         metrics.global_model_appeal,
         ("global_test_loss", "required_loss"),
     ),
+    "deployed_model_appeal": Metric(
+        "fraction of clients with test_loss < required_loss (MaxFL, equation 1, after any tuning, as in its Table 4)",
+        metrics.global_model_appeal,
+        ("test_loss", "required_loss"),
+    ),
     "ipr_loss": Metric(
         "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
         metrics.ipr_loss,

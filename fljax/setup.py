@@ -17,7 +17,7 @@ from fljax import algorithms, data, models, scenarios, tracking
 from fljax.anomalies import NonFinite
 from fljax.arguments import accepts, arguments_for, is_required, parameters_of
 from fljax.clustering import ByF1
-from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments
+from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments, requirement_arguments
 from fljax.contributions import Contribution, Measure
 from fljax.data.sources import find_source
 from fljax.engine import Execution, Plan, StopEarly, stop_early
@@ -26,7 +26,7 @@ from fljax.engine.blocks import Callback
 from fljax.initial_models import with_initial
 from fljax.metric_names import OF_LOSSES, OF_ONE_EVALUATION
 from fljax.naming import about_algorithm, resolve, unknown
-from fljax.requirements import Requirement, needs_validation
+from fljax.requirements import Requirement, needs_validation, requirement_of
 from fljax.training import Local, StopAlone
 from fljax.types import Algorithm, Federation, Names, Task
 
@@ -180,6 +180,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
     """The setup of a config whose data and model are built already."""
     local = local_training(config)
     own = config.standalone.model_dump(exclude_none=True, exclude={"initial", "stop"})
+    required = requirement_arguments(config)
     return Setup(
         name=config.name,
         federation=federation,
@@ -197,6 +198,7 @@ def assemble(config: Config, federation: Federation, task: Task) -> Setup:
         opt_out_threshold=config.metrics.opt_out_threshold,
         standalone_initial=config.standalone.initial,
         standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
+        requirement=None if required is None else requirement_of(Requirement(**required)),
     )
 
 

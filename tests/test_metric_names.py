@@ -81,6 +81,7 @@ def expected(metrics: xr.Dataset, label: str, prefix: str) -> dict[str, np.ndarr
         "incentivised_participation_rate": better.mean(-1),
         "global_incentivised_participation_rate": of_global((common_loss < alone_loss).mean(-1)),
         "global_model_appeal": of_global((common_loss < rho).mean(-1)),
+        "deployed_model_appeal": (loss < rho).mean(-1),
         "ipr_loss": (loss <= alone_loss).mean(-1),
         "ipr_accuracy": (accuracy >= alone_accuracy).mean(-1),
         "preferred_model_accuracy": np.where(better, accuracy, alone_accuracy).mean(-1),
@@ -150,6 +151,8 @@ def test_the_metrics_can_tell_one_definition_from_another(metrics):
     name = "incentivised_participation_rate"
     assert (tuned[name] != tuned[f"global_{name}"]).any()
     assert (given["global_model_appeal"] != given[f"global_{name}"]).any()
+    assert (tuned["deployed_model_appeal"] != tuned["global_model_appeal"]).any()
+    assert (given["deployed_model_appeal"] != given[name]).any()
 
 
 def test_a_threshold_of_one_algorithm_is_the_requirement_of_all(metrics):

@@ -36,6 +36,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[local]": keys.Local,
     "[standalone]": keys.Standalone,
     "[standalone.stop]": keys.StandaloneStop,
+    "[requirement]": keys.Requirement,
     "[participation]": keys.Participation,
     "[[algorithms]]": keys.AlgorithmEntry,
     "[[scenarios]]": keys.Scenario,

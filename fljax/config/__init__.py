@@ -16,12 +16,13 @@ from fljax.config.keys import (
     Local,
     Model,
     Participation,
+    Requirement,
     Scenario,
     Standalone,
     Sweep,
 )
 from fljax.config.reading import load, parse
-from fljax.config.resolving import algorithm_arguments, builder_arguments
+from fljax.config.resolving import algorithm_arguments, builder_arguments, requirement_arguments
 from fljax.config.sweeping import Grid, load_grid, parse_grid
 from fljax.config.writing import dumps
 
@@ -36,6 +37,7 @@ __all__ = [
     "Local",
     "Model",
     "Participation",
+    "Requirement",
     "Scenario",
     "Standalone",
     "Sweep",
@@ -46,4 +48,5 @@ __all__ = [
     "load_grid",
     "parse",
     "parse_grid",
+    "requirement_arguments",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 # Keys that change no result.
 WITHOUT_EFFECT = ("save_models",)
 # Keys with places of files; what is in the files is compared elsewhere.
-_OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial")
+_OF_THE_MACHINE = ("data.dataset", "data.folder", "model.initial", "requirement.file")
 LONGEST = 60  # number of characters of a value to show
 
 

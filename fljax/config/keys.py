@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fljax.config.forms import (
     ClientStrategy,
@@ -26,27 +26,8 @@ from fljax.config.forms import (
     different_values,
 )
 from fljax.config.limits import LARGEST_INTEGER, MOST_CLIENTS, MOST_ENTRIES, MOST_ROUNDS
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
-
-class Named(Table):
-    """A name and the options of its builder, in one TOML table."""
-
-    name: Printable
-    options: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
-            return raw
-        own = {key: value for key, value in raw.items() if key in cls.model_fields and key != "options"}
-        extra = {key: value for key, value in raw.items() if key not in cls.model_fields}
-        options = raw.get("options", {})
-        return {**own, "options": {**options, **extra} if isinstance(options, Mapping) else options}
+from fljax.config.requirement import Requirement
+from fljax.config.tables import Named, Table
 
 
 class Data(Table):
@@ -208,7 +189,7 @@ class AlgorithmEntry(Named):
     """One algorithm of the comparison; other keys are its hyper-parameters.
 
     ``local`` replaces keys of the experiment's ``local`` for this algorithm alone (papers tune learning rates for each
-    method). Thresholds and standalone models are the same for all algorithms.
+    method). Requirements (``threshold``) and standalone models are the same for all algorithms.
     """
 
     label: Label
@@ -344,6 +325,7 @@ class Config(Table):
     model: Model
     local: Local
     standalone: Standalone = Standalone(steps=100)
+    requirement: Requirement | None = None
     participation: Participation
     execution: Execution = Execution()
     metrics: Metrics = Metrics()

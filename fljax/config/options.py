@@ -25,6 +25,7 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
+from fljax.config.resolving import check_requirement
 from fljax.naming import shown, unknown
 
 
@@ -91,6 +92,7 @@ def with_checked_options(
         return otherwise if result is None else result
 
     checked(_check_together, config, of=("data", "standalone", "model", "save_models"))
+    checked(check_requirement, config, imports, of=("requirement", "data"))
     if config.stop is not None:
         checked(_check_stop, config.stop.metric, config.data, of=("stop", "data"))
     model, local = config.model, config.local

@@ -26,10 +26,11 @@ _NO_CLIENTS = (
 
 
 def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """The config with paths of data and of contributions, which are relative to the config's ``folder``, absolute."""
+    """The config with paths of data, contributions and requirements, relative to its ``folder``, made absolute."""
     entries = raw.get("algorithms")
     if isinstance(entries, list):
-        raw = {**raw, "algorithms": [_with_absolute_file(each, folder) for each in entries]}
+        raw = {**raw, "algorithms": [_with_absolute_file(each, "contribution", folder) for each in entries]}
+    raw = _with_absolute_file(raw, "requirement", folder)
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
@@ -39,14 +40,13 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     return {**raw, "data": {**raw["data"], "dataset": absolute(name, folder)}}
 
 
-def _with_absolute_file(entry: Any, folder: pathlib.Path) -> Any:
-    """An algorithm's table with the path of its contributions made absolute."""
-    chosen = entry.get("contribution") if isinstance(entry, Mapping) else None
-    file = chosen.get("file") if isinstance(chosen, Mapping) else None
+def _with_absolute_file(table: Any, key: str, folder: pathlib.Path) -> Any:
+    """The table whose entry ``key``, if it is a table with a ``file``, has this file's absolute path."""
+    entry = table.get(key) if isinstance(table, Mapping) else None
+    file = entry.get("file") if isinstance(entry, Mapping) else None
     if not isinstance(file, str):
-        return entry
-    place = os.path.normpath(folder.absolute() / os.path.expanduser(file))
-    return {**entry, "contribution": {**entry["contribution"], "file": place}}
+        return table
+    return {**table, key: {**entry, "file": os.path.normpath(folder.absolute() / os.path.expanduser(file))}}
 
 
 def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fljax.config.keys import Contribution
+from fljax.config.errors import ConfigError
+from fljax.config.keys import Config, Contribution
+from fljax.naming import resolve
 from fljax.signatures import annotations_of, record_of
 
 
@@ -32,6 +34,36 @@ def algorithm_arguments(builder: Callable[..., Any], options: Mapping[str, Any])
     return builder_arguments(builder, found) | shaped
 
 
+def check_requirement(config: Config, imports: bool) -> None:
+    """Raises a ConfigError if ``requirement`` has another number of clients, or its function cannot be imported."""
+    table = config.requirement
+    if table is None:
+        return
+    if isinstance(table.value, tuple) and len(table.value) != config.data.clients:
+        raise ConfigError(
+            f"requirement.value: expected a number for each of {config.data.clients} clients, got {len(table.value)}"
+        )
+    if table.function is not None:
+        path = f"requirement.function: expected an import path 'module:name' of a function, got {table.function!r}"
+        if ":" not in table.function:
+            raise ConfigError(path)
+        try:
+            found = resolve(table.function, {}, "function", imports=imports)
+        except ValueError as error:
+            raise ConfigError(f"requirement.function: {error}") from error.__cause__
+        if not callable(found):
+            raise ConfigError(path)
+
+
+def requirement_arguments(config: Config) -> dict[str, Any] | None:
+    """The table ``requirement``, which was checked, as arguments of ``fljax.Requirement``; None if there is none."""
+    table = config.requirement
+    if table is None:
+        return None
+    function = None if table.function is None else resolve(table.function, {}, "function")
+    return {**table.model_dump(), "function": function}
+
+
 def _optimizer(chosen: Any) -> Any:
     """A name, or a name with options as an OptimizerSettings."""
     from fljax.training import OptimizerSettings  # imported here, since reading a config's keys does not need JAX
@@ -45,7 +77,6 @@ def _optimizer(chosen: Any) -> Any:
 def _contribution(chosen: Any) -> Any:
     """A list of numbers, or the Measure that a name or a table chooses: a function, or a file of contributions."""
     from fljax.contributions import CONTRIBUTIONS, Measure
-    from fljax.naming import resolve
 
     if not isinstance(chosen, str | Mapping):
         return chosen

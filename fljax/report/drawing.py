@@ -236,7 +236,7 @@ def _gaps(axes: Axes, records: xr.Dataset, looks: Mapping[str, Style]) -> None:
                 label=printable(name) if filled else None,
             )
     axes.axvline(0, color=INK, linewidth=1)
-    axes.set(title="Gap of the clients that train", xlabel="training loss minus threshold (left of 0: satisfied)")
+    axes.set(title="Gap of the clients that train", xlabel="training loss minus required loss (left of 0: satisfied)")
     axes.set_ylabel("share (line: first fifth of rounds, filled: last)")
     axes.yaxis.set_major_formatter(FuncFormatter(percent))
 
