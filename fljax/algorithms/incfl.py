@@ -73,9 +73,9 @@ def incfl(
     Args:
       task: model and loss.
       local: how clients train.
-      threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is satisfied, for example its
-        standalone training loss (``standalone``), which it is in a config unless a number is given. With "sigmoid", a
-        client with an infinite threshold has no influence.
+      threshold: ``rho`` by client id ``[N]`` or one number: the loss at which a client is satisfied. In a comparison it
+        is what all algorithms have, ``fljax.Requirement``, without which it is the standalone training loss. With
+        "sigmoid", a client with an infinite threshold has no influence.
       clients_per_round: drawn uniformly without replacement; None: all.
       surrogate: see ``fljax.aggregators.incfl_weights``; "relu" is the ReLU variant.
       gap_scale: beta in ``sigma(beta gap)``; 1 in the papers. Code that sums losses and thresholds over b batches, in

@@ -100,7 +100,8 @@ def mwfed(
       task: model and loss.
       local: how clients train; its steps (or the steps of its epochs) are tau.
       threshold: ``rho`` by client id ``[N]`` or one number; a client is satisfied if its loss is below its threshold.
-        In a config, it is the client's standalone training loss unless a number is given.
+        In a comparison it is what all algorithms have, ``fljax.Requirement``, without which it is the standalone
+        training loss.
       mode: "local" or "pooled".
       factor: the paper's c; 1 is FedAvg with uniform weights. The authors' code has 4.
       most: the largest number of a client's local steps, as a multiple of tau. Mode "pooled" has no limit.

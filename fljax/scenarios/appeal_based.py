@@ -43,8 +43,8 @@ def appeal_based(
 
     Args:
       inner: any algorithm.
-      threshold: ``rho`` by client id ``[N]``, or one number; for example standalone training losses (``standalone``),
-        which they are in a config unless a number is given.
+      threshold: ``rho`` by client id ``[N]``, or one number. In a comparison it is what all algorithms have,
+        ``fljax.Requirement``, without which it is the standalone training loss.
       after: number of first rounds in which all clients are available.
       empty_pool: what happens in a round without available clients. "skip": the round changes nothing (a model that
         appeals to no client stays as it is); "all": all clients are available in that round.

@@ -72,6 +72,7 @@ def opting_out(
         number, one per client id ``[N]``, or a table ``[rounds, N]`` whose row t holds the accuracies after t rounds.
         Only rows that are multiples of ``every`` are read. The table needs at least as many rows as the run has rounds.
         In an experiment the baseline is the first algorithm's table, on the rows of ``split``. NaN: the client stays.
+        It is an accuracy, so ``fljax.Requirement``, a loss, has no meaning here.
       every: rounds between two decisions; the first is before round ``every``.
       delta: the gain in accuracy below which a client leaves. Differences by rounding alone are ignored.
       comes_back: whether a client that left is judged again and returns once its gain is large enough.
