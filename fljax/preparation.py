@@ -100,6 +100,8 @@ def untested_clients(setup: Setup) -> str | None:
 def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
     """The reference with what the clients of an experiment require, the same for all of its algorithms.
 
+    Validation losses, which nothing else reads, are left out, so that plans do not depend on where it comes from.
+
     Args:
       setup: the experiment.
       reference: standalone models.
@@ -110,7 +112,8 @@ def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Refe
     """
     names = [setup.federation.names] if setup.world is None else setup.world.names
     clients = clients_of(setup.federation, names, len(setup.seeds))
-    return with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
+    found = with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
+    return found._replace(valid_loss=None, unseen_valid_loss=None)
 
 
 def _thresholds(setup: Setup) -> list[Given]:

@@ -187,7 +187,7 @@ class Run:
     def _setup(self) -> Setup:
         from fljax.setup import resolve_setup
 
-        return resolve_setup(self.config)
+        return resolve_setup(self.config.model_copy(update={"requirement": None}))  # a file of losses may be gone
 
     @property
     def names(self) -> Names:

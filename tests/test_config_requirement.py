@@ -196,6 +196,18 @@ def test_a_sweep_over_it():
 
 
 @pytest.mark.thorough
+def test_models_of_a_run_do_not_need_the_file(tmp_path: pathlib.Path):
+    file = tmp_path / "losses.csv"
+    file.write_text("client,loss\n" + "".join(f"{each},1\n" for each in range(5)))
+    config = parse({"file": str(file)}, scenarios=[], rounds=1, save_models="last", algorithms=[{"name": "incfl"}])
+    outcome = experiment.run(config, directory=tmp_path / "run")
+    file.unlink()
+    x = np.zeros((2, *resolve_setup(parse()).federation.examples.x.shape[1:]), np.float32)
+    found = fljax.load(tmp_path / "run").models("incfl").predict(3, x, seed=1)
+    np.testing.assert_allclose(found, outcome.models["incfl"].predict(3, x, seed=1), rtol=1e-5)
+
+
+@pytest.mark.thorough
 def test_a_resumed_run_keeps_the_requirement_of_its_results(tmp_path: pathlib.Path):
     file = tmp_path / "losses.csv"
     file.write_text("client,loss\n" + "".join(f"{each},1\n" for each in range(5)))

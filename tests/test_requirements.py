@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import fljax
-from fljax import data
+from fljax import data, models
 from fljax.requirements import (
     Clients,
     Given,
     Requirement,
     clients_of,
+    describe_requirement,
     needs_validation,
     requirement_of,
     with_requirement,
@@ -280,3 +281,35 @@ def test_who_has_training_rows_by_id():
     found = clients_of(federation._replace(clients=clients), [Names()], 2)
     np.testing.assert_array_equal(found.trains, [[True, True, False]] * 2)
     assert len(found.names) == 2
+
+
+def test_a_requirement_as_settings():
+    assert describe_requirement(None) is None
+    assert describe_requirement(Requirement(rows="test", factor=2)) == {"rows": "test", "factor": 2.0}
+    assert describe_requirement(Requirement(value=[1.0, 2.0])) == {"value": [1.0, 2.0]}
+    assert describe_requirement(Requirement(value=LOSSES)) == {"value": "of 4 clients by name"}
+    assert describe_requirement(Requirement(function=clients_of)) == {"function": "clients_of"}
+
+
+@pytest.mark.thorough
+def test_a_comparison_by_name_and_beside_a_plan():
+    """Clients of a seed are known by name, since each seed has other unseen ones; a Plan's threshold counts, too."""
+    rng = np.random.default_rng(0)
+    losses = {name: 1.0 + place for place, name in enumerate(("north", "east", "south", "west"))}
+    rows = {name: (rng.normal(size=(12, 3)).astype(F), rng.integers(0, 2, 12)) for name in losses}
+    both = [data.from_clients(rows, unseen=[name]) for name in ("west", "north")]
+    task = models.logistic_regression((3,), 2)
+    how: dict[str, Any] = {"rounds": 1, "seeds": 2, "progress": False}
+    local = fljax.Local(0.1, batch_size=4, steps=2)
+    found = fljax.compare(["incfl", "fedavg"], both, task, local, requirement=losses, **how)
+    for seed, federation in enumerate(both):
+        required = found.metrics.isel(seed=seed).sel(algorithm="fedavg")
+        assert required["required_loss"].values.tolist() == [losses[name] for name in federation.names.clients]
+        assert required["unseen_required_loss"].values.tolist() == [losses[name] for name in federation.names.unseen]
+    assert 'value = "of 4 clients by name"' in found.origin["comparison.toml"]
+    arguments = {"task": task, "local": local, "threshold": 0.5}
+    plan = fljax.Plan(fljax.algorithms.incfl, arguments)
+    found = fljax.compare({"a plan": plan, "fedavg": "fedavg"}, both, task, local, **how)
+    assert (found.metrics["required_loss"] == 0.5).all()
+    with pytest.raises(ValueError, match=r"got the threshold 0\.5 of a plan beside another requirement"):
+        fljax.compare({"a plan": plan, "fedavg": "fedavg"}, both, task, local, requirement=1.0, **how)
