@@ -16,6 +16,7 @@ PER_CLIENT = {
     "test_accuracy": "per client: accuracy on its test rows of the model that it would use",
     "global_test_loss": "per client: mean loss on its test rows of the global model, before the client changes it",
     "global_test_accuracy": "per client: accuracy on its test rows of the global model, before the client changes it",
+    "train_loss": "per client: mean loss on its training rows of the model that it has tuned (scenario finetuned)",
     "standalone_test_loss": "per client: mean loss of its standalone model on its test rows",
     "standalone_test_accuracy": "per client: accuracy of its standalone model on its test rows",
     "threshold": "per client: mean loss of its standalone model on all of its training rows (rho_k in INCFL and MaxFL)",

@@ -123,8 +123,8 @@ def global_model_appeal(
     """``GM-Appeal = (1/M) sum_k 1{f_k(w) < rho_k}``, a fraction. Strict: a tie does not count.
 
     Args:
-      loss: test loss ``f_k(w)`` of the global model, before a client tunes it; or of the model that the client would
-        use, for the appeal of tuned models (MaxFL, Table 4).
+      loss: test loss ``f_k(w)`` of the global model, before a client tunes it; or the training loss of the tuned model,
+        for the appeal after local tuning (MaxFL, Table 4).
       threshold: ``rho_k``, the loss that the client requires. MaxFL's experiments (section 5) use the training loss
         ``F_k(what_k)`` of the standalone model. With its test loss ``f_k(what_k)`` (MaxFL's example in section 2), this
         is INCFL's IPR.

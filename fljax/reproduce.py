@@ -38,7 +38,7 @@ METRICS = {
     # MaxFL judges the global model, before any client adapts it. Its definition compares with a training loss, but its
     # printed numbers for unseen clients equal INCFL's, which compare test losses. Ours compare test losses.
     "GM_Appeal": Ours("global_incentivised_participation_rate"),
-    # Tuned models against what clients require, as its caption says.
+    # Tuned models against what clients require, both on training rows.
     "GM_Appeal_tuned5": Ours("deployed_model_appeal"),
     "avg_test_acc_pct": Ours("global_average_accuracy", 100),
     "pref_model_test_acc_pct": Ours("preferred_model_accuracy", 100),

@@ -47,9 +47,9 @@ OVER_CLIENTS: dict[str, Metric] = {
         ("global_test_loss", "required_loss"),
     ),
     "deployed_model_appeal": Metric(
-        "fraction of clients with test_loss < required_loss (MaxFL, equation 1, after any tuning, as in its Table 4)",
+        "fraction of clients with train_loss < required_loss: the appeal of tuned models (MaxFL, Table 4)",
         metrics.global_model_appeal,
-        ("test_loss", "required_loss"),
+        ("train_loss", "required_loss"),
     ),
     "ipr_loss": Metric(
         "fraction of clients with test_loss <= standalone_test_loss (IAFL)",

@@ -33,7 +33,7 @@ class Judgement(NamedTuple):
     """
 
     model: Literal["own", "common"]
-    rows: Literal["test", "valid"]
+    rows: Literal["test", "valid", "train"]
 
     def name(self) -> str:
         """The metric's name before ``_loss`` and ``_accuracy``."""
@@ -41,6 +41,7 @@ class Judgement(NamedTuple):
 
 
 _OWN, _COMMON, _VALID = Judgement("own", "test"), Judgement("common", "test"), Judgement("own", "valid")
+_TRAIN = Judgement("own", "train")
 
 
 def deploy_seen(
@@ -116,6 +117,7 @@ def evaluate(
       the prefix ``global_`` for the global model (if the algorithm has one); and all of these with the prefix
       ``unseen_`` [U] in the order of ``federation.unseen``. With ``valid``, ``valid_loss`` and ``valid_accuracy`` [N]
       of the models that seen clients would use; those of clients with deployment rows do not depend on these rows.
+      ``train_loss`` and ``unseen_train_loss`` where a scenario tunes models before clients use them.
       ``server_test_loss`` and ``server_test_accuracy`` [] of the server's
       own model on ``held["test"]``, if both exist. ``cluster_loss`` and ``cluster_accuracy`` [C, distributions] of the
       algorithm's cluster models on ``held["distribution_0"]``, ..., if both exist. NaN for clients without training
@@ -147,16 +149,19 @@ class Scope(NamedTuple):
       valid: whether seen clients are also judged on their validation rows.
       once: whether the global model is judged once for all clients, which have the same test rows.
       same: whether all clients use the global model.
+      train: whether models are also judged on training rows, since clients tune what they are given.
     """
 
     valid: bool
     once: bool
     same: bool
+    train: bool = False
 
     @classmethod
     def of(cls, algorithm: Algorithm, valid: bool, common: bool) -> Scope:
         """For an algorithm, and the arguments of ``evaluate``."""
-        return cls(valid, common and algorithm.common is not None, algorithm.personal is None)
+        train = algorithm.personal is not None and any(each.tunes for each in algorithm.scenarios)
+        return cls(valid, common and algorithm.common is not None, algorithm.personal is None, train)
 
     @property
     def seen(self) -> bool:
@@ -281,6 +286,8 @@ def _judge(
     own, shared = models
     judged = functools.partial(_score, algorithm, federation, state, round, client)
     found: Found = {_OWN: judged(own, "test", known)} if scope.unseen else {}
+    if scope.train:
+        found |= {_TRAIN: (judged(own, "train", known)[0], None)}
     return found if scope.once or shared is None else found | {_COMMON: judged(shared, "test", known)}
 
 
@@ -308,9 +315,12 @@ def _scores(
     rows: str,
     known: bool,
 ) -> Scores:
-    own = getattr(local_data(federation, client), rows)
+    own, key = getattr(local_data(federation, client), rows), None
+    if rows == "train":  # with the noise of features that clients train on, as their standalone losses
+        purpose = Purpose.DEPLOY if known else Purpose.UNSEEN_DEPLOY
+        key = training.stream(client_key(round_key(state.seed, purpose, round), client.id), training.Stream.LOSS)
     with within("evaluation", client=client.id, unseen=not known, round=round, seed=state.seed):
-        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own)
+        return training.evaluate(algorithm.task, lambda x: algorithm.predict(model, x), own, key=key)
 
 
 def _counts(algorithm: Algorithm, client: ClientData, rows: str, state: State, round: Array, known: bool) -> Array:

@@ -340,7 +340,7 @@ def _check_rows(seeds: list[int], inputs: Inputs, reference: Reference | None) -
 
 def check_rounds(algorithm: Algorithm, end: int) -> None:
     """Raises a ValueError if a scenario's table covers fewer rounds than ``end``."""
-    for name, rounds in algorithm.scenarios:
+    for name, rounds, _ in algorithm.scenarios:
         if rounds is not None and end > rounds:
             raise ValueError(f"expected at most {rounds} rounds, for which the table of {name} has rows, got {end}")
 

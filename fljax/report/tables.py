@@ -25,7 +25,7 @@ TITLES = {
     "maximum_accuracy": "Best client's accuracy",
     "global_incentivised_participation_rate": "Clients that prefer the global model",
     "global_model_appeal": "Clients whose requirement the global model meets",
-    "deployed_model_appeal": "Clients whose requirement the deployed model meets",
+    "deployed_model_appeal": "Clients whose requirement the tuned model meets",
     "preferred_model_accuracy_by_accuracy": "Accuracy of the more accurate model",
     "preferred_model_accuracy_by_threshold": "Accuracy of the model that meets the requirement",
     "accuracy_increase": "Accuracy gained over standalone",

@@ -36,9 +36,11 @@ class Entry(NamedTuple):
     reference: str = ""
 
 
-def applied_scenarios(inner: Algorithm, name: str, rounds: int | None = None) -> tuple[Applied, ...]:
+def applied_scenarios(
+    inner: Algorithm, name: str, rounds: int | None = None, tunes: bool = False
+) -> tuple[Applied, ...]:
     """``Algorithm.scenarios`` after one more scenario is wrapped around ``inner``."""
-    return (*inner.scenarios, Applied(name, rounds))
+    return (*inner.scenarios, Applied(name, rounds, tunes))
 
 
 def key_number(inner: Algorithm, name: str, number: int) -> int:

@@ -52,7 +52,8 @@ def finetuned(
         ``t % rounds`` is for deployment after t rounds. All unseen clients tune. None: all clients.
 
     Returns:
-      The algorithm. Its ``common`` model is that of ``inner``, so both models are judged.
+      The algorithm. Its ``common`` model is that of ``inner``, so both models are judged. The tuned model is judged on
+      training rows, too (``train_loss``), for the metric ``deployed_model_appeal``.
 
     Raises:
       ValueError: unless exactly one of steps and epochs is given, or if ``who`` is for another number of clients.
@@ -76,7 +77,7 @@ def finetuned(
         return tuned if own is None or not seat.known else trees.where(own.behaves(client, seat), tuned, start)
 
     algorithm = inner if own is None else own.algorithm
-    return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned"))
+    return algorithm._replace(personal=deploy, scenarios=applied_scenarios(inner, "finetuned", tunes=True))
 
 
 ENTRY = Entry(

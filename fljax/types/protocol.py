@@ -176,10 +176,12 @@ class Applied(NamedTuple):
     Attributes:
       name: name of the scenario.
       rounds: number of rounds that its table covers; None: any number.
+      tunes: whether clients train what they are given before they use it; training rows then judge their models, too.
     """
 
     name: str
     rounds: int | None = None
+    tunes: bool = False
 
 
 def keep_nothing(key: Key[Array, ""], seat: Seat, down: PyTree, data: LocalData) -> tuple[()]:
