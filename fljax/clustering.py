@@ -146,13 +146,13 @@ def _ids(late: Any, population: int) -> list[int]:
 def _has_rows(federation: Federation, seeds: Seeds) -> Bool[np.ndarray, "seeds N"]:
     """Which clients have training rows, by id."""
     ids, size = np.asarray(federation.clients.id), np.asarray(federation.clients.train.size)
-    found = np.take_along_axis(size > 0, np.argsort(ids, axis=-1), axis=-1)
-    return np.broadcast_to(found, (len(seeds_of(seeds)), found.shape[-1]))
+    found, runs = np.take_along_axis(size > 0, np.argsort(ids, axis=-1), axis=-1), len(seeds_of(seeds))
+    if found.ndim == 2 and len(found) != runs:
+        raise ValueError(f"expected one federation, or one for each of {runs} seeds, got {len(found)}")
+    return np.broadcast_to(found, (runs, found.shape[-1]))
 
 
-def check(
-    federation: Federation, rows: str, clusters: int | None, late: float | Sequence[int] = 0.0, seeds: Seeds = (0,)
-) -> None:
+def check(federation: Federation, rows: str, clusters: int | None, late: float | Sequence[int], seeds: Seeds) -> None:
     """Raises a ValueError unless the server has rows of that name, and enough clients with data are in time.
 
     The arguments are those of ``by_f1``.

@@ -149,6 +149,8 @@ def test_bad_arguments_are_named(world):
         clustering.by_f1(task, local, federation, clusters=13, seeds=(0, 1), rounds=1)
     with pytest.raises(ValueError, match="for each of 2 clusters, got 1 of them in time and 11 late ones"):
         clustering.by_f1(task, local, federation, clusters=2, seeds=(0, 1), late=list(range(11)))
+    with pytest.raises(ValueError, match="expected one federation, or one for each of 3 seeds, got 2"):
+        clustering.by_f1(task, local, federation, clusters=2, seeds=3)
     with pytest.raises(ValueError, match="expected a task of classes for clustering by F1"):
         clustering.by_f1(task._replace(classes=None), local, federation, clusters=2, seeds=(0, 1))
 
