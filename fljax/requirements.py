@@ -54,7 +54,7 @@ class Requirement(NamedTuple):
     """
 
     rows: StandaloneRows = "train"
-    value: float | Sequence[float] | Mapping[Any, float] | None = None
+    value: float | Sequence[float] | np.ndarray | Mapping[Any, float] | None = None
     file: str | os.PathLike[str] | None = None
     function: Callable[..., Any] | None = None
     factor: float = 1.0

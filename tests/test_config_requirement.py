@@ -161,7 +161,7 @@ def test_every_part_of_a_run_reads_it(table):
     if "value" in table:
         np.testing.assert_array_equal(rho, np.broadcast_to(np.float32(table["value"]), rho.shape))
     else:
-        alone = fljax.standalone(*_of(parse(table)), seeds=2, valid=True)
+        alone: Any = fljax.standalone(*_of(parse(table)), seeds=2, valid=True)
         expected = 2 * alone.valid_loss if "rows" in table else alone.valid_loss + 0.25
         np.testing.assert_allclose(rho, expected, rtol=1e-4)
         unseen = 2 * alone.unseen_valid_loss if "rows" in table else alone.unseen_valid_loss + 0.25

@@ -27,7 +27,7 @@ from fljax.types import Names
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 F = np.float32
-ALONE = Reference(
+ALONE: Any = Reference(
     np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], F),
     np.array([[1.1, np.nan, 1.3], [1.4, 1.5, 1.6]], F),
     None,
@@ -303,6 +303,8 @@ def test_a_comparison_by_name_and_beside_a_plan():
     local = fljax.Local(0.1, batch_size=4, steps=2)
     found = fljax.compare(["incfl", "fedavg"], both, task, local, requirement=losses, **how)
     for seed, federation in enumerate(both):
+        assert federation.names.clients is not None
+        assert federation.names.unseen is not None
         required = found.metrics.isel(seed=seed).sel(algorithm="fedavg")
         assert required["required_loss"].values.tolist() == [losses[name] for name in federation.names.clients]
         assert required["unseen_required_loss"].values.tolist() == [losses[name] for name in federation.names.unseen]

@@ -42,7 +42,7 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
 
 def _with_absolute_file(table: Any, key: str, folder: pathlib.Path) -> Any:
     """The table whose entry ``key``, if it is a table with a ``file``, has this file's absolute path."""
-    entry = table.get(key) if isinstance(table, Mapping) else None
+    entry: Any = table.get(key) if isinstance(table, Mapping) else None
     file = entry.get("file") if isinstance(entry, Mapping) else None
     if not isinstance(file, str):
         return table
