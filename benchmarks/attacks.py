@@ -148,7 +148,7 @@ def main() -> None:
     split: Any = {"clients": 40, "unseen": 40, "alpha": 0.3, "minimum": 8, "train_fraction": 0.6, "held_fraction": 0.05}
     federations = data.federations(digits, "dirichlet", seeds=chosen.seeds, **split)
     scale = models.standardise(digits.mean, digits.std)
-    task = models.mlp(digits.x.shape[1:], digits.classes or 10, hidden=[32], dropout=0.0, prepare=scale)
+    task = models.mlp(digits.x.shape[1:], 10, hidden=[32], dropout=0.0, prepare=scale)
     local = fljax.Local(learning_rate=0.01, batch_size=16, steps=30)
     alone = local._replace(learning_rate=0.1, steps=100)
     for attack in chosen.attacks.split(","):

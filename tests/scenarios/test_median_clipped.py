@@ -79,7 +79,7 @@ def test_clients_that_are_absent_do_not_count(federation):
     before = model_of(initial_state(uniform(), by_id(federation), jnp.uint32(0)))
     present = trace[0].astype(bool)
     expected = before + oracle(rows_of(up.update), present)[present].mean(axis=0)
-    states, _ = run(availability(median_clipped(uniform()), trace=trace), federation, 1)
+    states, _ = run(availability(median_clipped(uniform(), times=1.0), trace=trace), federation, 1)
     np.testing.assert_allclose(model_of(states[-1]), expected, rtol=1e-4, atol=1e-6)
 
 
