@@ -38,7 +38,7 @@ from fljax.infinite_losses import InfiniteLoss
 from fljax.model_files import ModelFiles
 from fljax.progress_bars import listener, progress_bars
 from fljax.progress_files import ProgressFiles, Saving
-from fljax.requirements import Requirement, requirement_of
+from fljax.requirements import Losses, Requirement, requirement_of
 from fljax.results import Result
 from fljax.saved_comparisons import SavedModels
 from fljax.setup import CallbackSetup, Setup, world_of
@@ -180,7 +180,7 @@ def compare(
     standalone: Local | None = None,
     standalone_initial: Initial = "shared",
     standalone_stop: StopAlone | None = None,
-    requirement: Requirement | float | Sequence[float] | Mapping[Any, float] | Callable[..., Any] | None = None,
+    requirement: Requirement | Losses | Callable[..., Any] | None = None,
     contribution: Contribution | None = None,
     opt_out_threshold: float | Sequence[float] = 0.0,
     evaluate_every: int | None = None,

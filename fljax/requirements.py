@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Real
 
 from fljax import results
 from fljax.arguments import accepts, takes_anything
@@ -26,10 +26,11 @@ from fljax.describing import describe, name_of
 from fljax.failures import during
 from fljax.naming import nearest, shown
 from fljax.results import Reference
-from fljax.types import Federation, Names
+from fljax.types import AnyArray, Federation, Names
 from fljax.values import as_number
 
 StandaloneRows = Literal["train", "valid", "test"]
+Losses = float | Sequence[float] | Real[AnyArray, " N"] | Mapping[Any, float]
 _NAMED = 5  # clients in a sentence
 _CLOSE = 1e-5  # relative; numbers of this difference are one requirement, since programs round differently
 
@@ -54,7 +55,7 @@ class Requirement(NamedTuple):
     """
 
     rows: StandaloneRows = "train"
-    value: float | Sequence[float] | np.ndarray | Mapping[Any, float] | None = None
+    value: Losses | None = None
     file: str | os.PathLike[str] | None = None
     function: Callable[..., Any] | None = None
     factor: float = 1.0

@@ -302,12 +302,11 @@ def test_a_comparison_by_name_and_beside_a_plan():
     how: dict[str, Any] = {"rounds": 1, "seeds": 2, "progress": False}
     local = fljax.Local(0.1, batch_size=4, steps=2)
     found = fljax.compare(["incfl", "fedavg"], both, task, local, requirement=losses, **how)
-    for seed, federation in enumerate(both):
-        assert federation.names.clients is not None
-        assert federation.names.unseen is not None
+    names: list[Any] = [federation.names for federation in both]
+    for seed, own in enumerate(names):
         required = found.metrics.isel(seed=seed).sel(algorithm="fedavg")
-        assert required["required_loss"].values.tolist() == [losses[name] for name in federation.names.clients]
-        assert required["unseen_required_loss"].values.tolist() == [losses[name] for name in federation.names.unseen]
+        assert required["required_loss"].values.tolist() == [losses[name] for name in own.clients]
+        assert required["unseen_required_loss"].values.tolist() == [losses[name] for name in own.unseen]
     assert 'value = "of 4 clients by name"' in found.origin["comparison.toml"]
     arguments = {"task": task, "local": local, "threshold": 0.5}
     plan = fljax.Plan(fljax.algorithms.incfl, arguments)
