@@ -196,7 +196,6 @@ def test_reference_takes_as_many_as_its_client(rule, size):
     np.testing.assert_allclose(share, size / 6, atol=5 * np.sqrt(0.25 / 500))
 
 
-@pytest.mark.unchecked
 @pytest.mark.parametrize(("rule", "size"), [("max", 4), ("median", 3)])
 def test_the_reference_follows_the_rates_of_members(rule, size):
     """Of 5 members, rates of 0.6 and 0.45 (the median of .2 .3 .45 .5 .6) give 1 + 3 and 1 + 2 of 5 updates."""
@@ -209,6 +208,7 @@ def test_the_reference_follows_the_rates_of_members(rule, size):
     assert not nobody.any()
 
 
+@pytest.mark.unchecked
 def test_edges_of_the_reference():
     assert iafl_reference(KEY, jnp.ones(3), present=jnp.zeros(3, bool)).tolist() == [[0, 0, 0]]
     np.testing.assert_allclose(iafl_reference(KEY, jnp.ones(3)), [[1 / 3] * 3], rtol=1e-6)
