@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 
 def _norms(leaves: list[Array]) -> Float[Array, " S"]:
-    """The norm of each row over all leaves ``[S, ...]``; its derivative at a row of zeros is 0."""
+    """The norm of each row over all leaves ``[S, ...]``; its derivative at a row of zeros is 0.
+
+    A row with a NaN or infinity has an infinite norm.
+    """
     # Divide by the largest entry first: squares of large entries overflow.
     size = [jnp.max(jnp.abs(leaf), axis=tuple(range(1, leaf.ndim)), initial=0) for leaf in leaves]
     top = jax.lax.stop_gradient(jnp.max(jnp.stack(size), axis=0))
-    unit = jnp.where(top > 0, top, 1)
+    finite = jnp.isfinite(top)
+    unit = jnp.where((top > 0) & finite, top, 1)
     squares = sum((sum_rows(jnp.square(leaf / along_rows(unit, leaf))) for leaf in leaves), jnp.zeros_like(unit))
-    return jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
+    norms = jnp.where(top > 0, unit * jnp.sqrt(jnp.where(top > 0, squares, 1)), 0)
+    return jnp.where(finite, norms, jnp.inf)
 
 
 @on_any_mesh
@@ -46,7 +51,8 @@ def clip_to_median(
     """``updates_k min(1, times median / ||updates_k||)`` with the median of the norms of the updates that are present.
 
     Of two medians it takes the lower one. So as long as at most half of the updates are of attackers, the bound is at
-    most ``times`` the largest honest norm. The directions of updates stay, and so do those of attackers.
+    most ``times`` the largest honest norm. The directions of updates stay, and so do those of attackers. An update
+    with a NaN or infinity counts as the longest of all, and is not made finite.
 
     Args:
       updates: a pytree whose leaves are ``[S, ...]``; the norm of a row is over all leaves.
@@ -65,7 +71,7 @@ def clip_to_median(
         raise ValueError(f"expected times to be a finite number above 0, got {times}")
     updates = jax.tree.map(jnp.asarray, updates)
     leaves = jax.tree.leaves(updates)
-    if not leaves:
+    if not leaves or not leaves[0].shape[0]:
         return updates
     present = presence(present, leaves[0].shape[0])
     read = [wide(jnp.where(along_rows(present, leaf), leaf, 0).astype(leaf.dtype)) for leaf in leaves]
@@ -74,8 +80,11 @@ def clip_to_median(
     everyone, counted = norms, present
     if axis_name is not None:
         everyone, counted = gather_over(norms, axis_name), gather_over(present, axis_name)
-    bound = jnp.asarray(times, kind) * _lower_median(everyone, counted)
-    is_long = present & (norms > bound)
+    median = _lower_median(everyone, counted)
+    known = jnp.isfinite(median)
+    # The derivative of a product with infinity is NaN.
+    bound = jnp.asarray(times, kind) * jnp.where(known, median, 0)
+    is_long = present & known & (norms > bound)
     factor = jnp.where(is_long, bound / jnp.where(is_long, norms, 1), 1)
 
     def shorten(leaf: Array) -> Array:

@@ -87,6 +87,28 @@ def test_zeros_half_precision_and_nothing() -> None:
     assert clip_to_median(()) == ()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_the_longest(bad: float) -> None:
+    """Two of five rows: they do not lower the bound of the others, and stay what the engine finds."""
+    rows = RANDOM.normal(size=(5, 6)) * [[1], [2], [3], [4], [5]]
+    sizes = np.where(np.arange(5)[:, None] > 2, 1e9, 1)
+    spoilt = rows.copy()
+    spoilt[3:, 1] = bad
+    found = flat(clip_to_median(stacked(spoilt)))
+    np.testing.assert_allclose(found[:3], oracle(rows * sizes, np.ones(5, bool))[:3], rtol=1e-5)
+    assert not np.isfinite(found[3:]).all(axis=1).any()
+    most = np.where(np.arange(5)[:, None] > 1, bad, rows)
+    np.testing.assert_allclose(flat(clip_to_median(stacked(most)))[:2], rows[:2], rtol=1e-6)
+
+
+def test_without_updates_the_bound_has_no_derivative() -> None:
+    """A round to which nobody comes must not spoil the gradient of a run by NaN."""
+    rows, nobody = jnp.asarray(RANDOM.normal(size=(3, 6))), jnp.zeros(3, bool)
+    slope = jax.grad(lambda times: jnp.sum(clip_to_median(rows, present=nobody, times=times)))(1.0)
+    assert slope == 0
+    assert clip_to_median(jnp.zeros((0, 6))).shape == (0, 6)
+
+
 def test_gradients_are_finite_and_right(x64: None) -> None:
     """Of rows that are shortened, of those that are not, and of a row of zeros."""
     rows = np.concatenate([RANDOM.normal(size=(4, 6)) * [[1], [2], [3], [50]], np.zeros((1, 6))])
