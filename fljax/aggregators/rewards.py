@@ -37,7 +37,7 @@ def iafl_rates(
 
     Returns:
       ``[N]``, of at least the default precision. If all contributions are 0, all rates are 0 (for ``kappa`` below 1).
-      An infinite contribution has rate 1.
+      An infinite contribution has rate 1. The derivative of a rate at a contribution of 0 is 0.
 
     Raises:
       ValueError: if ``ceiling`` is another string or a number that is not positive; traced values are not checked.
@@ -55,7 +55,9 @@ def iafl_rates(
     top = jnp.max(contribution, initial=0) if isinstance(ceiling, str) else jnp.asarray(ceiling, contribution.dtype)
     below = contribution < top  # equal values are not divided: both may be infinite
     ratio = jnp.where(below, contribution / jnp.where(below, top, 1), jnp.where(contribution > 0, 1, 0))
-    return ratio ** (1 - jnp.asarray(kappa, contribution.dtype))
+    # The derivative of a power of 0 is not finite, also in the rates of the other clients.
+    power, some = 1 - jnp.asarray(kappa, contribution.dtype), ratio > 0
+    return jnp.where(some, jnp.where(some, ratio, 1) ** power, jnp.where(power > 0, 0, 1).astype(ratio.dtype))
 
 
 @on_any_mesh

@@ -87,6 +87,18 @@ def test_rates_keep_their_dtype_and_trace():
     np.testing.assert_allclose(slope, [0.25, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_a_contribution_of_zero_leaves_gradients_finite(kappa):
+    """The rate of client 1 is (p / 4)^(1 - kappa), whatever another client contributes."""
+    by_client, by_kappa = jax.jacrev(lambda p, k: iafl_rates(p, ceiling=4.0, kappa=k), argnums=(0, 1))(
+        jnp.array([0.0, 1.0]), kappa
+    )
+    np.testing.assert_allclose(by_client[1], [0, (1 - kappa) * 0.25 ** (1 - kappa)], rtol=1e-6)
+    np.testing.assert_allclose(by_kappa, [0, -np.log(0.25) * 0.25 ** (1 - kappa)], rtol=1e-6)
+    if kappa:
+        np.testing.assert_allclose(by_client[0], [0, 0])
+
+
 # --- Subsets ------------------------------------------------------------------------------------------------
 
 
