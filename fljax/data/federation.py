@@ -316,8 +316,10 @@ def _deal(
     everything = [rows for lists in (*own, tuple(made.held.values())) for rows in lists or ()]
     used = np.concatenate(everything)
     limit = len(labels) + len(made.rotated)
-    if any(len(each or made.rows) != clients + unseen for each in own):
-        raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {len(made.rows)}")
+    served = [len(each) for each in own if each is not None]
+    wrong = [number for number in served if number != clients + unseen]
+    if wrong:
+        raise ValueError(f"expected the partition {name} to serve {clients + unseen} clients, got {wrong[0]}")
     if len(used) and (used.min() < 0 or used.max() >= limit or np.bincount(used).max() > 1):
         raise ValueError(f"expected the partition {name} to use each row in 0..{limit - 1} at most once, got others")
     return made

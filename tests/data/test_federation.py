@@ -141,6 +141,10 @@ def test_a_function_may_partition():
         federate(ALONE, lambda labels, **options: [[0, 1], [1, 2]], clients=2)
     with pytest.raises(ValueError, match="to serve 3 clients"):
         federate(ALONE, lambda labels, **options: [[0, 1], [2]], clients=3)
+    for count in (0, 1):  # of lists of deployment rows, beside two of training rows
+        made = Partition(tuple(np.array([[0, 1], [2, 3]])), deployment=tuple(np.array([[4]] * count)))
+        with pytest.raises(ValueError, match=f"to serve 2 clients, got {count}$"):
+            federate(ALONE, lambda labels, made=made, **options: made, clients=2)
 
 
 @pytest.mark.parametrize(
