@@ -239,4 +239,4 @@ def labels(setup: Setup) -> Labels:
     """What a run calls its seeds, rounds and clients, for tables of contributions."""
     shared = [setup.federation.names] * len(setup.seeds)
     names = shared if setup.world is None else setup.world.names
-    return Labels(setup.seeds, setup.rounds, [each.clients for each in names])
+    return Labels(setup.seeds, setup.rounds, [each.clients for each in names], [each.unseen for each in names])

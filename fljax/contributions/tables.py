@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS = ("seed", "round", "client")
 VALUE = "contribution"
+_UNSEEN = -1  # in place of the id of a client that contributes nothing
 
 
 class Labels(NamedTuple):
@@ -33,11 +34,13 @@ class Labels(NamedTuple):
       seeds: of the run.
       rounds: their number; None: unknown.
       clients: the names of clients, one tuple for each seed; None in place of a tuple: they have ids only.
+      unseen: the names of unseen clients, as ``clients``. A table may have them, since seeds draw others.
     """
 
     seeds: Sequence[int]
     rounds: int | None = None
     clients: Sequence[tuple[Any, ...] | None] = ()
+    unseen: Sequence[tuple[Any, ...] | None] = ()
 
 
 def is_named(value: Any) -> TypeGuard[xr.DataArray | pd.Series | pd.DataFrame]:
@@ -54,8 +57,8 @@ def by_seed(
       table: a DataArray with the dimension ``client``, and ``round`` and ``seed`` where numbers differ by them; a
         Series with these names of its index; or a DataFrame with them and ``contribution`` as columns. Without
         coordinates, places are ids, rounds from 0, and the run's seeds in order. The coordinate ``client`` has names
-        of clients or ids. ``seed`` has the run's seeds; others are left out. ``round`` has rounds, the first one 0; a
-        row holds until the next round in the table, and the last row to the end.
+        of clients or ids. ``seed`` has the run's seeds; others are left out, as are names of unseen clients. ``round``
+        has rounds, the first one 0; a row holds until the next round in the table, and the last row to the end.
       population: N.
       labels: of the run.
 
@@ -86,8 +89,9 @@ def by_seed(
     if clients is None and values.shape[-1] != population:
         raise ValueError(f"expected contributions of {population} clients, got {values.shape[-1]}")
     if clients is not None:
-        names = labels.clients or [None] * len(labels.seeds)
-        places = {each: _places_of_clients(clients, each, population) for each in dict.fromkeys(names)}
+        names = [labels.clients or [None] * len(labels.seeds), labels.unseen or [None] * len(labels.seeds)]
+        names = list(zip(*names, strict=True))
+        places = {each: _places_of_clients(clients, *each, population) for each in dict.fromkeys(names)}
         values = np.stack([row[..., places[each]] for row, each in zip(values, names, strict=True)])
     return values.astype(jnp.result_type(float))
 
@@ -248,10 +252,16 @@ def _places_of_rounds(there: list[Any] | None, size: int, rounds: int | None) ->
     return order[np.searchsorted(starts[order], asked, side="right") - 1]
 
 
-def _places_of_clients(there: list[Any], names: tuple[Any, ...] | None, population: int) -> list[int]:
-    """The place in a table of each client by id; labels are names of clients if all of them are, else ids."""
+def _places_of_clients(
+    there: list[Any], names: tuple[Any, ...] | None, unseen: tuple[Any, ...] | None, population: int
+) -> list[int]:
+    """The place in a table of each client by id; labels are names of clients if all of them are, else ids.
+
+    Names of unseen clients are passed over.
+    """
     by_name = {str(name): id for id, name in enumerate(names or ())}
-    as_names = [by_name.get(str(each)) for each in there]
+    known = dict.fromkeys(map(str, unseen or ()), _UNSEEN) | by_name
+    as_names = [known.get(str(each)) for each in there]
     as_ids = [None if (id := _as_id(each)) is None or id >= population else id for each in there]
     if None not in (*as_names, *as_ids) and as_names != as_ids and not any(isinstance(each, str) for each in there):
         raise ValueError(
@@ -265,7 +275,7 @@ def _places_of_clients(there: list[Any], names: tuple[Any, ...] | None, populati
         close = nearest(str(label), by_name)
         question = "" if close is None else f" (did you mean {close!r}?)"
         raise ValueError(f"expected the labels of clients to be {valid}, got {shown(label)}{question}")
-    places = {id: place for place, id in enumerate(found)}
+    places = {id: place for place, id in enumerate(found) if id != _UNSEEN}
     for id in range(population):
         if id not in places:
             label = id if names is None else names[id]

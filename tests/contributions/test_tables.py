@@ -58,6 +58,18 @@ def test_labels_of_clients_are_names_or_ids() -> None:
     np.testing.assert_array_equal(measured(rounds, RUN), [TABLE, TABLE[:, [2, 0, 1]]])
 
 
+def test_unseen_clients_which_differ_between_seeds_are_passed_over() -> None:
+    """A table must have a row for each client that is seen with some seed, so it has unseen ones of other seeds."""
+    drawn = Labels((7, 3), clients=[("a", "b", "c"), ("d", "a", "c")], unseen=[("d",), ("b",)])
+    names = xr.DataArray([30.0, 40.0, 10.0, 20.0], {"client": ["c", "d", "a", "b"]}, ["client"])
+    np.testing.assert_array_equal(measured(names, drawn), [[10, 20, 30], [40, 10, 30]])
+    with pytest.raises(ValueError, match=r"names \(a, b, c\), got 'e'"):
+        measured(names.assign_coords(client=["c", "d", "e", "b"]), drawn)
+    numbers = Labels((7, 3), clients=[("5", "7", "9")] * 2, unseen=[("1",)] * 2)
+    ids = xr.DataArray([30.0, 20.0, 10.0], {"client": [2, 1, 0]}, ["client"])
+    np.testing.assert_array_equal(measured(ids, numbers), [[10, 20, 30]] * 2)
+
+
 def test_names_that_are_numbers() -> None:
     run = RUN._replace(clients=[(1, 0, 2)] * 2)
     both = xr.DataArray([5.0, 6.0, 7.0], {"client": [0, 1, 2]}, ["client"])
