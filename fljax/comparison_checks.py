@@ -38,7 +38,10 @@ def check_cohorts(setup: Setup) -> None:
 def opt_out_threshold_of(given: Any, clients: int) -> OptOut:
     """IP-FL's delta as a number, or as one for each client; raises a ValueError if it is neither."""
     labelled = hasattr(given, "dims") or hasattr(given, "to_xarray")  # labels would be passed over
-    found = np.asarray(None if labelled or isinstance(given, str | bool) else given)
+    try:
+        found = np.asarray(None if labelled or isinstance(given, str | bool) else given)
+    except ValueError:  # a ragged list
+        found = np.empty((), object)
     if found.dtype.kind not in "iuf" or found.shape not in ((), (clients,)) or not np.isfinite(found).all():
         raise ValueError(
             f"expected opt_out_threshold to be one finite number, or one for each of {clients} clients by id, got "

@@ -116,6 +116,11 @@ def _check(requirement: Requirement, given: Any) -> None:
         raise ValueError(f"expected requirement.factor to be one finite number above 0, got {shown(factor)}")
     if function is not None:
         _check_function(function)
+    if hasattr(value, "dims") or hasattr(value, "to_xarray"):
+        raise ValueError(
+            f"expected requirement to be without labels, which would be passed over, got a {type(value).__name__}; a "
+            "dictionary has losses by client's name, as that of a pandas Series' to_dict()"
+        )
     if isinstance(value, Mapping):
         wrong = next((each for each in value.values() if as_number(each) is None), None)
         if wrong is not None or not value:
@@ -330,7 +335,10 @@ def _called(function: Callable[..., Any], train: Any, valid: Any, test: Any) -> 
 
 def _by_name(losses: Mapping[Any, float], factor: float, reference: Reference, clients: Clients) -> Reference:
     """The requirement by clients' names; a seed's clients have names of their own."""
-    texts = {_text(name): float(loss) * factor for name, loss in losses.items()}
+    texts: dict[str, float] = {}
+    for name, loss in losses.items():
+        if texts.setdefault(_text(name), float(loss) * factor) != float(loss) * factor:
+            raise ValueError(f"expected one required loss of each client, got two of {_text(name)}")
     required = np.full_like(reference.threshold, np.nan)
     unseen = None if reference.unseen_threshold is None else np.array(reference.unseen_threshold)
     known: dict[str, None] = {}

@@ -7,7 +7,9 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 
 import fljax
 from fljax import data, models
@@ -178,6 +180,7 @@ LYING = r"; misreporting\(report='threshold'\) lets clients report another one$"
             {},
             r"^expected a required loss of every client with training rows, got none of 7$",
         ),
+        ({**LOSSES, 7: 9.0}, {}, r"^expected one required loss of each client, got two of 7$"),
         (
             {**LOSSES, "norht": 1.0},
             {},
@@ -226,6 +229,12 @@ def test_an_error_of_the_function_is_told():
         (math.nan, r"^expected requirement to be a number, .*, got nan$"),
         ([[1.0]], r"^expected requirement to be a number, .*, got \[\[1\.0\]\]$"),
         ({}, r"^expected requirement to have a number for each client, got \{\}$"),
+        (
+            pd.Series([1.0, 2.0], ["b", "a"]),
+            r"^expected requirement to be without labels, .*, got a Series; a dictionary",
+        ),
+        (xr.DataArray([1.0]), r"^expected requirement to be without labels, .*, got a DataArray; a dictionary has"),
+        (xr.Dataset({"loss": ("client", [1.0])}), r"^expected requirement to be without labels, .*, got a Dataset;"),
         ({"a": "low"}, r"^expected requirement to have a number for each client, got 'low'$"),
         (Requirement(rows="all"), r"^expected requirement\.rows to be 'train', 'valid' or 'test', got 'all'$"),  # type: ignore[arg-type]
         (Requirement(rows="test", value=1.0), r"to have one of rows, value, file and function, got rows and value$"),
