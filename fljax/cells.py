@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from fljax.config.sweeping import Axis
+from fljax.folders import Parts
 
 
 def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
@@ -46,3 +47,10 @@ def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
     """The values of a cell by axis, from its place among the cells (last axis fastest)."""
     places = np.unravel_index(place, [len(axis.values) for axis in axes])
     return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
+
+
+def parts_of(parts: Parts, axes: Sequence[Axis], place: int) -> Parts:
+    """Metrics and records of one cell by label, from its place among the cells (last axis fastest)."""
+    places = np.unravel_index(place, [len(axis.values) for axis in axes])
+    at = {axis.name: int(each) for axis, each in zip(axes, places, strict=True)}
+    return {label: (metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}

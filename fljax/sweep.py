@@ -12,7 +12,7 @@ import xarray as xr
 
 from fljax import experiment, hosts, preparation
 from fljax.anomalies import NotFinite
-from fljax.cells import shape_in_words, unstack_cells, values_of
+from fljax.cells import parts_of, shape_in_words, unstack_cells, values_of
 from fljax.config import ConfigError, dumps
 from fljax.config.comparing import flat
 from fljax.config.options import check_metric
@@ -140,6 +140,8 @@ def _run(
         data = sum(checksum_of(each) for each in _different(cells)) if files.is_on else 0
         alone = files.references(data, lambda: _references(cells, tell))
         references = [preparation.required_of(cell, each) for cell, each in zip(cells, alone, strict=True)]
+        for place, (cell, each) in enumerate(zip(cells, references, strict=True)):
+            preparation.check_requirement(parts_of(parts, grid.axes, place), each, cell)
     for position, label in enumerate(labels):
         if label in parts:
             tell("note", label, rounds, rounds, "already in the results, not repeated")

@@ -228,3 +228,35 @@ def test_a_resumed_run_keeps_the_requirement_of_its_results(tmp_path: pathlib.Pa
     file.write_text("client,loss\n" + "".join(f"{each},1.0\n" for each in range(5)))
     outcome = experiment.run(config, directory=folder, resume=True)
     assert (outcome.metrics["required_loss"] == 1).all()
+
+
+@pytest.mark.thorough
+def test_a_resumed_sweep_keeps_the_requirement_of_its_results(tmp_path: pathlib.Path):
+    """Also where cells have other numbers of clients, of which results of smaller cells are filled up."""
+
+    def write(loss: float) -> None:
+        (tmp_path / "losses.csv").write_text("client,loss\n" + "".join(f"{each},{loss}\n" for each in range(5)))
+
+    write(1)
+    names = [{"name": "fedavg"}, {"name": "incfl"}]
+    raw = BASE | {"seeds": 1, "rounds": 1, "scenarios": [], "algorithms": names}
+    grids = [["requirement.factor=0.5,2.0"], ["data.clients=5,6"]]
+    sources: list[Any] = [{"file": str(tmp_path / "losses.csv")}, {"value": 1.0}]
+    for place, (grid, source) in enumerate(zip(grids, sources, strict=True)):
+        cells, folder = parse_grid(raw | {"requirement": source}, grid), tmp_path / f"run{place}"
+
+        def stop(event: Any) -> None:
+            if event.label == "incfl":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(cells, directory=folder, on_event=stop)
+        if "file" in source:
+            write(3)
+            with pytest.raises(
+                ValueError, match=r"^expected the requirement that the results of fedavg were judged by"
+            ):
+                sweep.run(cells, directory=folder, resume=True)
+            write(1.0)
+        required = sweep.run(cells, directory=folder, resume=True).metrics["required_loss"]
+        assert (required.sel(algorithm="fedavg").fillna(0) == required.sel(algorithm="incfl").fillna(0)).all()
