@@ -162,7 +162,7 @@ def run_setup(setup: Setup, outputs: Outputs, finished: Parts | None = None, beg
     done = {label: int(metrics["rounds_done"]) for label, (metrics, _) in begun.items()}
     for label, rounds in done.items():  # all of them before anything is computed
         with about_algorithm(label):
-            _state_before(outputs, label, plans[label], setup, rounds)
+            _state_before(outputs, label, plans[label], setup, rounds, trial=True)
     for label, rounds in done.items():
         outputs.files.begin()
         keep_beginning(_folder(outputs), label, rounds)
@@ -270,9 +270,9 @@ def _run_all(setup: Setup, ahead: Ahead, finished: Parts, begun: Parts, outputs:
     return outcome if setup.world is None else outcome._replace(outline=outlines.contents(*setup.world))
 
 
-def _state_before(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int) -> Any:
+def _state_before(outputs: Outputs, label: str, plan: Plan, setup: Setup, rounds: int, *, trial: bool = False) -> Any:
     """The state after so many rounds, from which an algorithm goes on; raises a ValueError if there is none."""
-    return state_of(_folder(outputs), label, plan, setup, rounds)
+    return state_of(_folder(outputs), label, plan, setup, rounds, trial=trial)
 
 
 def _folder(outputs: Outputs) -> pathlib.Path:

@@ -100,7 +100,9 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise ValueError(f"expected whole models in {str(path)!r}, got a damaged file") from None
 
 
-def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, rounds: int) -> PyTree:
+def state_of(
+    directory: pathlib.Path, label: str, plan: Plan, setup: Setup, rounds: int, *, trial: bool = False
+) -> PyTree:
     """The state in an algorithm's models after the last round, from which ``simulate`` goes on; process 0 reads it.
 
     The copy of ``keep_beginning`` is read first.
@@ -111,9 +113,11 @@ def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, roun
       plan: of the algorithm.
       setup: of the run.
       rounds: the number of rounds done.
+      trial: whether the plan has placeholders; its contributions are then not compared.
 
     Raises:
-      ValueError: if the file is damaged, or has a state of another algorithm or after another number of rounds.
+      ValueError: if the file is damaged, has a state of another algorithm or after another number of rounds, or if
+        contributions were others.
     """
     copied, path = folders.checkpoints_of(directory, label) / BEGIN, path_of(directory, label)
 
@@ -121,6 +125,9 @@ def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, roun
         arrays = hosts.agreed(lambda: _after(file, rounds))
         state = {name.removeprefix(STATE): values for name, values in arrays.items() if name.startswith(STATE)}
         try:
+            if not trial:
+                earlier = arrays.get(f"{GIVEN}['contribution']")
+                _check_contribution(earlier, plan.by_seed.get("contribution"), rounds, label)
             return restore(plan, setup.federation, state, seeds=setup.seeds).state
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
@@ -129,6 +136,20 @@ def state_of(directory: pathlib.Path, label: str, plan: Plan, setup: Setup, roun
         with contextlib.suppress(ValueError):  # a damaged copy is made again
             return state_in(copied)
     return state_in(path)
+
+
+def _check_contribution(earlier: Any, now: Any, rounds: int, label: str) -> None:
+    """Raises a ValueError if contributions ``[seeds, *rounds, N]`` of the rounds done were others."""
+    if earlier is None or now is None:
+        return
+    first, second = (
+        each[:, None] if each.ndim == 2 else each[:, np.minimum(np.arange(rounds), each.shape[1] - 1)]
+        for each in (np.asarray(earlier), np.asarray(now))
+    )
+    if not np.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):  # devices round differently
+        raise ValueError(
+            f"expected the contributions that {label} had until round {rounds}, got others; they need another folder"
+        )
 
 
 def keep_beginning(directory: pathlib.Path, label: str, rounds: int) -> None:

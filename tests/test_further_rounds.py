@@ -266,3 +266,24 @@ def test_counts_until_a_round_are_added():
     assert found["evaluated_round"].values.tolist() == [0, 4, 6, 8]
     assert float(found["seconds_train"]) == 4.0
     assert int(found["rounds_done"]) == 8
+
+
+@pytest.mark.thorough
+def test_contributions_of_the_rounds_done_may_not_change(tmp_path):
+    """A file may say more of later rounds, and nothing else of earlier ones."""
+    file, folder = tmp_path / "contributions.csv", tmp_path / "run"
+
+    def write(*rows):
+        lines = [f"{start},{id},{level}" for start, level in rows for id in range(6)]
+        file.write_text("\n".join(["round,client,contribution", *lines]))
+
+    algorithms = [{"name": "iafl", "contribution": {"file": str(file)}}, {"name": "iafl", "label": "measured"}]
+    changes = {"rounds": 1, "participation": {"clients_per_round": 6}, "algorithms": algorithms}
+    write((0, 1.0))
+    experiment.run(build(**changes), directory=folder)
+    write((0, 0.5))
+    with pytest.raises(ValueError, match=r"expected the contributions that iafl had until round 1, got others"):
+        go_on(folder, **changes | {"rounds": 2})
+    write((0, 1.0), (1, 0.5))
+    outcome = go_on(folder, **changes | {"rounds": 2})
+    assert (outcome.metrics["rounds_done"] == 2).all()

@@ -89,9 +89,9 @@ def by_seed(
     if clients is None and values.shape[-1] != population:
         raise ValueError(f"expected contributions of {population} clients, got {values.shape[-1]}")
     if clients is not None:
-        names = [labels.clients or [None] * len(labels.seeds), labels.unseen or [None] * len(labels.seeds)]
-        names = list(zip(*names, strict=True))
-        places = {each: _places_of_clients(clients, *each, population) for each in dict.fromkeys(names)}
+        nameless = [None] * len(labels.seeds)
+        names = list(zip(labels.clients or nameless, labels.unseen or nameless, strict=True))
+        places = {each: _places_of_clients(clients, each[0], each[1], population) for each in dict.fromkeys(names)}
         values = np.stack([row[..., places[each]] for row, each in zip(values, names, strict=True)])
     return values.astype(jnp.result_type(float))
 
