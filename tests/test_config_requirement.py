@@ -17,7 +17,7 @@ from fljax import config as configuration
 from fljax import experiment, sweep
 from fljax.config import ConfigError
 from fljax.config.comparing import flat
-from fljax.config.sweeping import parse_grid
+from fljax.config.sweeping import load_grid, parse_grid
 from fljax.setup import resolve_setup
 from tests.toys.quick import quick_programs
 
@@ -94,6 +94,20 @@ def test_the_file_is_relative_to_the_config(tmp_path):
     found = resolve_setup(loaded).requirement
     assert found is not None
     assert found.value == {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0}
+
+
+def test_files_of_a_grid_are_relative_to_the_config(tmp_path):
+    iafl: Any = {"name": "iafl", "contribution": {"file": "c.csv"}}
+    path = tmp_path / "tiny.toml"
+    grid = '{"requirement.file" = ["a.csv", "b.csv"], "algorithms.iafl.contribution.file" = ["c.csv", "d.csv"]}'
+    written = configuration.dumps(parse({"file": "a.csv"}, algorithms=[iafl], scenarios=[]))
+    path.write_text(f"{written}\n[sweep]\ngrid = {grid}\n")
+    cells = load_grid(path).cells
+    assert [cell.requirement and cell.requirement.file for cell in cells] == [
+        str(tmp_path / name) for name in ("a.csv", "a.csv", "b.csv", "b.csv")
+    ]
+    files = [cell.algorithms[0].options["contribution"]["file"] for cell in cells]
+    assert files == [str(tmp_path / name) for name in ("c.csv", "d.csv")] * 2
 
 
 HERE = "tests.test_config_requirement"

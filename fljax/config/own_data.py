@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     entries = raw.get("algorithms")
     if isinstance(entries, list):
         raw = {**raw, "algorithms": [_with_absolute_file(each, "contribution", folder) for each in entries]}
-    raw = _with_absolute_file(raw, "requirement", folder)
+    raw = _with_absolute_grid(_with_absolute_file(raw, "requirement", folder), folder)
     data = raw.get("data")
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
@@ -46,7 +47,26 @@ def _with_absolute_file(table: Any, key: str, folder: pathlib.Path) -> Any:
     file = entry.get("file") if isinstance(entry, Mapping) else None
     if not isinstance(file, str):
         return table
-    return {**table, key: {**entry, "file": os.path.normpath(folder.absolute() / os.path.expanduser(file))}}
+    return {**table, key: {**entry, "file": _absolute(file, folder)}}
+
+
+def _with_absolute_grid(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+    """The config with paths of such files among the values of its sweep's grid made absolute."""
+    sweep = raw.get("sweep")
+    grid: Any = sweep.get("grid") if isinstance(sweep, Mapping) else None
+    if not isinstance(grid, Mapping):
+        return raw
+    found = {
+        path: [_absolute(each, folder) if isinstance(each, str) else each for each in values]
+        if isinstance(values, list) and re.search(r"(^requirement|\.contribution)\.file$", str(path).strip())
+        else values
+        for path, values in grid.items()
+    }
+    return {**raw, "sweep": {**raw["sweep"], "grid": found}}
+
+
+def _absolute(file: str, folder: pathlib.Path) -> str:
+    return os.path.normpath(folder.absolute() / os.path.expanduser(file))
 
 
 def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
