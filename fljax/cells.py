@@ -45,12 +45,17 @@ def shape_in_words(axes: Sequence[Axis]) -> str:
 
 def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
     """The values of a cell by axis, from its place among the cells (last axis fastest)."""
-    places = np.unravel_index(place, [len(axis.values) for axis in axes])
-    return {axis.name: axis.values[at] for axis, at in zip(axes, places, strict=True)}
+    positions = _positions(axes, place)
+    return {axis.name: axis.values[positions[axis.name]] for axis in axes}
 
 
 def parts_of(parts: Parts, axes: Sequence[Axis], place: int) -> Parts:
     """Metrics and records of one cell by label, from its place among the cells (last axis fastest)."""
-    places = np.unravel_index(place, [len(axis.values) for axis in axes])
-    at = {axis.name: int(each) for axis, each in zip(axes, places, strict=True)}
+    at = _positions(axes, place)
     return {label: (metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
+
+
+def _positions(axes: Sequence[Axis], place: int) -> dict[str, int]:
+    """The position of a cell along each axis, from its place among the cells (last axis fastest)."""
+    places = np.unravel_index(place, [len(axis.values) for axis in axes])
+    return {axis.name: int(each) for axis, each in zip(axes, places, strict=True)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from fljax import folders, hosts, training
 from fljax.algorithms import REGISTRY
+from fljax.contributions.tables import is_named
 from fljax.describing import describe
 from fljax.folders import COMPARISON, CONFIG, RESULTS
 from fljax.naming import shown
@@ -37,7 +38,7 @@ def check_cohorts(setup: Setup) -> None:
 
 def opt_out_threshold_of(given: Any, clients: int) -> OptOut:
     """IP-FL's delta as a number, or as one for each client; raises a ValueError if it is neither."""
-    labelled = hasattr(given, "dims") or hasattr(given, "to_xarray")  # labels would be passed over
+    labelled = is_named(given)  # labels would be passed over
     try:
         found = np.asarray(None if labelled or isinstance(given, str | bool) else given)
     except ValueError:  # a ragged list

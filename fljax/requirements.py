@@ -22,6 +22,7 @@ from jaxtyping import Bool, Real
 
 from fljax import results
 from fljax.arguments import accepts, takes_anything
+from fljax.contributions.tables import is_named
 from fljax.describing import describe, name_of
 from fljax.failures import during
 from fljax.naming import nearest, shown
@@ -116,7 +117,7 @@ def _check(requirement: Requirement, given: Any) -> None:
         raise ValueError(f"expected requirement.factor to be one finite number above 0, got {shown(factor)}")
     if function is not None:
         _check_function(function)
-    if hasattr(value, "dims") or hasattr(value, "to_xarray"):
+    if is_named(value):
         raise ValueError(
             f"expected requirement to be without labels, which would be passed over, got a {type(value).__name__}; a "
             "dictionary has losses by client's name, as that of a pandas Series' to_dict()"

@@ -113,6 +113,7 @@ def test_a_share_of_late_clients_is_drawn_for_each_seed(world):
     assert not clustering.late_clients(federation, [], 2).any()
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("late", [1.0, -0.1, [12], [-1], [3, 3], [0.5], [True], "all", None, [[1]]])
 def test_who_is_late_is_checked(world, late):
     federation, _ = world

@@ -145,7 +145,7 @@ def test_a_cell_equals_its_own_run(finished: Any) -> None:
     )
     mine = {"learning_rate": 0.1, "eps": 1.0}
     for name, values in alone.metrics.items():
-        if not str(name).startswith(("seconds_", "execution_")):
+        if not str(name).startswith(("seconds_", "execution_")) and not str(name).endswith("opt_out_threshold"):
             found = outcome.metrics[name].sel(mine)
             np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=str(name))
     for name, values in alone.records.items():

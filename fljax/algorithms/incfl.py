@@ -4,7 +4,8 @@ Source: "To federate or not to federate: incentivizing client participation in f
 "Maximizing global model appeal in federated learning" (MaxFL), Algorithm 1, is the same solver.
 Deviations: q is sigma(1 - sigma) as in the equations (Algorithm 1, line 7 prints sigma, which is
 ``surrogate="softplus"``); updates are added (the text prints an ascent); the server's rate has no factor m
-(``normalise="mean"`` adds it). The papers do not print eps; it is 1e-8.
+(``normalise="mean"`` adds it). A client reports its loss and its threshold, from which the server computes q; in the
+papers a client sends q. The papers do not print eps; it is 1e-8.
 """
 
 from __future__ import annotations

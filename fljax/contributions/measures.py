@@ -242,7 +242,7 @@ def _plain(chosen: Any, population: int) -> Real[np.ndarray, " N"]:
     if found.dtype.kind not in "iuf":
         raise ValueError(f"expected one contribution for each of {population} clients, got {shown(chosen)}")
     if found.ndim > 1:
-        raise tables.refuse_plain(found.shape)
+        raise tables.plain_table_error(found.shape)
     if found.shape != (population,):
         raise ValueError(f"expected one contribution for each of {population} clients, got shape {found.shape}")
     return found.astype(jnp.result_type(float))

@@ -116,7 +116,7 @@ def by_round(contribution: Any) -> Any:
     return by_seed(found, found.sizes.get("client", 0), Labels((0,)))[0]
 
 
-def refuse_plain(shape: tuple[int, ...]) -> ValueError:
+def plain_table_error(shape: tuple[int, ...]) -> ValueError:
     """The error about a table whose rows may be seeds or rounds."""
     return ValueError(
         "expected one contribution for each client, or a table that names its dimensions, as in xr.DataArray(values, "

@@ -16,13 +16,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
 from fljax.messages import Report
+from fljax.metrics import ROUNDING
 from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, keep_rows, with_server
 from fljax.streaming import Streamed, as_streamed
 from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
 from fljax.values import LOSSES, Count, Number, checked
-
-# Equal accuracies may differ by this many machine precisions (eps).
-ROUNDING = 8
 
 
 class OptingServer(NamedTuple):
@@ -74,7 +72,8 @@ def opting_out(
         In an experiment the baseline is the first algorithm's table, on the rows of ``split``. NaN: the client stays.
         It is an accuracy, so ``fljax.Requirement``, a loss, has no meaning here.
       every: rounds between two decisions; the first is before round ``every``.
-      delta: the gain in accuracy below which a client leaves. Differences by rounding alone are ignored.
+      delta: the gain in accuracy below which a client leaves. Differences by rounding alone are ignored. The metric
+        ``opt_outs`` has a threshold of its own (``opt_out_threshold``), 0 unless it is given.
       comes_back: whether a client that left is judged again and returns once its gain is large enough.
       leavers: what a client that left for good is to the algorithm. "left_out": no member of the federation, as above;
         "rewarded": an absent client, which goes on getting rewards. Without effect if ``comes_back``.

@@ -194,8 +194,9 @@ def test_losses_are_those_of_byzantine_clients_without_noise(federation):
 @pytest.mark.thorough
 def test_bids(federation):
     """Who says that the worse model is worth more to it bids for that one; accuracies are settled as they are."""
+    bidding = Bidding("argmax", fill_empty=0)
     inner = ipfl(
-        TASK, LOCAL, clients_per_cluster=3, tokens=Tokens(initial=40.0), bidding=Bidding("argmax", fill_empty=0)
+        TASK, LOCAL, clients_per_cluster=3, tokens=Tokens(initial=40.0), bidding=bidding, importance="accuracy"
     )
     states, found = run(misreporting(inner, report="bid", factor=-1.0, offset=1.0, fraction=1.0), federation, 2)
     _, honest = run(inner, federation, 2)
