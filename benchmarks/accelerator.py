@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 import accelerator_tables as tables  # noqa: E402
 from accelerator_cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
 
-from fljax import gpu_rules  # noqa: E402
+from fljax.core import gpu_rules  # noqa: E402
 
 RESULTS = HERE / "results"
 RULES = ROOT / "fljax" / "gpu_rules.toml"

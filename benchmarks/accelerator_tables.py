@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerator_cells import CELLS, FORMS, PARTS, ROUNDS
 
-from fljax import gpu_rules
+from fljax.core import gpu_rules
 
 Row = dict[str, Any]
 NO_GPU = "fljax has not been run on a GPU or TPU yet."

@@ -17,13 +17,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 import fljax
-from fljax import aggregators, data, models, training, trees
-from fljax.messages import Report, changed_reports, changed_update
+from fljax import aggregators, data, models, training
+from fljax.core import trees
+from fljax.protocol import Algorithm, Seat
+from fljax.protocol.messages import Report, changed_reports, changed_update
+from fljax.protocol.sums import as_streamed
 from fljax.scenarios import median_clipped
 from fljax.scenarios.behaviour import Drawn, with_behaviour
 from fljax.scenarios.common import BYZANTINE
-from fljax.streaming import as_streamed
-from fljax.types import Algorithm, Seat
 
 ROWS = "validation"
 

@@ -42,7 +42,7 @@ def federation(clients: int) -> Any:
     import jax.numpy as jnp
     import numpy as np
 
-    from fljax.types import ClientData, Examples, Federation, Rows
+    from fljax.protocol import ClientData, Examples, Federation, Rows
 
     random = np.random.default_rng(0)
     examples = Examples(jnp.asarray(random.integers(0, 256, (6000, 28, 28)), jnp.uint8), jnp.arange(6000) % 10)
@@ -56,12 +56,13 @@ def measure(name: str, cohort: int, devices: int) -> tuple[float, int]:
     import jax.numpy as jnp
 
     from fljax import algorithms, models
-    from fljax.engine import Execution, program
-    from fljax.engine.execution import resolve
+    from fljax.engine import Execution
+    from fljax.engine.programs import program
+    from fljax.engine.programs.execution import resolve
     from fljax.training import Local
 
     try:
-        from fljax.engine.shapes import measure as shapes_of
+        from fljax.engine.programs.shapes import measure as shapes_of
     except ImportError:  # an older checkout
         shapes_of = vars(program)["measure"]
 

@@ -75,12 +75,12 @@ def measure(algorithm: str, model: str, devices: int, source: str) -> dict[str, 
 
     import fljax
     from fljax import algorithms, data, models
-    from fljax.engine.compilation import compile_all
-    from fljax.engine.execution import resolve
-    from fljax.engine.federations import by_id
-    from fljax.engine.layout import replicate
-    from fljax.engine.program import partition_plan
-    from fljax.engine.shapes import measure as shapes_of
+    from fljax.engine.devices.layout import replicate
+    from fljax.engine.loop.compilation import compile_all
+    from fljax.engine.programs.execution import resolve
+    from fljax.engine.programs.program import partition_plan
+    from fljax.engine.programs.shapes import measure as shapes_of
+    from fljax.engine.rounds.federations import by_id
 
     random = np.random.default_rng(0)
     shape = (32, 32, 3) if model == "resnet18" else (784,)
@@ -88,7 +88,7 @@ def measure(algorithm: str, model: str, devices: int, source: str) -> dict[str, 
     x, y = random.normal(size=(count, *shape)).astype(np.float32), random.integers(0, CLASSES, count)
     own = {k: (x[ROWS * k : ROWS * (k + 1)], y[ROWS * k : ROWS * (k + 1)]) for k in range(CLIENTS)}
     federation = data.from_clients(own)
-    held = fljax.types.Rows(jnp.arange(HELD, dtype=jnp.int32), jnp.int32(HELD))
+    held = fljax.protocol.Rows(jnp.arange(HELD, dtype=jnp.int32), jnp.int32(HELD))
     federation = federation._replace(held={"validation": held, "test": held})
     task = models.resnet18(shape, CLASSES) if model == "resnet18" else models.mlp(shape, CLASSES, hidden=[512])
     arguments: dict[str, Any] = {"task": task, "local": fljax.Local(0.05, 4, steps=1)}

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 from throughput import RESULTS, hardware
 
-from fljax import folders
+from fljax.results import folders
 
 CONFIG = """
 name = "interrupted"

@@ -15,8 +15,9 @@ from typing import Any
 from throughput import RESULTS, hardware
 
 import fljax
-from fljax import algorithms, config, experiment
-from fljax.setup import resolve_setup
+from fljax import algorithms, config
+from fljax.experiments import run
+from fljax.experiments.setup import resolve_setup
 
 OPTIONS: dict[str, dict[str, Any]] = {"fedbn": {"own": ["head/bias", "head/kernel"]}}  # the network has no BatchNorm
 
@@ -39,7 +40,7 @@ def main() -> None:
         "algorithms": [{"name": name, **OPTIONS.get(name, {})} for name in algorithms.REGISTRY],
     }
     setup = resolve_setup(config.parse(raw, name="methods"))
-    plans = experiment.check(setup, rehearsed=False)
+    plans = run.check(setup, rehearsed=False)
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     for done in range(options.passes + 1):
         for name, plan in plans.items():

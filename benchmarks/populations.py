@@ -81,7 +81,8 @@ def measure(clients: int, algorithm: str, form: str, place: str, rounds: int, so
     import numpy as np
 
     import fljax
-    from fljax import algorithms, models, trees
+    from fljax import algorithms, models
+    from fljax.core import trees
 
     jax.block_until_ready(jnp.zeros(1))
     before = _memory("VmRSS")
@@ -122,24 +123,26 @@ def federation(clients: int, form: str) -> Any:
     import jax.numpy as jnp
     import numpy as np
 
-    from fljax import types
+    from fljax import protocol
 
     random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(POOL, FEATURES)), jnp.float32)
-    examples = types.Examples(x, jnp.asarray(random.integers(0, CLASSES, POOL), jnp.int32))
+    examples = protocol.Examples(x, jnp.asarray(random.integers(0, CLASSES, POOL), jnp.int32))
     size = np.full(clients, 7) if form == "even" else random.integers(4, 11, clients)
     size[0] = 7 if form == "even" else 2_000
     id = jnp.arange(clients, dtype=jnp.int32)
     one = jnp.ones(clients, jnp.int32)
-    if hasattr(types, "Spans"):
+    if hasattr(protocol, "Spans"):
         lists = jnp.asarray(random.integers(0, POOL, int(size.sum())), jnp.int32)
         start = jnp.asarray(np.cumsum(size) - size, jnp.int32)
-        train = types.Rows(types.Spans(start, int(size.max())), jnp.asarray(size, jnp.int32))
-        few = types.Rows(types.Spans(start, 1), one)
-        return types.Federation(examples, types.ClientData(id, train, few, few), lists=lists)
+        train = protocol.Rows(protocol.Spans(start, int(size.max())), jnp.asarray(size, jnp.int32))
+        few = protocol.Rows(protocol.Spans(start, 1), one)
+        return protocol.Federation(examples, protocol.ClientData(id, train, few, few), lists=lists)
     index = jnp.asarray(random.integers(0, POOL, (clients, int(size.max())), dtype=np.int32))
-    few = types.Rows(index[:, :1], one)
-    return types.Federation(examples, types.ClientData(id, types.Rows(index, jnp.asarray(size, jnp.int32)), few, few))
+    few = protocol.Rows(index[:, :1], one)
+    return protocol.Federation(
+        examples, protocol.ClientData(id, protocol.Rows(index, jnp.asarray(size, jnp.int32)), few, few)
+    )
 
 
 def markdown(report: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from fljax import algorithms, data, engine, models, scenarios, training
-from fljax.engine import jit
+from fljax.engine.programs import jit
 
 CLIENTS, CHECKED = 10, (0, 341, 1022)
 

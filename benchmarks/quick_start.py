@@ -141,7 +141,8 @@ def inside(told: Path, arguments: list[str]) -> None:
             seconds[STEPS[event]] += duration_secs
 
     monitoring.register_event_duration_secs_listener(heard)
-    from fljax import cli, experiment
+    from fljax import cli
+    from fljax.experiments import run as experiment
 
     whole, labels = experiment.run, list[str]()
 

@@ -24,7 +24,7 @@ from throughput import hardware  # noqa: E402
 
 from fljax import models  # noqa: E402
 from fljax.algorithms import fedavg  # noqa: E402
-from fljax.types import ClientData, Examples, Federation, Rows  # noqa: E402
+from fljax.protocol import ClientData, Examples, Federation, Rows  # noqa: E402
 
 CLIENTS, MEAN = 100, 300
 TASKS: dict[str, Any] = {

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fljax
-from fljax import Federation, Task, algorithms, data, models, trees
+from fljax import Federation, Task, algorithms, data, models
+from fljax.core import trees
 from fljax.training import Local
 
 CLIENTS, ROWS = 20, 300

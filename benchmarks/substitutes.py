@@ -14,10 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fljax import __version__, folders, published_tables
-from fljax.measured_cells import Measured, cell_of, read_cells, save_cells
-from fljax.published_tables import Published
-from fljax.reproduce import Compared, beside
+from fljax import __version__
+from fljax.published import tables
+from fljax.published.beside import Compared, beside
+from fljax.published.cells import Measured, cell_of, read_cells, save_cells
+from fljax.published.tables import Published
+from fljax.results import folders
 
 CELLS = Path(__file__).resolve().parent / "results" / "cells"
 
@@ -32,7 +34,7 @@ def rows_like(table: str, printed: str, dataset: str, partition: str, committed:
       partition: the name of the partition in cells.
       committed: cells of the same paper.
     """
-    like = published_tables.select([table], partition=printed)
+    like = tables.select([table], partition=printed)
     rows = [row._replace(dataset=dataset, partition=partition, mean=math.nan, std=math.nan) for row in like]
     place = (like[0].paper, like[0].table, dataset, partition)
     rows += [Published(*each.cell, math.nan, math.nan) for each in committed if tuple(each.cell[:4]) == place]
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--note", help="a report with the numbers; the name of the run folder if not given")
     given = parser.parse_args(arguments)
     try:
-        paper = published_tables.read(given.table)[0].paper
+        paper = tables.read(given.table)[0].paper
         path = given.save or CELLS / f"{paper.lower().replace('-', '')}.csv"
         committed = read_cells(path) if path.exists() else []
         named = given.named or given.partition

@@ -23,10 +23,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fljax import folders, published_tables, reproduce, verdicts
 from fljax.config import Config, load
-from fljax.endings import end_of
+from fljax.published import beside as reproduce
+from fljax.published import tables as published_tables
+from fljax.published import verdicts
 from fljax.report.tables import last_values, mean_and_std
+from fljax.results import folders
+from fljax.results.endings import end_of
 
 HERE = Path(__file__).resolve().parent
 TRIALS, NUMBERS = HERE / "trials.toml", HERE / "results" / "trials.csv"

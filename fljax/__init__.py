@@ -7,7 +7,7 @@ Callbacks: ``print_progress``, ``log_to``, ``stop_early``, ``stop_when``; any fu
 Values: ``Algorithm``, ``Task``, ``Federation``, ``Local``, ``Plan``, ``Execution``, ``Checkpoint``, ``Result``,
 ``Reference``, ``Requirement``, ``Comparison``. ``AlgorithmError`` says where an algorithm failed. Packages:
 ``algorithms``, ``scenarios``, ``aggregators``, ``contributions``, ``data``, ``models``, ``training``, ``metrics``,
-``theory``, ``checkpoints``, ``tracking``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
+``theory``, ``report``, ``config``; ``testing`` checks algorithms of one's own.
 
 Names are imported at first use: ``import fljax`` costs nothing, and ``fljax.aggregators`` needs only JAX.
 """
@@ -17,32 +17,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from fljax.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fljax import aggregators as aggregators
     from fljax import algorithms as algorithms
-    from fljax import checkpoints as checkpoints
-    from fljax import clustering as clustering
     from fljax import config as config
     from fljax import contributions as contributions
     from fljax import data as data
-    from fljax import experiment as experiment
     from fljax import metrics as metrics
     from fljax import models as models
     from fljax import report as report
-    from fljax import saved_models as saved_models
     from fljax import scenarios as scenarios
     from fljax import testing as testing
     from fljax import theory as theory
-    from fljax import tracking as tracking
     from fljax import training as training
-    from fljax.checkpoints import Checkpoint as Checkpoint
-    from fljax.checkpoints import Stopped as Stopped
-    from fljax.checkpoints import StopRequest as StopRequest
-    from fljax.comparison import Comparison as Comparison
-    from fljax.comparison import compare as compare
-    from fljax.comparison import run_config as run_config
+    from fljax.core.errors import AlgorithmError as AlgorithmError
+    from fljax.core.processes import distributed as distributed
     from fljax.engine import Block as Block
     from fljax.engine import Execution as Execution
     from fljax.engine import Plan as Plan
@@ -55,21 +46,28 @@ if TYPE_CHECKING:
     from fljax.engine import stop_early as stop_early
     from fljax.engine import stop_when as stop_when
     from fljax.engine import use_cores as use_cores
-    from fljax.failures import AlgorithmError as AlgorithmError
-    from fljax.hosts import distributed as distributed
-    from fljax.requirements import Requirement as Requirement
+    from fljax.engine.checkpoints import Checkpoint as Checkpoint
+    from fljax.engine.checkpoints import Stopped as Stopped
+    from fljax.engine.checkpoints import StopRequest as StopRequest
+    from fljax.experiments import clustering as clustering
+    from fljax.experiments import run as experiment
+    from fljax.experiments import saved_models as saved_models
+    from fljax.experiments.compare import Comparison as Comparison
+    from fljax.experiments.compare import compare as compare
+    from fljax.experiments.compare import run_config as run_config
+    from fljax.experiments.load import load as load
+    from fljax.experiments.requirements import Requirement as Requirement
+    from fljax.protocol import Algorithm as Algorithm
+    from fljax.protocol import Federation as Federation
+    from fljax.protocol import Task as Task
     from fljax.results import Reference as Reference
     from fljax.results import Result as Result
-    from fljax.run_folders import load as load
     from fljax.training import Local as Local
-    from fljax.types import Algorithm as Algorithm
-    from fljax.types import Federation as Federation
-    from fljax.types import Task as Task
 
 _HOME = {
-    "compare": "comparison",
-    "run_config": "comparison",
-    "Comparison": "comparison",
+    "compare": "experiments.compare",
+    "run_config": "experiments.compare",
+    "Comparison": "experiments.compare",
     "simulate": "engine",
     "evaluate_clients": "engine",
     "rollout": "engine",
@@ -82,49 +80,53 @@ _HOME = {
     "Plan": "engine",
     "Execution": "engine",
     "Block": "engine",
-    "Checkpoint": "checkpoints",
-    "Stopped": "checkpoints",
-    "StopRequest": "checkpoints",
-    "load": "run_folders",
-    "distributed": "hosts",
+    "Checkpoint": "engine.checkpoints",
+    "Stopped": "engine.checkpoints",
+    "StopRequest": "engine.checkpoints",
+    "load": "experiments.load",
+    "distributed": "core.processes",
     "Local": "training",
     "Requirement": "requirements",
     "Result": "results",
     "Reference": "results",
-    "Algorithm": "types",
-    "AlgorithmError": "failures",
-    "Federation": "types",
-    "Task": "types",
+    "Algorithm": "protocol",
+    "AlgorithmError": "core.errors",
+    "Federation": "protocol",
+    "Task": "protocol",
 }
-_MODULES = (
-    "aggregators",
-    "algorithms",
-    "checkpoints",
-    "clustering",
-    "config",
-    "contributions",
-    "data",
-    "engine",
-    "experiment",
-    "metrics",
-    "models",
-    "report",
-    "saved_models",
-    "scenarios",
-    "testing",
-    "theory",
-    "tracking",
-    "training",
-    "trees",
-    "types",
-)
+_MODULES = {
+    **{
+        name: name
+        for name in (
+            "aggregators",
+            "algorithms",
+            "config",
+            "contributions",
+            "data",
+            "engine",
+            "metrics",
+            "models",
+            "protocol",
+            "report",
+            "results",
+            "scenarios",
+            "testing",
+            "theory",
+            "training",
+        )
+    },
+    "clustering": "experiments.clustering",
+    "experiment": "experiments.run",
+    "saved_models": "experiments.saved_models",
+    "trees": "core.trees",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"fljax.{_HOME[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"fljax.{name}")
+        return importlib.import_module(f"fljax.{_MODULES[name]}")
     raise AttributeError(f"module 'fljax' has no attribute {name!r}")
 
 

@@ -77,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @contextmanager
 def on_one_device(one: bool) -> Iterator[None]:
     """Runs that say nothing of devices take one of the two that JAX sees: programs of several compile longer."""
-    from fljax.engine import execution  # imported here, after the hook
+    from fljax.engine.programs import execution  # imported here, after the hook
 
     before = execution.all_devices
     execution.all_devices = (lambda: 1) if one else before

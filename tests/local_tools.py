@@ -12,8 +12,8 @@ import optax
 
 from fljax import training
 from fljax.models import correct
+from fljax.protocol import Examples, Rows, Subset, Task
 from fljax.training import Local
-from fljax.types import Examples, Rows, Subset, Task
 
 KEY = jax.random.key(3)
 # Few shapes and settings, so that programs are compiled once for many tests.

@@ -10,21 +10,22 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 
-from fljax import metrics, streaming
+from fljax import metrics
 from fljax.algorithms import REGISTRY
-from fljax.streaming import Part
+from fljax.protocol import sums
+from fljax.protocol.sums import Part
 
 
 def test_a_wrong_shape_is_an_error():
     parts = Part(jnp.ones((3, 2)), jnp.ones(3))
-    streaming.add_up(parts, jnp.ones(3, bool))
+    sums.add_up(parts, jnp.ones(3, bool))
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'present'"):
-        streaming.add_up(parts, jnp.ones((3, 1), bool))
+        sums.add_up(parts, jnp.ones((3, 1), bool))
 
 
 def test_a_wrong_dtype_is_an_error():
     with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'present'"):
-        streaming.add_up(Part(jnp.ones((3, 2)), jnp.ones(3)), jnp.ones(3))
+        sums.add_up(Part(jnp.ones((3, 2)), jnp.ones(3)), jnp.ones(3))
 
 
 def test_sizes_of_one_name_are_equal():
@@ -35,7 +36,7 @@ def test_sizes_of_one_name_are_equal():
 @pytest.mark.unchecked
 def test_a_test_may_say_that_it_gives_wrong_types():
     with pytest.raises(ValueError, match="expected floating leaves to add up"):
-        streaming.add_up(Part(jnp.ones((3, 2), int), jnp.ones(3)), jnp.ones(3))
+        sums.add_up(Part(jnp.ones((3, 2), int), jnp.ones(3)), jnp.ones(3))
 
 
 @pytest.mark.thorough

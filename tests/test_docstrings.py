@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fljax
-from fljax import docstrings
+from fljax.cli.catalogue import docstrings
 
 ROOT = pathlib.Path(fljax.__file__).parent
 MODULES = sorted(
@@ -29,7 +29,7 @@ def test_examples(module: str) -> None:
 
 
 def test_the_protocol_has_a_complete_example() -> None:
-    assert "fljax.types.protocol" in MODULES
+    assert "fljax.protocol.algorithm" in MODULES
 
 
 TEXT = """Does ``w <- w + v``. More.

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import fljax
-from fljax import algorithms, trees
-from fljax.engine.keys import Purpose, round_key
-from fljax.types import Cohort
+from fljax import algorithms
+from fljax.core import trees
+from fljax.engine.rounds.keys import Purpose, round_key
+from fljax.protocol import Cohort
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import parts  # noqa: E402
 from jax.sharding import PartitionSpec  # noqa: E402
 
-from fljax.engine.jit import UNSPLIT  # noqa: E402
+from fljax.engine.programs.jit import UNSPLIT  # noqa: E402
 
 work = read(options.workload)
 meta = work.meta
@@ -98,7 +98,7 @@ class Run:
             none, split = PartitionSpec(), PartitionSpec("clients")
             program = jax.shard_map(rounds, mesh=mesh, in_specs=(none, none, split, none, none), out_specs=none)
             put = lambda tree, spec: jax.device_put(tree, jax.sharding.NamedSharding(mesh, spec))  # noqa: E731
-            compiling = UNSPLIT  # without it long programs on several devices go wrong, see fljax.engine.jit
+            compiling = UNSPLIT  # without it long programs on several devices go wrong, see fljax.engine.programs.jit
             self.batches, self.server, self.data = (
                 put(self.batches, split),
                 put(self.server, none),

@@ -32,11 +32,12 @@ from jax.experimental import topologies  # noqa: E402
 from jax.sharding import SingleDeviceSharding  # noqa: E402
 from workloads import CLASSES, LEARNING_RATE, SEED, WORKLOADS  # noqa: E402
 
-from fljax import models, trees  # noqa: E402
-from fljax.engine import program  # noqa: E402
-from fljax.engine.execution import Execution, resolve  # noqa: E402
-from fljax.engine.layout import Layout  # noqa: E402
-from fljax.engine.shapes import measure  # noqa: E402
+from fljax import models
+from fljax.core import trees  # noqa: E402
+from fljax.engine.devices.layout import Layout  # noqa: E402
+from fljax.engine.programs import program  # noqa: E402
+from fljax.engine.programs.execution import Execution, resolve  # noqa: E402
+from fljax.engine.programs.shapes import measure  # noqa: E402
 
 # XLA's description of an H100 SXM, in place of the device.
 H100 = """

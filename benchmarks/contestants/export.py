@@ -18,8 +18,8 @@ import parts
 import fljax
 from fljax import training
 from fljax.algorithms.common import sample_uniform
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.types import Available, Rows, Subset
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.protocol import Available, Rows, Subset
 
 
 def data(meta: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ if options.devices != "1":
 import jax  # noqa: E402
 import parts  # noqa: E402
 
-from fljax.engine import jit  # noqa: E402
+from fljax.engine.programs import jit  # noqa: E402
 
 if options.fused:  # YNNPACK's kernels in all programs
     jit.UNFUSED = {}
@@ -77,7 +77,7 @@ def draw(question: dict[str, Any]) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from fljax import training
-    from fljax.types import Rows, Subset
+    from fljax.protocol import Rows, Subset
 
     index, size = jnp.zeros(meta["samples"], jnp.int32), jnp.asarray(meta["samples"], jnp.int32)
     subset = Subset(federation.examples, Rows(index, size))

@@ -74,10 +74,11 @@ def floor(meta: dict[str, Any]) -> dict[str, Any]:
     import jax.numpy as jnp
     import parts
 
-    from fljax.engine import Execution, program
-    from fljax.engine.compilation import compile_all
-    from fljax.engine.execution import resolve
-    from fljax.engine.shapes import measure
+    from fljax.engine import Execution
+    from fljax.engine.loop.compilation import compile_all
+    from fljax.engine.programs import program
+    from fljax.engine.programs.execution import resolve
+    from fljax.engine.programs.shapes import measure
 
     spec, inputs = program.partition_plan(parts.algorithm(meta, parts.task(meta)), federation(meta))
     layout = resolve(Execution(devices=1), measure(spec, inputs, meta["seeds"]).sizes)

@@ -10,8 +10,8 @@ import numpy as np
 
 import fljax
 from fljax import aggregators, algorithms, models
+from fljax.protocol import ClientData, Examples, Rows
 from fljax.testing import federation as testing_federation
-from fljax.types import ClientData, Examples, Rows
 
 
 def task(meta: dict[str, Any], dtype: Any = jnp.float32) -> fljax.Task:

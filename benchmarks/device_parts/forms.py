@@ -16,7 +16,7 @@ import steps  # noqa: E402
 from accelerator_cells import SMALL  # noqa: E402
 
 from fljax import training  # noqa: E402
-from fljax.types import Rows, Subset  # noqa: E402
+from fljax.protocol import Rows, Subset  # noqa: E402
 
 server.use_jax()
 SECONDS = 0.05 if server.small else 0.4

@@ -21,10 +21,10 @@ from protocol import Work, read  # noqa: E402
 from workloads import Workload  # noqa: E402
 
 import fljax  # noqa: E402
-from fljax import trees  # noqa: E402
-from fljax.engine.execution import Execution, resolve  # noqa: E402
-from fljax.engine.program import partition_plan  # noqa: E402
-from fljax.engine.shapes import measure as sizes_of  # noqa: E402
+from fljax.core import trees  # noqa: E402
+from fljax.engine.programs.execution import Execution, resolve  # noqa: E402
+from fljax.engine.programs.program import partition_plan  # noqa: E402
+from fljax.engine.programs.shapes import measure as sizes_of  # noqa: E402
 
 server.use_jax()
 DEFAULT_TOLERANCE = 0.05

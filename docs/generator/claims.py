@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from docs.generator.markdown import table
-from fljax.claims import Claim, Judged, Numbers, judge, judge_all, read_claims
-from fljax.measured_cells import Measured, cell_of, read_folder
-from fljax.published_tables import read, tables
-from fljax.reproduce import number
-from fljax.verdicts import AGREES, DIFFERS, NOT_RUN, summarise_columns
+from fljax.published.beside import number
+from fljax.published.cells import Measured, cell_of, read_folder
+from fljax.published.claims import Claim, Judged, Numbers, judge, judge_all, read_claims
+from fljax.published.tables import read, tables
+from fljax.published.verdicts import AGREES, DIFFERS, NOT_RUN, summarise_columns
 
 CELLS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results" / "cells"
 

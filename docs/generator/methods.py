@@ -9,8 +9,8 @@ from typing import Any
 
 from docs.generator.markdown import paragraph, table
 from fljax import algorithms, scenarios
-from fljax.arguments import is_required
-from fljax.catalogue import Description, Parameter, describe, written
+from fljax.cli.catalogue import Description, Parameter, describe, written
+from fljax.core.arguments import is_required
 
 WORDS = {"algorithm": "hyper-parameter", "scenario": "option"}
 

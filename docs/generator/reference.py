@@ -17,14 +17,14 @@ from pydantic.fields import FieldInfo
 
 import fljax
 from docs.generator.markdown import prose, table
-from fljax import scalar_metrics
-from fljax.arguments import OFFERS
-from fljax.catalogue import KINDS, entries, line, parameters, written
+from fljax.cli.catalogue import KINDS, entries, line, parameters, written
+from fljax.cli.catalogue.docstrings import plain
 from fljax.cli.entry import app
 from fljax.config import keys
 from fljax.config.limits import LARGEST_INTEGER
-from fljax.docstrings import plain
-from fljax.metric_names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
+from fljax.config.offers import OFFERS
+from fljax.metrics import registry
+from fljax.metrics.names import METRICS, OVER_SEEN_CLIENTS, PER_CLIENT, PER_SEEN_CLIENT
 
 KEYS = pathlib.Path(__file__).parent.parent / "config_keys.toml"
 
@@ -183,7 +183,7 @@ that need validation rows or records. `fljax list metrics` prints this page.
 
 
 def _over_clients() -> dict[str, str]:
-    return {name: each.sentence for name, each in scalar_metrics.OVER_CLIENTS.items()}
+    return {name: each.sentence for name, each in registry.OVER_CLIENTS.items()}
 
 
 # Lists by the words for what is listed, each with where a config names it.

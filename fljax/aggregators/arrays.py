@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from fljax.trees import floating as floating
-from fljax.trees import ratio as ratio
-from fljax.trees import set_rows as set_rows
-from fljax.trees import wide as wide
+from fljax.core.trees import floating as floating
+from fljax.core.trees import ratio as ratio
+from fljax.core.trees import set_rows as set_rows
+from fljax.core.trees import wide as wide
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, PyTree

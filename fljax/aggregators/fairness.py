@@ -24,7 +24,7 @@ from fljax.aggregators.arrays import (
     wide,
 )
 from fljax.aggregators.linear import weighted_sum
-from fljax.trees import least_divisor
+from fljax.core.trees import least_divisor
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, PyTree

@@ -15,7 +15,7 @@ import numpy as np
 
 from fljax.aggregators.arrays import check_shape, on_any_mesh, wide
 from fljax.aggregators.tokens import check_price, covered, price_in, ranks
-from fljax.trees import or_nan
+from fljax.core.trees import or_nan
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float, Int, Key

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.common import (
     Entry,
     normalise_weights,
@@ -27,14 +27,13 @@ from fljax.algorithms.common import (
     shares_of_members,
     single_model,
 )
-from fljax.algorithms.common import (
-    server_optimizer as optimizer,
-)
-from fljax.messages import Report, Sent
-from fljax.streaming import Part, Streamed, Total, mean
+from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
+from fljax.protocol.messages import Report, Sent
+from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{mohri2019agnostic,
   title = {Agnostic Federated Learning},

@@ -13,14 +13,8 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, roles, trees
-from fljax.algorithms.common import (
-    IAFL_REFERENCE,
-    Entry,
-    normalise_weights,
-    select_uniform,
-    shares_of_members,
-)
+from fljax import aggregators
+from fljax.algorithms.common import IAFL_REFERENCE, Entry, normalise_weights, select_uniform, shares_of_members
 from fljax.algorithms.rewarding import (
     Models,
     Sharing,
@@ -34,8 +28,9 @@ from fljax.algorithms.rewarding import (
     with_recovery,
     with_statistics_sent,
 )
-from fljax.training import Local
-from fljax.types import (
+from fljax.core import trees
+from fljax.core.values import Count, Positive, Share, checked
+from fljax.protocol import (
     Algorithm,
     Available,
     Census,
@@ -47,8 +42,9 @@ from fljax.types import (
     Select,
     Task,
     along,
+    roles,
 )
-from fljax.values import Count, Positive, Share, checked
+from fljax.training import Local
 
 REFERENCE = """@inproceedings{xu2021gradient,
   title = {Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning},

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fljax import training
-from fljax.loops import repeat
-from fljax.types import Judged, LocalData, Rows, Subset, Task
-from fljax.types.lists import choose_list
+from fljax.core.loops import repeat
+from fljax.protocol import Judged, LocalData, Rows, Subset, Task
+from fljax.protocol.lists import choose_list
 
 
 class Clusters(NamedTuple):

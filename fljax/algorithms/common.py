@@ -9,20 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
-from fljax import trees
-from fljax.messages import Report
-from fljax.naming import renamed
-from fljax.streaming import Contribute, Part, Streamed, Total, divided, mean
-from fljax.training import (
-    Local,
-    Optimizer,
-    OptimizerSettings,
-    bypass_statistics,
-    named_optimizer,
-    optimizer_settings,
-    pick_distinct,
-)
-from fljax.types import (
+from fljax.core import trees
+from fljax.core.names import renamed
+from fljax.protocol import (
     Algorithm,
     Available,
     Census,
@@ -36,6 +25,17 @@ from fljax.types import (
     Task,
     Train,
     along,
+)
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Contribute, Part, Streamed, Total, divided, mean
+from fljax.training import (
+    Local,
+    Optimizer,
+    OptimizerSettings,
+    bypass_statistics,
+    named_optimizer,
+    optimizer_settings,
+    pick_distinct,
 )
 
 # References of papers that are the source of several algorithms and scenarios.

@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import training, trees
+from fljax import training
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.messages import Sent
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, LocalData, Seat, Task
+from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Seat, Task
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{li2021ditto,
   title = {Ditto: Fair and Robust Federated Learning Through Personalization},

@@ -16,15 +16,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.common import Entry
 from fljax.algorithms.fedavg import fedavg
-from fljax.arguments import is_whole
-from fljax.loops import repeat
-from fljax.messages import Report, Sent
+from fljax.core import trees
+from fljax.core.arguments import is_whole
+from fljax.core.loops import repeat
+from fljax.core.values import Count, CountOrZero, NonNegative, Share, checked
+from fljax.protocol import Algorithm, LocalData, Role, Rows, Seat, Subset, Task, roles
+from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Role, Rows, Seat, Subset, Task
-from fljax.values import Count, CountOrZero, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{zhang2023fedala,
   title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},

@@ -11,7 +11,7 @@ from typing import Literal
 
 from jaxtyping import Array, Key, PyTree
 
-from fljax import training, trees
+from fljax import training
 from fljax.algorithms.common import (
     Entry,
     contribute_by,
@@ -20,10 +20,11 @@ from fljax.algorithms.common import (
     single_model,
     with_server_optimizer,
 )
-from fljax.messages import Sent
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, LocalData, Seat, Task
+from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer
-from fljax.types import Algorithm, LocalData, Seat, Task
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},

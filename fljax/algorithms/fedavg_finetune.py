@@ -13,9 +13,9 @@ from jaxtyping import Array, Key, PyTree
 from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.fedavg import fedavg
+from fljax.core.values import Count, CountOrZero, NonNegative, checked
+from fljax.protocol import Algorithm, LocalData, Seat, Task
 from fljax.training import Local, Optimizer
-from fljax.types import Algorithm, LocalData, Seat, Task
-from fljax.values import Count, CountOrZero, NonNegative, checked
 
 
 @checked

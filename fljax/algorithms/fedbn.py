@@ -13,13 +13,13 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update, contribute_weighted
 from fljax.algorithms.partly_shared import partly_shared
-from fljax.roles import roles_of
+from fljax.core import trees
+from fljax.core.values import Count, checked
+from fljax.protocol import Algorithm, Task
+from fljax.protocol.roles import roles_of
 from fljax.training import Local
-from fljax.types import Algorithm, Task
-from fljax.values import Count, checked
 
 REFERENCE = """@inproceedings{li2021fedbn,
   title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.clustered import Clusters, initial_models, judged_clusters, row_losses
 from fljax.algorithms.common import Entry, normalise_weights, select_uniform
-from fljax.messages import Report
-from fljax.streaming import Part, Streamed, Total, mean
+from fljax.core import trees
+from fljax.core.values import Count, CountOrZero, NonNegative, checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, TrainingKey, along, roles
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Stream
-from fljax.types import Algorithm, Cohort, Held, Info, Judged, LocalData, Seat, Task, TrainingKey, along
-from fljax.values import Count, CountOrZero, NonNegative, checked
 
 REFERENCE = """@inproceedings{marfoq2021federated,
   title = {Federated Multi-Task Learning under a Mixture of Distributions},

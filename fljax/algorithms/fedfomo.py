@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.aggregators import weighted_mean
 from fljax.algorithms.clustered import validation
 from fljax.algorithms.common import Entry, select_uniform
 from fljax.algorithms.rewarding import replicate_model
-from fljax.training import Local
-from fljax.types import (
+from fljax.core import trees
+from fljax.core.values import Count, CountOrZero, checked
+from fljax.protocol import (
     Algorithm,
     Available,
     Census,
@@ -35,8 +36,9 @@ from fljax.types import (
     Seat,
     Task,
     along,
+    roles,
 )
-from fljax.values import Count, CountOrZero, checked
+from fljax.training import Local
 
 REFERENCE = """@inproceedings{zhang2021personalized,
   title = {Personalized Federated Learning with First Order Model Optimization},

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.common import Entry, select_uniform
-from fljax.loops import repeat
-from fljax.streaming import Part, Streamed, Total, divided
+from fljax.core import trees
+from fljax.core.loops import repeat
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, TrainingKey, roles
+from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import AT_ONCE, Local, Stream
-from fljax.types import Algorithm, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, TrainingKey
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{tan2022fedproto,
   title = {{FedProto}: Federated Prototype Learning across Heterogeneous Clients},

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import training
 from fljax.algorithms.common import Entry, reported_size
 from fljax.algorithms.fedavg import fedavg
-from fljax.messages import Sent
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, Share, checked
+from fljax.protocol import Algorithm, LocalData, Rows, Seat, Task
+from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Rows, Seat, Task
-from fljax.values import Count, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{li2020federated,
   title = {Federated Optimization in Heterogeneous Networks},

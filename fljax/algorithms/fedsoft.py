@@ -15,14 +15,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.clustered import cluster_models, initial_models, least_loss_shares, row_losses
 from fljax.algorithms.common import Entry
-from fljax.messages import Sent
-from fljax.streaming import Part, Streamed, Total, mean
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, Share, checked
+from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
+from fljax.protocol.messages import Sent
+from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
-from fljax.values import Count, NonNegative, Share, checked
 
 REFERENCE = """@inproceedings{ruan2022fedsoft,
   title = {{FedSoft}: Soft Clustered Federated Learning with Proximal Local Updating},

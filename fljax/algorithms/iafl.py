@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Real
 
-from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE, Entry
 from fljax.algorithms.rewarding import (
     Models,
@@ -30,10 +29,24 @@ from fljax.algorithms.rewarding import (
     with_recovery,
 )
 from fljax.contributions.tables import by_round
-from fljax.messages import Report, Sent
+from fljax.core import trees
+from fljax.core.values import LOSSES, Count, Positive, Range, Share, checked
+from fljax.protocol import (
+    Algorithm,
+    AnyArray,
+    Available,
+    Census,
+    Cohort,
+    Held,
+    Info,
+    LocalData,
+    Poll,
+    Seat,
+    Task,
+    along,
+)
+from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
-from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Task, along
-from fljax.values import LOSSES, Count, Positive, Range, Share, checked
 
 
 @checked

@@ -13,14 +13,15 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.clustered import Clusters, cluster_models, initial_models, row_losses
 from fljax.algorithms.common import Entry, reported_size, require_plain_sgd, select_uniform
-from fljax.messages import Report
-from fljax.streaming import Part, Streamed, Total, divided, mean
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Part, Streamed, Total, divided, mean
 from fljax.training import Local, Stream
-from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{ghosh2020efficient,
   title = {An Efficient Framework for Clustered Federated Learning},

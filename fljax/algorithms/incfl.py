@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Real
 
-from fljax import aggregators, roles, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     MAXFL_REFERENCE,
@@ -26,11 +26,12 @@ from fljax.algorithms.common import (
     with_checked_threshold,
     with_server_optimizer,
 )
-from fljax.messages import Report, Sent
-from fljax.streaming import Part, Total, divided, mean
+from fljax.core import trees
+from fljax.core.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
+from fljax.protocol import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol.messages import Report, Sent
+from fljax.protocol.sums import Part, Total, divided, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, AnyArray, Cohort, Info, LocalData, Seat, Task, along
-from fljax.values import LOSSES, Count, CountOrZero, NonNegative, Positive, checked
 
 REFERENCE = f"{INCFL_REFERENCE}\n\n{MAXFL_REFERENCE}"
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import aggregators, roles, training, trees
+from fljax import aggregators, training
 from fljax.algorithms import market, profiling
 from fljax.algorithms.clustered import (
     cluster_models,
@@ -31,11 +31,26 @@ from fljax.algorithms.clustered import (
 )
 from fljax.algorithms.common import Entry
 from fljax.algorithms.market import Bidding, Books, Clustering, Exploration, Tokens
-from fljax.arguments import with_old_names
-from fljax.messages import Report, Sent
+from fljax.core import trees
+from fljax.core.arguments import with_old_names
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import (
+    Algorithm,
+    Available,
+    Census,
+    Cohort,
+    Held,
+    Info,
+    LocalData,
+    Poll,
+    Seat,
+    Subset,
+    Task,
+    along,
+    roles,
+)
+from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Poll, Seat, Subset, Task, along
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@article{khan2023ipfl,
   title = {{IP-FL}: Incentivized and Personalized Federated Learning},
@@ -126,7 +141,7 @@ def ipfl(
       local: how clients train.
       clusters: C.
       clients_per_cluster: K slots of each cluster in a round.
-      clustering: members and models to start from (``fljax.clustering``); None: all cluster models are equal, and the
+      clustering: members and models to start from (``fljax.experiments.clustering``); None: all cluster models are equal, and the
         members of round 0 are drawn from all clients.
       tokens: what clients pay and are paid.
       bidding: the clusters that a client bids for, and what happens to clusters without bids.

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 import jax
 from jaxtyping import PyTree
 
-from fljax import trees
 from fljax.algorithms.common import Entry, contribute_update
 from fljax.algorithms.partly_shared import partly_shared
-from fljax.roles import roles_of
+from fljax.core import trees
+from fljax.core.values import Count, CountOrZero, checked
+from fljax.protocol import Algorithm, Task
+from fljax.protocol.roles import roles_of
 from fljax.training import Local
-from fljax.types import Algorithm, Task
-from fljax.values import Count, CountOrZero, checked
 
 REFERENCE = """@article{liang2020think,
   title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, trees
+from fljax import aggregators
 from fljax.aggregators.tokens import whole_in
-from fljax.types import Available, Cohort, Info, along
-from fljax.values import CountOrZero, NonNegative, Positive, Share
+from fljax.core import trees
+from fljax.core.values import CountOrZero, NonNegative, Positive, Share
+from fljax.protocol import Available, Cohort, Info, along
 
 
 class Clustering(NamedTuple):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
-from fljax import aggregators, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.common import (
     INCFL_REFERENCE,
     Entry,
@@ -28,14 +28,26 @@ from fljax.algorithms.common import (
     threshold_of,
     with_checked_threshold,
 )
-from fljax.algorithms.common import (
-    server_optimizer as optimizer,
+from fljax.algorithms.common import server_optimizer as optimizer
+from fljax.core import trees
+from fljax.core.values import LOSSES, Count, NonNegative, Positive, checked
+from fljax.protocol import (
+    Algorithm,
+    AnyArray,
+    Available,
+    Census,
+    Cohort,
+    Held,
+    Info,
+    LocalData,
+    Seat,
+    Subset,
+    Task,
+    along,
 )
-from fljax.messages import Report
-from fljax.streaming import Part, Streamed, Total, mean
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Part, Streamed, Total, mean
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Held, Info, LocalData, Seat, Subset, Task, along
-from fljax.values import LOSSES, Count, NonNegative, Positive, checked
 
 REFERENCE = """@inproceedings{blum2021one,
   title = {One for One, or All for All: Equilibria and Optimality of Collaboration in Federated Learning},

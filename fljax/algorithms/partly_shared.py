@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import training, trees
+from fljax import training
 from fljax.algorithms.common import mean_update, reported_size, select_uniform
-from fljax.messages import Sent
-from fljax.streaming import Contribute, Streamed, Total
+from fljax.core import trees
+from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
+from fljax.protocol.messages import Sent
+from fljax.protocol.sums import Contribute, Streamed, Total
 from fljax.training import Local
-from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 
 
 class PartlySharedServer(NamedTuple):

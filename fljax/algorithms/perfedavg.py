@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.common import (
     Entry,
     contribute_by,
@@ -23,10 +23,11 @@ from fljax.algorithms.common import (
     single_model,
     with_server_optimizer,
 )
-from fljax.messages import Sent
+from fljax.core import trees
+from fljax.core.values import Count, CountOrZero, NonNegative, Positive, checked
+from fljax.protocol import Algorithm, LocalData, Seat, Subset, Task, roles
+from fljax.protocol.messages import Sent
 from fljax.training import Batches, Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Seat, Subset, Task
-from fljax.values import Count, CountOrZero, NonNegative, Positive, checked
 
 REFERENCE = """@inproceedings{fallah2020personalized,
   title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},

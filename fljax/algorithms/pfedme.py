@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.common import (
     Entry,
     contribute_by,
@@ -23,10 +23,11 @@ from fljax.algorithms.common import (
     single_model,
     with_server_optimizer,
 )
-from fljax.messages import Sent
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, LocalData, Seat, Task, roles
+from fljax.protocol.messages import Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, LocalData, Seat, Task
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{dinh2020personalized,
   title = {Personalized Federated Learning with Moreau Envelopes},

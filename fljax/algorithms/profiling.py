@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import aggregators, roles, training
+from fljax import aggregators, training
 from fljax.algorithms.clustered import least_loss_shares_of_rows, row_losses
-from fljax.types import Held, Rows, Subset, Task, TrainingKey
+from fljax.protocol import Held, Rows, Subset, Task, TrainingKey, roles
 
 # Ways to choose a cluster's rows; any other name is that of rows of the server, the same for every cluster.
 MATCHED, MEMBERS, DISTRIBUTIONS, IID = "matched", "members", "distributions", "iid"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import jax
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, roles, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.common import Entry, SingleModel, init_optimized, single_model
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.messages import Report, Sent
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol.messages import Report, Sent
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task, along
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{li2020fair,
   title = {Fair Resource Allocation in Federated Learning},

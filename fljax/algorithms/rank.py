@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, roles, training, trees
+from fljax import aggregators, training
 from fljax.algorithms.common import IAFL_REFERENCE, Entry, select_uniform
 from fljax.algorithms.rewarding import Models, move_models, per_client_models
+from fljax.core import trees
+from fljax.core.values import Count, checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, PerClient, Task, along, roles
 from fljax.training import Local
-from fljax.types import Algorithm, Cohort, Held, Info, PerClient, Task, along
-from fljax.values import Count, checked
 
 
 @checked

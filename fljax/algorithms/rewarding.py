@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.aggregators import iafl_rates, iafl_reference, iafl_subsets, mix
 from fljax.algorithms.common import select_uniform, use_received_model
-from fljax.messages import Sent
-from fljax.naming import renamed
-from fljax.training import Local
-from fljax.types import (
+from fljax.core import trees
+from fljax.core.names import renamed
+from fljax.protocol import (
     Aggregate,
     Algorithm,
     Available,
@@ -29,7 +28,10 @@ from fljax.types import (
     Select,
     Task,
     along,
+    roles,
 )
+from fljax.protocol.messages import Sent
+from fljax.training import Local
 
 # Streams of the key of ``select``; the uniform choice of a cohort uses the key itself.
 _RECOVERY, _JOINING = 1, 2

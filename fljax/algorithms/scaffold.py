@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fljax import roles, training, trees
+from fljax import training
 from fljax.algorithms.common import (
     Entry,
     contribute_by,
@@ -26,11 +26,12 @@ from fljax.algorithms.common import (
     single_model,
 )
 from fljax.algorithms.common import server_optimizer as optimizer
-from fljax.messages import Report
-from fljax.streaming import Part, Streamed, Total, divided
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along, roles
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Part, Streamed, Total, divided
 from fljax.training import Local, Optimizer, Stream
-from fljax.types import Algorithm, Available, Census, Cohort, Held, Info, LocalData, Seat, Task, along
-from fljax.values import Count, NonNegative, checked
 
 REFERENCE = """@inproceedings{karimireddy2020scaffold,
   title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},

@@ -14,9 +14,9 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE, Entry, SingleModel, single_model
+from fljax.core.values import checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
 from fljax.training import Local
-from fljax.types import Algorithm, Cohort, Held, Info, LocalData, Seat, Task
-from fljax.values import checked
 
 
 class StandaloneClient(NamedTuple):

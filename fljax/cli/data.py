@@ -44,7 +44,7 @@ def show_data(
     import jax
 
     from fljax import data
-    from fljax.setup import build_world
+    from fljax.experiments.setup import build_world
 
     stacked, dataset, _ = build_world(chosen.model_copy(update={"seeds": chosen.seeds[:1]}))
     held = {name: int(rows.size[0]) for name, rows in stacked.held.items()}
@@ -68,7 +68,7 @@ def show_data(
 
 def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
     """Writes the picture; a sentence if no font has some of its letters."""
-    from fljax.atomic_files import write
+    from fljax.core.files import write
     from fljax.report import data_picture, font_note, fonts_for
 
     content, texts = io.BytesIO(), [heading, *_texts(counts.clients), *_texts(counts.classes or ())]

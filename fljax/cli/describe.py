@@ -10,10 +10,10 @@ import typer
 from rich.text import Text
 
 from fljax.cli.printing import Json, console, print_json
-from fljax.naming import with_article
+from fljax.core.names import with_article
 
 if TYPE_CHECKING:
-    from fljax.catalogue import Description, Parameter
+    from fljax.cli.catalogue import Description, Parameter
 
 LISTS = (
     "algorithms",
@@ -35,7 +35,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what fljax has of a kind, one sentence each; fljax show NAME says all about one of them."""
-    from fljax import catalogue, docstrings
+    from fljax.cli import catalogue
+    from fljax.cli.catalogue import docstrings
 
     lines = {name: catalogue.line(entry) for name, entry in catalogue.entries(kind).items()}
     if as_json:
@@ -59,7 +60,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show all about an algorithm, or anything else with a name: equation, hyper-parameters, source, configs."""
-    from fljax import catalogue
+    from fljax.cli import catalogue
 
     found = catalogue.describe(name, imports=imports)
     if as_json:

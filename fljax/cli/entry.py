@@ -23,7 +23,7 @@ from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
 from fljax.cli.sweep import sweep
 from fljax.cli.watch import watch
-from fljax.failures import ProcessLost, is_own, is_sentence
+from fljax.core.errors import ProcessLost, is_own, is_sentence
 
 app = typer.Typer(
     name="fljax",
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _release_others(code: int, after: float = 0.0) -> None:
     """Ends a process that others wait for, without JAX's wait for them."""
-    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    hosts: Any = sys.modules.get("fljax.core.processes")  # not imported here, since it imports JAX
     if hosts is not None and hosts.is_joined():
         hosts.leave(code, after)
 
@@ -110,7 +110,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 def _version(show: bool) -> None:
     if show:
-        from fljax import __version__
+        from fljax.core.version import __version__
 
         print(f"fljax {__version__}")
         raise typer.Exit

@@ -23,7 +23,7 @@ def start_jax(cache: bool = True) -> None:
     """
     import jax
 
-    from fljax.engine.cores import PATIENT, use_cores
+    from fljax.engine.devices.cores import PATIENT, use_cores
 
     with contextlib.suppress(RuntimeError):  # JAX is already running in this process
         use_cores(None if PATIENT else 1)
@@ -50,7 +50,7 @@ def join(
     Raises:
       ValueError: if numbers are given without --distributed, or JAX does not accept them.
     """
-    from fljax import hosts
+    from fljax.core import processes as hosts
 
     if not distributed:
         if any(each is not None for each in (coordinator, processes, process)):

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
-from fljax.headings import main_columns
+from fljax.metrics.headings import main_columns
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,7 +43,7 @@ def export(
         raise ValueError(f"expected one of --latex, --csv and --pdf, got {' and '.join(given) or 'none'}")
     if pdf and metrics:
         raise ValueError("expected --metric with --latex or --csv, got it with --pdf")
-    from fljax import folders
+    from fljax.results import folders
 
     found, records = folders.load(run)
     if pdf:
@@ -72,9 +72,9 @@ def _write_pictures(metrics: xr.Dataset, records: xr.Dataset, folder: pathlib.Pa
 
 
 def _table_of(metrics: xr.Dataset, latex: bool, chosen: Sequence[str]) -> str:
-    from fljax.anomalies import diverged_seeds
     from fljax.report import best_rows, exporting, summary
-    from fljax.sweep import axes_of, best
+    from fljax.results.non_finite import diverged_seeds
+    from fljax.results.sweeps import axes_of, best
 
     if axes_of(metrics):
         if not latex:
@@ -98,7 +98,7 @@ def _columns(there: set[str], chosen: Sequence[str]) -> dict[str, str]:
     Raises:
       ValueError: if a chosen metric has no numbers.
     """
-    from fljax.naming import unknown
+    from fljax.core.names import unknown
     from fljax.report.tables import title
 
     for name in chosen:
@@ -115,8 +115,8 @@ def compare(
     """Print metrics of several runs side by side, with differences from the first run, and how their configs differ."""
     if len(runs) < 2:
         raise ValueError(f"expected at least two folders of runs, got {len(runs)}")
-    from fljax import folders
     from fljax.report.comparison import compare_runs
+    from fljax.results import folders
 
     names = _names(runs)
     found = compare_runs({name: folders.load(folder)[0] for name, folder in names.items()})
@@ -189,8 +189,8 @@ def _comparison(found: Sequence[Compared], columns: Mapping[str, str]) -> Table:
 
 def _changes(runs: Mapping[str, pathlib.Path]) -> dict[str, dict[str, tuple[str, str]]]:
     """The keys in which the config of each other run differs from that of the first, with both values."""
-    from fljax import folders
-    from fljax.config.comparing import WITHOUT_EFFECT, differences
+    from fljax.results import folders
+    from fljax.results.differences import WITHOUT_EFFECT, differences
 
     texts = {name: folders.config_of(folder) for name, folder in runs.items()}
     (_, there), *others = texts.items()

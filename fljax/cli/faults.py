@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import os
 
-from fljax.failures import AlgorithmError, short, user_frame
-from fljax.failures import in_words as words_of
-from fljax.naming import ABOUT_ALGORITHM
+from fljax.core.errors import AlgorithmError, short, user_frame
+from fljax.core.errors import in_words as words_of
+from fljax.core.names import ABOUT_ALGORITHM
 
 
 def absent_platform() -> str | None:

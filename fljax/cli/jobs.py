@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import filelock
 
-from fljax import atomic_files
 from fljax.cli.stopping import SIGNALS
+from fljax.core import files
 
 NOTE, LOCK = "submitted.json", "launcher.lock"
 
@@ -48,7 +48,7 @@ def host() -> str:
 
 def write(folder: pathlib.Path, note: Note) -> None:
     """Writes the note into the folder of the jobs."""
-    atomic_files.write(folder / NOTE, (json.dumps(note._asdict()) + "\n").encode())
+    files.write(folder / NOTE, (json.dumps(note._asdict()) + "\n").encode())
 
 
 def read(folder: pathlib.Path) -> Note:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fljax.cli import jobs as noted
 from fljax.cli.stopping import Ended, Interrupted, Signals, interruptible
-from fljax.naming import unknown
+from fljax.core.names import unknown
 
 if TYPE_CHECKING:
     from fljax.config.sweeping import Grid
-    from fljax.sweep import Outcome
+    from fljax.experiments.sweep import Outcome
 
 Launcher = Literal["slurm", "local"]
 LAUNCHERS = ("slurm", "local")
@@ -70,13 +70,13 @@ class Job(NamedTuple):
     def _run(self, signals: Signals) -> None:
         from fljax.cli.environment import start_jax
         from fljax.config import load_grid
-        from fljax.folders import CONFIG
-        from fljax.progress_files import Saving
+        from fljax.experiments.progress_files import Saving
+        from fljax.results.folders import CONFIG
 
         folder = pathlib.Path(self.folder)
         grid = load_grid(folder / CONFIG, imports=self.imports)
         start_jax(self.cache)
-        from fljax import sweep_parts
+        from fljax.experiments import sweep_parts
 
         part = sweep_parts.split(grid, self.count)[self.number]
         saving = Saving(self.checkpoint_every, self.keep_checkpoints, signals.stop)
@@ -95,7 +95,7 @@ def _saving_first(signals: Signals) -> Iterator[None]:
     """Submitit's signal, that a job's time is up, lets the run save before submitit submits the job again."""
     from submitit.core.job_environment import JobEnvironment  # pyright: ignore[reportMissingImports] - an extra
 
-    from fljax.checkpoints import Stopped
+    from fljax.engine.checkpoints import Stopped
 
     number = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")
     before: Any = signal.getsignal(number)
@@ -189,7 +189,7 @@ def launch(
         whether jobs of an earlier launcher still run.
       Ended: if a job has failed; the algorithms whose parts have ended are in the results.
     """
-    from fljax import sweep_parts
+    from fljax.experiments import sweep_parts
 
     executor = executor_of(launcher, folder / JOBS, options)
     with noted.alone(folder / JOBS):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from fljax.config.keys import Published as Chosen
-    from fljax.reproduce import Compared
+    from fljax.published.beside import Compared
 
 NOT_COMPARABLE = "QUICK: two rounds of one seed, to see that everything runs; the numbers mean nothing"
 
@@ -60,15 +60,16 @@ def reproduce(
         raise ValueError("expected a run folder, or --out, --seeds or --quick, got both")
     if save is not None and quick:
         raise ValueError("expected --save without --quick, whose numbers mean nothing, got both")
-    from fljax import folders, published_tables
-    from fljax.measured_cells import cell_of
+    from fljax.published import tables as published_tables
+    from fljax.published.cells import cell_of
+    from fljax.results import folders
 
     rows = published_tables.select([table], dataset, partition)
     options = reproducing.Options(
         out, quick, not no_run, seeds, cache, quiet or as_json, checkpoint_every, keep_checkpoints
     )
     if run is not None:
-        from fljax.reproduce import beside
+        from fljax.published.beside import beside
 
         compared = beside(folders.load(run)[0], rows)
         places = {cell_of(each.published): run for each in compared}
@@ -92,15 +93,15 @@ def reproduce(
 
 def check_chosen(chosen: Chosen) -> None:
     """Raises a ValueError if no published numbers match the config's choice."""
-    from fljax import published_tables
+    from fljax.published import tables as published_tables
 
     published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
 
 
 def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
     """Prints the published numbers that a config selects beside the numbers of its run."""
-    from fljax import published_tables
-    from fljax import reproduce as published
+    from fljax.published import beside as published
+    from fljax.published import tables as published_tables
 
     rows = published_tables.select(chosen.tables, chosen.dataset, chosen.partition)
     print_beside(published.beside(metrics, rows))
@@ -108,7 +109,7 @@ def print_chosen(metrics: xr.Dataset, chosen: Chosen) -> None:
 
 def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
     """Prints one table per setting, one line per algorithm, with the printed and our number of each metric."""
-    from fljax.reproduce import caption, number
+    from fljax.published.beside import caption, number
 
     terminal = console(160)
     for setting, rows in _by_setting(compared).items():
@@ -136,8 +137,8 @@ def print_beside(compared: Sequence[Compared], ours: bool = True) -> None:
 
 def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
     """Prints one table per setting, one line per cell: printed, ours, the difference and the verdict."""
-    from fljax import verdicts
-    from fljax.reproduce import caption, number
+    from fljax.published import verdicts
+    from fljax.published.beside import caption, number
 
     for setting, rows in _by_setting(compared).items():
         said = "; ".join(each for each in (caption([row.published for row in rows]), mark, _gone(rows)) if each)
@@ -163,7 +164,7 @@ def print_cells(compared: Sequence[Compared], mark: str = "") -> None:
 
 def _our_number(row: Compared) -> str:
     """Our number, with a dagger if seeds of it diverged."""
-    from fljax.reproduce import number
+    from fljax.published.beside import number
 
     return number(row.mean, row.spread, row.published.metric) + "†" * bool(row.diverged)
 
@@ -194,9 +195,9 @@ def _signed(value: float, digits: int) -> str:
 
 def _print_everything(table: str, compared: Sequence[Compared], quick: bool, of_run: bool) -> None:
     """Cells, orders and claims; only what the paper prints, if we have no numbers and none were given (``of_run``)."""
-    from fljax.claims import claims_of, judge_all
-    from fljax.measured_cells import cell_of
-    from fljax.verdicts import summarise_columns
+    from fljax.published.cells import cell_of
+    from fljax.published.claims import claims_of, judge_all
+    from fljax.published.verdicts import summarise_columns
 
     mark = NOT_COMPARABLE if quick else ""
     if not of_run and all(math.isnan(each.mean) for each in compared):
@@ -229,9 +230,9 @@ def _is_about(claim: Any, compared: Sequence[Compared]) -> bool:
 
 
 def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mapping[str, Any]:
-    from fljax.claims import claims_of, judge_all
-    from fljax.measured_cells import cell_of
-    from fljax.verdicts import summarise_columns
+    from fljax.published.cells import cell_of
+    from fljax.published.claims import claims_of, judge_all
+    from fljax.published.verdicts import summarise_columns
 
     claims = [claim for claim in claims_of(table) if _is_about(claim, compared)]
     judged = judge_all(claims, {cell_of(row.published): row.mean for row in compared})
@@ -254,7 +255,7 @@ def _everything(table: str, compared: Sequence[Compared], quick: bool) -> Mappin
 
 def _list(table: str | None, run: pathlib.Path | None, as_json: bool) -> None:
     """Prints what tables cost and need."""
-    from fljax.published_tables import read, tables
+    from fljax.published.tables import read, tables
 
     if run is not None:
         raise ValueError("expected --list without a run folder, got both")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fljax.cli.environment import start_jax
 from fljax.cli.printing import fail
 from fljax.cli.running import RUNS, Context, resumable, saving_of
-from fljax.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from fljax.config import Config
-    from fljax.config.table_runs import TableRun
-    from fljax.measured_cells import Cell
-    from fljax.published_tables import Published
-    from fljax.reproduce import Compared
+    from fljax.published.beside import Compared
+    from fljax.published.cells import Cell
+    from fljax.published.runs import TableRun
+    from fljax.published.tables import Published
 
 OUT, QUICK = "reproduced", "quick"
 
@@ -71,8 +71,8 @@ def sources_of(table: str, rows: Sequence[Published], options: Options) -> list[
     Raises:
       ConfigError: if the number of seeds is out of range.
     """
-    from fljax.config.table_runs import load_run, rows_of, table_runs
-    from fljax.measured_cells import cell_of
+    from fljax.published.cells import cell_of
+    from fljax.published.runs import load_run, rows_of, table_runs
 
     wanted = {cell_of(row) for row in rows}
     changes = [] if options.seeds is None else [f"seeds={options.seeds}"]
@@ -107,8 +107,8 @@ def numbers_of(
       Interrupted: if a run was interrupted; the command that goes on is this one.
       ValueError: if a folder has results of another config or version.
     """
-    from fljax.measured_cells import cell_of
-    from fljax.reproduce import Compared, beside
+    from fljax.published.beside import Compared, beside
+    from fljax.published.cells import cell_of
 
     found: dict[Cell, Compared] = {}
     places: dict[Cell, pathlib.Path] = {}
@@ -130,7 +130,7 @@ def numbers_of(
 
 def _metrics(context: Context, source: Source, options: Options) -> tuple[xr.Dataset | None, str]:
     """The results of a run; or None, and what is missing."""
-    from fljax import folders
+    from fljax.results import folders
 
     there = (source.folder / folders.RESULTS).is_file()
     if options.run and not source.data:
@@ -144,7 +144,7 @@ def _metrics(context: Context, source: Source, options: Options) -> tuple[xr.Dat
 
 def _run(context: Context, source: Source, options: Options) -> xr.Dataset:
     start_jax(options.cache)
-    from fljax import experiment
+    from fljax.experiments import run as experiment
 
     with (
         resumable(source.folder, context, again=context.obj.again()),
@@ -163,7 +163,7 @@ def _run(context: Context, source: Source, options: Options) -> xr.Dataset:
 
 
 def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell, pathlib.Path]) -> int:
-    """Writes our numbers as measured cells (``fljax.measured_cells``), with the dates of their results.
+    """Writes our numbers as measured cells (``fljax.published.cells``), with the dates of their results.
 
     Args:
       path: a CSV file; numbers of the same places are replaced.
@@ -176,8 +176,9 @@ def save(path: pathlib.Path, compared: Sequence[Compared], places: Mapping[Cell,
     Raises:
       ValueError: if the file has other content, or cannot be written.
     """
-    from fljax import __version__, folders
-    from fljax.measured_cells import Measured, cell_of, save_cells
+    from fljax.core.version import __version__
+    from fljax.published.cells import Measured, cell_of, save_cells
+    from fljax.results import folders
 
     cells = []
     for each in compared:
@@ -218,7 +219,7 @@ class Cost(NamedTuple):
 
 def costs(names: Sequence[str]) -> list[Cost]:
     """What tables cost, one entry for each table and data set."""
-    from fljax.config.table_runs import load_run, table_runs
+    from fljax.published.runs import load_run, table_runs
 
     loaded: dict[TableRun, Config] = {}
     found = []
@@ -242,7 +243,7 @@ def _local_runs(config: Config) -> int:
 
 def in_json(compared: Sequence[Compared]) -> list[Mapping[str, Any]]:
     """Cells for scripts."""
-    from fljax import verdicts
+    from fljax.published import verdicts
 
     return [
         {

@@ -35,7 +35,7 @@ from fljax.cli.running import (
     resumable,
     saving_of,
 )
-from fljax.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
     from fljax.report import Row
@@ -73,12 +73,13 @@ def run(
         check_chosen(chosen.published)
     join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
     start_jax(cache)
-    from fljax import experiment, hosts
-    from fljax.model_files import ModelFiles
+    from fljax.core import processes
+    from fljax.experiments import run as experiment
+    from fljax.experiments.model_files import ModelFiles
 
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
-    first = hosts.is_first()  # which writes and prints
-    folder = hosts.agreed(lambda: folder_of(chosen, out, resume))
+    first = processes.is_first()  # which writes and prints
+    folder = processes.agreed(lambda: folder_of(chosen, out, resume))
     with resumable(folder, context):
         with progress_bars(quiet or not first) as progress:
             listen = listener(progress)
@@ -91,7 +92,7 @@ def run(
                 callbacks=extra_callbacks(tensorboard),
             )
         from fljax import report
-        from fljax.anomalies import diverged_seeds, in_which, senders_of
+        from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 
         rows = report.summary(outcome.metrics)
         pictures = () if no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
@@ -117,7 +118,7 @@ def run(
         if pictures and (said := report.font_note(report.texts_of(outcome.metrics))):
             print(said)
     files = ModelFiles(folder, chosen.save_models)
-    absent = hosts.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
+    absent = processes.agreed(lambda: files.absent([entry.label for entry in chosen.algorithms]))
     if absent:
         return fail(
             f"expected models of all algorithms, got none of {', '.join(absent)}, which were finished before models "

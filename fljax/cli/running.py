@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from fljax.cli.stopping import Ended, Interrupted, Signals
-from fljax.failures import ProcessLost
+from fljax.core.errors import ProcessLost
 
 if TYPE_CHECKING:
     from fljax.config import Config
-    from fljax.progress_files import Saving
-    from fljax.setup import CallbackSetup
+    from fljax.experiments.progress_files import Saving
+    from fljax.experiments.setup import CallbackSetup
 
 # typer hands over a context of its own class, of which the public name is a subclass.
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:
     """The folder for results: ``out``, the latest run of this name, or a new folder.
 
-    ``fljax.folders.claim`` checks later whether the folder may be used.
+    ``fljax.results.folders.claim`` checks later whether the folder may be used.
 
     Raises:
       ValueError: if there is no run to resume, or no folder can be made.
@@ -182,8 +182,8 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
     Raises:
       ValueError: if a number is out of range.
     """
-    from fljax.checkpoints import Checkpoint
-    from fljax.progress_files import Saving
+    from fljax.engine.checkpoints import Checkpoint
+    from fljax.experiments.progress_files import Saving
 
     Checkpoint(".", every, keep).check()
     return Saving(every, keep, context.obj.signals.stop)
@@ -195,7 +195,7 @@ def resumable(folder: pathlib.Path, context: Context, again: str | None = None) 
 
     ``again`` is the command that goes on; None: the same one with ``--resume``.
     """
-    from fljax.checkpoints import Stopped
+    from fljax.engine.checkpoints import Stopped
 
     called: Invocation = context.obj
     command = called.command(folder) if again is None else again
@@ -213,7 +213,7 @@ def resumable(folder: pathlib.Path, context: Context, again: str | None = None) 
     except ProcessLost as lost:
         raise ProcessLost(f"{lost}; to go on in one process: {command}") from None
     except ArithmeticError as error:
-        from fljax.anomalies import NotFinite
+        from fljax.results.non_finite import NotFinite
 
         if not isinstance(error, NotFinite):
             raise
@@ -223,14 +223,14 @@ def resumable(folder: pathlib.Path, context: Context, again: str | None = None) 
 
 def part() -> None:
     """Where all processes of a command end alike, each waits here for the others."""
-    hosts: Any = sys.modules.get("fljax.hosts")  # not imported here, since it imports JAX
+    hosts: Any = sys.modules.get("fljax.core.processes")  # not imported here, since it imports JAX
     if hosts is not None:
         hosts.part()
 
 
 def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:
     """The callbacks that options ask for, beside those of the config."""
-    from fljax.setup import CallbackSetup
-    from fljax.tracking import CALLBACKS
+    from fljax.engine.callbacks import CALLBACKS
+    from fljax.experiments.setup import CallbackSetup
 
     return (CallbackSetup(CALLBACKS["tensorboard"]),) if tensorboard else ()

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from fljax.cli.environment import memory, start_jax
 from fljax.cli.printing import Json, console, print_json
-from fljax.environment import environment
+from fljax.results.environment import environment
 
 
 def cite(name: Annotated[str, typer.Argument(help="An algorithm or a scenario.")]) -> None:
     """Print BibTeX of the papers that an algorithm or a scenario is from."""
     from fljax import algorithms, scenarios
-    from fljax.naming import unknown
+    from fljax.core.names import unknown
 
     found = {**scenarios.REGISTRY, **algorithms.REGISTRY}
     if name not in found:
@@ -117,9 +117,10 @@ def _memory(config: pathlib.Path, overrides: Sequence[str], imports: bool, as_js
 
     chosen = load(config, overrides, imports=imports)
     start_jax()
-    from fljax import engine, experiment
+    from fljax import engine
+    from fljax.experiments import run
 
-    found = experiment.estimates(chosen)
+    found = run.estimates(chosen)
     if as_json:
         missing = {label: engine.shortage(each) for label, each in found.items()}
         print_json({label: {**each._asdict(), "warning": missing[label]} for label, each in found.items()})

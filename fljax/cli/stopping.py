@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fljax.checkpoints import StopRequest
+    from fljax.engine.checkpoints import StopRequest
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -49,7 +49,7 @@ class Signals:
     @property
     def stop(self) -> StopRequest:
         if self._stop is None:
-            from fljax.checkpoints import StopRequest
+            from fljax.engine.checkpoints import StopRequest
 
             self._stop = StopRequest()
         return self._stop

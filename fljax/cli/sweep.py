@@ -35,10 +35,10 @@ from fljax.cli.running import (
     resumable,
     saving_of,
 )
-from fljax.progress_bars import listener, progress_bars
+from fljax.experiments.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
-    from fljax.sweep import Best
+    from fljax.results.sweeps import Best
 
 
 def sweep(
@@ -97,13 +97,13 @@ def sweep(
     join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
     if launcher is None:
         start_jax(cache)
-    from fljax import hosts
-    from fljax import sweep as sweeping
+    from fljax.core import processes
+    from fljax.experiments import sweep as sweeping
 
     sweeping.check(chosen)
     saving = saving_of(context, checkpoint_every, keep_checkpoints)
-    first = hosts.is_first()  # which writes and prints
-    folder = hosts.agreed(lambda: folder_of(chosen.config, out, resume))
+    first = processes.is_first()  # which writes and prints
+    folder = processes.agreed(lambda: folder_of(chosen.config, out, resume))
     with resumable(folder, context):
         if launcher is not None:
             count = check_jobs(jobs, chosen)
@@ -120,7 +120,7 @@ def sweep(
                     callbacks=extra_callbacks(tensorboard),
                 )
         from fljax import report
-        from fljax.anomalies import diverged_seeds, in_which, senders_of
+        from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 
         pictures = () if no_report or not first else report.write(folder)
     names = ("algorithm", "cell", "seed", "round")

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from fljax.cli.printing import Json, console, print_json
 from fljax.cli.stopping import Interrupted
-from fljax.headings import main_columns
+from fljax.metrics.headings import main_columns
 
 if TYPE_CHECKING:
-    from fljax.watching import Progress, RunState
+    from fljax.results import Progress, RunState
 
 REFRESH = 1.0  # seconds
 
@@ -28,7 +28,7 @@ def watch(
     as_json: Json = False,
 ) -> None:
     """Show the progress of a run, its time left and its last metrics, until it ends; Ctrl-C leaves it alone."""
-    from fljax.watching import read_state
+    from fljax.results import read_state
 
     state = read_state(run)
     if as_json:
@@ -51,7 +51,7 @@ def watch(
 
 def table(state: RunState) -> Table:
     """One line for each algorithm, under the state of the run."""
-    from fljax.engine.callbacks import duration
+    from fljax.core.describing import duration
 
     shown = main_columns({name for each in state.algorithms for name in each.metrics})
     found = Table(title=headline(state), caption="metrics: means over seeds at the last evaluation")
@@ -74,7 +74,7 @@ def table(state: RunState) -> Table:
 
 def headline(state: RunState) -> str:
     """The state of a run in one line."""
-    from fljax.engine.callbacks import duration
+    from fljax.core.describing import duration
 
     if not state.running:
         return f"{state.name}: {'finished' if state.finished else 'ended before it was finished'}"

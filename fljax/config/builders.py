@@ -10,10 +10,11 @@ from typing import Any, Literal
 import pydantic
 from pydantic import ConfigDict, Field
 
-from fljax.arguments import Offer, with_current_names
 from fljax.config.errors import ConfigError, option_sentences
-from fljax.naming import resolve, with_article
-from fljax.signatures import annotations_of, plain_type, record_of
+from fljax.config.offers import Offer
+from fljax.core.arguments import with_current_names
+from fljax.core.names import resolve, with_article
+from fljax.core.signatures import annotations_of, plain_type, record_of
 
 
 def find_builder(path: str, name: str, registry: Mapping[str, Any], kind: str, imports: bool) -> Callable[..., Any]:

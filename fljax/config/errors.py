@@ -11,7 +11,7 @@ import pydantic
 from pydantic import BaseModel
 
 from fljax.config.keys import Config
-from fljax.naming import nearest, shown, unknown
+from fljax.core.names import nearest, shown, unknown
 
 _Checked = TypeVar("_Checked")
 

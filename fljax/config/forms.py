@@ -19,7 +19,7 @@ from fljax.config.limits import (
     label,
     printable,
 )
-from fljax.naming import shown
+from fljax.core.names import shown
 
 
 def _seeds(value: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pydantic
 
-from fljax.arguments import FACTS, OFFERS, parameters_of, takes_anything
 from fljax.config.builders import checked_options, find_builder
 from fljax.config.errors import ConfigError, raise_all, sentences, tried
 from fljax.config.forms import Count
@@ -25,8 +24,11 @@ from fljax.config.keys import (
     OwnLocal,
     Scenario,
 )
+from fljax.config.offers import OFFERS
 from fljax.config.resolving import check_requirement
-from fljax.naming import shown, unknown
+from fljax.contributions.measures import FACTS
+from fljax.core.arguments import parameters_of, takes_anything
+from fljax.core.names import shown, unknown
 
 
 class Registries(NamedTuple):
@@ -45,7 +47,8 @@ class Registries(NamedTuple):
 def registries() -> Registries:
     """The registries of fljax."""
     # Imported here, since these modules import JAX and reading a config's keys does not need them.
-    from fljax import algorithms, contributions, data, models, scenarios, tracking
+    from fljax import algorithms, contributions, data, models, scenarios
+    from fljax.engine import callbacks as tracking
 
     return Registries(
         algorithms.REGISTRY,
@@ -123,7 +126,7 @@ def _check_together(config: Config) -> None:
 
 
 def _check_stop(metric: str, data: Data) -> None:
-    from fljax.metric_names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
+    from fljax.metrics.names import OF_ONE_EVALUATION  # imports JAX, which a folder's metrics can do without
 
     check_metric("stop.metric", metric, OF_ONE_EVALUATION, data)
 

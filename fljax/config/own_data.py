@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fljax.arguments import parameters_of
 from fljax.config import options as checks
 from fljax.config.errors import ConfigError
 from fljax.config.forms import unseen_clients
 from fljax.config.keys import Data
-from fljax.naming import shown, unknown
+from fljax.core.arguments import parameters_of
+from fljax.core.names import shown, unknown
 
 if TYPE_CHECKING:
     from fljax.data.owners import Owners

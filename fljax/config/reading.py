@@ -16,7 +16,7 @@ from fljax.config.options import with_checked_options
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
 from fljax.config.partial import without_errors
 from fljax.config.shipped import find, suggestion
-from fljax.naming import shown, unknown
+from fljax.core.names import shown, unknown
 
 
 def load(

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fljax.config.forms import Positive, Printable
 from fljax.config.tables import Table
-from fljax.naming import shown
+from fljax.core.names import shown
 
 
 def _losses(value: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fljax.config.errors import ConfigError
 from fljax.config.keys import Config, Contribution
-from fljax.naming import resolve
-from fljax.signatures import annotations_of, record_of
+from fljax.core.names import resolve
+from fljax.core.signatures import annotations_of, record_of
 
 
 def builder_arguments(builder: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

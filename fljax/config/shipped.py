@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from fljax.naming import nearest
+from fljax.core.names import nearest
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")

@@ -14,7 +14,8 @@ from fljax.config.errors import ConfigError
 from fljax.config.keys import AlgorithmEntry, Config
 from fljax.config.limits import MOST_CELLS
 from fljax.config.reading import assign, check, override, parse, read, toml_value
-from fljax.naming import shown
+from fljax.core.names import shown
+from fljax.results.sweeps import Axis
 
 # Keys that must be equal in all cells: they determine the name or the dimensions of the results, or belong to runs of
 # several cells, or to no run, as settings of metrics do.
@@ -22,14 +23,6 @@ _FIXED = ("name", "seeds", "rounds", "evaluate_every", "callbacks", "metrics", "
 _LENGTHS = ("steps", "epochs")
 # Names of dimensions and variables of results, which an axis must not use.
 _TAKEN = frozenset({"algorithm", "seed", "round", "evaluated_round", "client", "unseen", "row", "cell", "threshold"})
-
-
-class Axis(NamedTuple):
-    """One axis of a grid: its name in results, the path of the key, and the values in the given order."""
-
-    name: str
-    path: str
-    values: tuple[Any, ...]
 
 
 class Grid(NamedTuple):

@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Real
 
-from fljax.arguments import FACTS, arguments_for, parameters_of
 from fljax.contributions import tables
 from fljax.contributions.tables import Labels
-from fljax.naming import resolve, shown
-from fljax.types import AnyArray
+from fljax.core.arguments import arguments_for, parameters_of
+from fljax.core.names import resolve, shown
+from fljax.protocol import AnyArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,3 +259,7 @@ def _measure_of(chosen: Any) -> Any:
     words = "a mapping that chooses contributions is fljax.contributions.Measure(...) now"
     warnings.warn(f"{words}; the mapping goes with the next version", DeprecationWarning, stacklevel=3)
     return Measure(**own, options=options)
+
+
+# The arguments that measures of contributions may have.
+FACTS = ("size", "population", "standalone_accuracy", "standalone_loss")

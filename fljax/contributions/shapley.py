@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax import trees
+from fljax.core import trees
 
 Value = Callable[[Bool[Array, " N"]], Float[Array, ""] | float]
 

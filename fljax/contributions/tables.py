@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Real
 
-from fljax.naming import nearest, shown, unknown
+from fljax.core.names import nearest, shown, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.core.names import shown
 from fljax.data.arrays import check_finite
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.labels import is_missing, join_labels, number_labels, plain_labels
 from fljax.data.moments import centred
-from fljax.naming import shown
-from fljax.types import Features
+from fljax.protocol import Features
 
 # What users call the parts of a data set: for training (0), validation (1) and test (2).
 PARTS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}

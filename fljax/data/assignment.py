@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fljax.data.checks import check_count
-from fljax.types import NumpyArray
+from fljax.protocol import NumpyArray
 
 Row = Int[np.ndarray, " rows"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fljax.core.names import unknown
+from fljax.core.values import as_number
 from fljax.data.paths import is_folder
-from fljax.naming import unknown
-from fljax.values import as_number
 
 
 def choose(kind: str, name: str, registry: Mapping[str, Any]) -> Any:

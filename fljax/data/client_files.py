@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.csv_tables import TextForm, numbers_or_text
 from fljax.data.datasets import Dataset
@@ -15,7 +16,6 @@ from fljax.data.files import read_arrays
 from fljax.data.frames import Columns
 from fljax.data.paths import is_file, is_folder, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
-from fljax.naming import shown
 
 ARRAYS = (".npz",)
 # Files about a folder that hold no data, and what systems and Spark leave in a folder.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from fljax.types import ClientData, Federation
-from fljax.types.lists import row_lists
+from fljax.protocol import ClientData, Federation
+from fljax.protocol.lists import row_lists
 
 
 class ClientCounts(NamedTuple):

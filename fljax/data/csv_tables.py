@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fljax.core.names import shown
 from fljax.data.frames import Columns, label_columns
-from fljax.naming import shown
 
 _MARK = "="
 Kind = Literal["id", "label", "number", "text"]

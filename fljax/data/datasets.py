@@ -17,7 +17,7 @@ from fljax.data.arrays import (
     whole_numbers,
 )
 from fljax.data.mapped_files import check_unchanged
-from fljax.types import Features
+from fljax.protocol import Features
 
 
 class Dataset(NamedTuple):

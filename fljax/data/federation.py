@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.arguments import arguments_for, parameters_of, takes_anything
+from fljax.core.arguments import arguments_for, parameters_of, takes_anything
+from fljax.core.describing import describe
+from fljax.core.names import shown, unknown
 from fljax.data.arrays import (
     check_classes,
     check_finite,
@@ -24,21 +26,12 @@ from fljax.data.checks import check_count, check_fraction, check_keywords, choos
 from fljax.data.datasets import Dataset, check_rows, dataset
 from fljax.data.mapped_files import check_unchanged
 from fljax.data.moments import training_moments
-from fljax.data.owners import (
-    Owners,
-    Unseen,
-    chosen_owners,
-    count_seen,
-    owners_of,
-    rows_apart,
-)
+from fljax.data.owners import Owners, Unseen, chosen_owners, count_seen, owners_of, rows_apart
 from fljax.data.partition import PARTITIONERS
 from fljax.data.splits import Split, split_client, split_unseen
 from fljax.data.tables import ListStore, client_lists, held_rows
-from fljax.describing import describe
-from fljax.naming import shown, unknown
-from fljax.seeds import Seeds, seeds_of
-from fljax.types import Examples, Federation, Names
+from fljax.protocol import Examples, Federation, Names
+from fljax.protocol.seeds import Seeds, seeds_of
 
 Place = Literal["auto", "device", "host"]
 _ALWAYS = ("clients", "unseen", "seed")

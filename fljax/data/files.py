@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fljax.core.names import shown, unknown
 from fljax.data import csv_tables
 from fljax.data.assembly import PARTS, Piece, assemble, check_owners
 from fljax.data.csv_tables import TextForm
@@ -18,7 +19,6 @@ from fljax.data.frames import Columns
 from fljax.data.mapped_files import check_unchanged
 from fljax.data.paths import existing_file, with_home
 from fljax.data.table_files import ENDINGS, TableFile, ending, image_paths, naming, read_files
-from fljax.naming import shown, unknown
 
 # The parts whose arrays stand in one file, by the ends of their names.
 _ENDS = {"_train": 0, "_val": 1, "_valid": 1, "_validation": 1, "_test": 2}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fljax.core.names import shown
 from fljax.data.client_files import ARRAYS, array_folder, files_in, part_folders, table_folder
 from fljax.data.csv_tables import one_line
 from fljax.data.datasets import Dataset
@@ -16,7 +17,6 @@ from fljax.data.leaf import is_leaf, leaf, names_users
 from fljax.data.paths import is_folder
 from fljax.data.pfllib import is_pfllib, pfllib
 from fljax.data.table_files import ENDINGS as TABLES
-from fljax.naming import shown
 
 # Folders between the folder and an image: train, client, class.
 _DEPTH = 3

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fljax.core.names import shown, unknown
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
-from fljax.naming import shown, unknown
 
 _ADVICE = "install it (pip install 'fljax[huggingface]')"
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax.arguments import is_whole
+from fljax.core.arguments import is_whole
+from fljax.core.names import shown
 from fljax.data.assembly import PARTS, Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.paths import is_hidden
-from fljax.naming import shown
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 # Parts of the path client/class/image.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
+from fljax.core.names import shown
 from fljax.data.arrays import check_finite, stored_labels
-from fljax.naming import shown
 
 # Whole numbers with more different values than this, and more than a quarter as many as there are rows, may be amounts.
 _MANY = 100

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from fljax.core.names import shown
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.image_folders import ENDINGS, read_images
-from fljax.naming import shown
 
 
 def leaf(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fljax.types.data import mapped_file
+from fljax.protocol.data import mapped_file
 
 # Bytes that are read after one comparison.
 _PART = 2**26

@@ -12,10 +12,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from fljax.core.names import unknown
+from fljax.core.values import Count, CountOrZero, Range, checked
 from fljax.data.assignment import Partition, begin, count_classes, cut, relative_order, require, take
 from fljax.data.checks import check_count, check_fraction
-from fljax.naming import unknown
-from fljax.values import Count, CountOrZero, Range, checked
 
 _PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fljax.data.datasets import Dataset
 from fljax.data.mapped_files import check_unchanged
-from fljax.types import Features, Federation, Moments
+from fljax.protocol import Features, Federation, Moments
 
 # Numbers of a table that are read at a time.
 _AT_ONCE = 2**24

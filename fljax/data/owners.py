@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fljax.arguments import is_whole
+from fljax.core.arguments import is_whole
+from fljax.core.names import nearest, shown
 from fljax.data.assignment import rows_by_owner
 from fljax.data.checks import check_count
 from fljax.data.datasets import Dataset, training_owners
-from fljax.naming import nearest, shown
-from fljax.types import NumpyArray
+from fljax.protocol import NumpyArray
 
 # A number of clients, the owners themselves, or "test": all owners without training rows.
 Unseen = int | Sequence[Any] | Literal["test"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fljax.core.values import Count, CountOrZero, PositiveFloat, checked
 from fljax.data.assignment import (
     Partition,
     begin,
@@ -26,7 +27,6 @@ from fljax.data.assignment import (
 )
 from fljax.data.checks import check_count
 from fljax.data.mixtures import block_mixture, class_clusters, mixture
-from fljax.values import Count, CountOrZero, PositiveFloat, checked
 
 # The largest number of draws when a client has too few rows; afterwards ``repair`` moves rows, or an error is raised.
 _DRAWS = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fljax.naming import shown
+from fljax.core.names import shown
 
 
 def existing_file(path: str | Path) -> Path:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fljax.core.names import shown
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.paths import is_hidden
 from fljax.data.pickled_arrays import ArrayOfObjects, array_of, read_pickle
-from fljax.naming import shown
 
 _CHANNELS = (1, 3)
 # The folder in which PFLlib keeps what it downloaded.

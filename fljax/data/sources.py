@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fljax.arguments import is_required, parameters_of, takes_anything
+from fljax.core.arguments import is_required, parameters_of, takes_anything
+from fljax.core.names import resolve, shown
 from fljax.data import cifar, emnist, generated, images, sent140, sst, svhn, tiny_imagenet
 from fljax.data.checks import check_keywords, choose
 from fljax.data.client_files import array_folder, table_folder
@@ -22,7 +23,6 @@ from fljax.data.medmnist import is_medmnist, medmnist
 from fljax.data.paths import existing_file, is_folder, with_home
 from fljax.data.pfllib import pfllib
 from fljax.data.tfds import tfds_dataset
-from fljax.naming import resolve, shown
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": images.digits,
@@ -51,7 +51,7 @@ def find_source(
       name: a name in SOURCES, the path of a file or folder of one's own, ``"tfds:NAME"``, ``"hf:NAME"``, or an import
         path ``"module:name"``.
       registry: the sources by name.
-      imports: as for ``fljax.naming.resolve``.
+      imports: as for ``fljax.core.names.resolve``.
 
     Raises:
       ValueError: if there is no such name, file or function.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fljax.core.names import shown
 from fljax.data import csv_tables
 from fljax.data.csv_tables import TextForm
 from fljax.data.datasets import Dataset
@@ -25,7 +26,6 @@ from fljax.data.frames import (
 )
 from fljax.data.image_folders import check_size, read_images
 from fljax.data.paths import is_file, with_home
-from fljax.naming import shown
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 

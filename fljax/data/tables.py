@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from fljax.core.names import unknown
 from fljax.data.mapped_files import check_unchanged
-from fljax.naming import unknown
-from fljax.types import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
-from fljax.types.lists import row_lists
+from fljax.protocol import Census, ClientData, Examples, Features, Federation, Moments, Names, Rows, Spans
+from fljax.protocol.lists import row_lists
 
 _PARTS = ("train", "valid", "test", "deployment")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from fljax.core.names import shown, unknown
 from fljax.data.assembly import Piece, assemble
 from fljax.data.datasets import Dataset
 from fljax.data.download import reachable
 from fljax.data.paths import with_home
-from fljax.naming import shown, unknown
 
 _INSTALL = "install it (pip install tensorflow-cpu)"
 

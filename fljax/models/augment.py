@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, Real
 
-from fljax.naming import unknown
+from fljax.core.names import unknown
 
 # Width of the frame around an image before the crop, in pixels.
 FRAME = 4

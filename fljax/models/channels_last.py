@@ -2,7 +2,7 @@
 
 The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
 ``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.gpu_rules`` may choose for GPUs.
+for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.core.gpu_rules`` may choose for GPUs.
 ``benchmarks/results`` holds what the compilers say about each form.
 """
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax.gpu_rules import GpuRules
+from fljax.core.gpu_rules import GpuRules
 from fljax.models import planes, tiles
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")

@@ -4,7 +4,7 @@ Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped conv
 weight gradient is slow inside loops. Compiled for a CPU, a convolution here extracts patches and computes one matrix
 product, which ``vmap`` turns into a batched matrix product; the batch becomes the innermost axis (``planes``, and
 ``lines`` for large images). Compiled for a TPU it is ``lax.conv_general_dilated``, and for a GPU the form that
-``fljax.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers (``trunk``).
+``fljax.core.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers (``trunk``).
 
 Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax import gpu_rules
+from fljax.core import gpu_rules
 from fljax.models import channels_last, lines, planes
 
 
@@ -123,7 +123,7 @@ def max_pool(x: Float[Array, "b h w c"], size: int = 2) -> Float[Array, "b h2 w2
 
     On a CPU it is a reshape and a reduction, since the gradient of ``lax.reduce_window`` (select and scatter) is slow
     there under ``vmap``; equal maxima share the gradient. On a TPU it is ``lax.reduce_window``; of equal maxima, the
-    first receives the gradient. On a GPU it is one of both, as ``fljax.gpu_rules`` says.
+    first receives the gradient. On a GPU it is one of both, as ``fljax.core.gpu_rules`` says.
     """
 
     def by_reshape(x: Array) -> Array:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fljax import roles, trees
+from fljax.core import trees
 from fljax.models.starting import give
-from fljax.types import Task
+from fljax.protocol import Task, roles
 
 
 def freeze(task: Task, params: PyTree, chosen: Callable[[str], bool], *, draw: bool = True) -> Task:

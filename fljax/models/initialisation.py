@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Key, PyTree
 
-from fljax.types import Task
+from fljax.protocol import Task
 
 Initialisation = Literal["flax", "framework"]
 

@@ -23,7 +23,7 @@ from fljax.models.modules import (
     split_mode,
     zeros,
 )
-from fljax.roles import hold, record
+from fljax.protocol.roles import hold, record
 
 _STATISTICS = "batch_stats"
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import errors
 from jaxtyping import Array, Bool
 
-from fljax.types import TrainingBatch
+from fljax.protocol import TrainingBatch
 
 
 class Functions(NamedTuple):

@@ -16,7 +16,7 @@ from fljax.models.augment import named_augmentation
 from fljax.models.initialisation import Initialisation, initialised
 from fljax.models.prepare import checked_dtype
 from fljax.models.task import task_from_module
-from fljax.types import Task
+from fljax.protocol import Task
 
 P = ParamSpec("P")
 

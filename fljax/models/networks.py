@@ -19,7 +19,7 @@ from fljax.models.network import Common, network, network_task
 from fljax.models.product import dot_general
 from fljax.models.resnet import ResNet18
 from fljax.models.text import bilstm, text_cnn
-from fljax.types import Task
+from fljax.protocol import Task
 
 
 class Mlp(nn.Module):

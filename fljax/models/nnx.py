@@ -16,11 +16,11 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fljax import trees
+from fljax.core import trees
 from fljax.models.dropout import check_nnx, flags
 from fljax.models.modules import Functions, has_features, refuse_state, row_mask, split_mode, zeros
-from fljax.roles import hold, record
-from fljax.types import AnyArray
+from fljax.protocol import AnyArray
+from fljax.protocol.roles import hold, record
 
 
 def nnx_functions(constructor: Callable[..., Any], x: jax.ShapeDtypeStruct, *, frozen: bool) -> Functions:

@@ -10,7 +10,7 @@ import flax.linen as nn
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax import gpu_rules
+from fljax.core import gpu_rules
 from fljax.models import channels_last, lines, planes
 from fljax.models.layers import Convolution, GroupNorm
 from fljax.models.trunk import Layer

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from fljax import trees
-from fljax.types import Task
+from fljax.core import trees
+from fljax.protocol import Task
 
 
 def start_from(task: Task, params: PyTree) -> Task:

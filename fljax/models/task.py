@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from flax import errors, nnx
 from jaxtyping import Array, Key, PyTree
 
-from fljax import roles, trees
+from fljax.core import trees
 from fljax.models.checks import check_parameters
 from fljax.models.linen import linen_functions
 from fljax.models.losses import correct, cross_entropy
 from fljax.models.modules import random_in_training_only
 from fljax.models.nnx import nnx_functions
 from fljax.models.prepare import checked_dtype, pixels_to_floats
-from fljax.types import AnyArray, Role, Task, TrainingBatch, TrainingKey
+from fljax.protocol import AnyArray, Role, Task, TrainingBatch, TrainingKey, roles
 
 
 def task_from_module(

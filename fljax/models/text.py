@@ -18,7 +18,7 @@ from fljax.models.checks import check_rate, check_widths
 from fljax.models.initialisation import Initialisation, initialised
 from fljax.models.product import dot_general
 from fljax.models.task import task_from_module
-from fljax.types import Task
+from fljax.protocol import Task
 
 Tokens = Int[Array, "b length"]
 

@@ -13,7 +13,7 @@ from flax.linen import relu
 from jax import lax
 from jaxtyping import Array, Float
 
-from fljax import gpu_rules
+from fljax.core import gpu_rules
 from fljax.models import channels_last, planes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fljax.report.tables import title
-from fljax.sweep import VALIDATION, Best
+from fljax.results.sweeps import VALIDATION, Best
 
 
 def best_rows(found: Sequence[Best], metric: str, diverged: Mapping[str, str] | None = None) -> list[list[str]]:

@@ -19,10 +19,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from fljax.endings import end_of
-from fljax.matching import align_clusters
 from fljax.metrics import gini_coefficient
+from fljax.metrics.clusters import align_clusters
 from fljax.report.style import INK, STANDALONE, Panel, Style, has, percent, printable, recorded, steps, values_of
+from fljax.results.endings import end_of
 
 # Tol's muted colours: safe for colour-blind readers, and different from the algorithms' colours.
 CLUSTERS = ("#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677")

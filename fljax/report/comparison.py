@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.anomalies import diverged_seeds
 from fljax.report.tables import Row, last_values, mean_and_std, summary
-from fljax.sweep import axes_of
+from fljax.results.non_finite import diverged_seeds
+from fljax.results.sweeps import axes_of
 
 
 class Difference(NamedTuple):

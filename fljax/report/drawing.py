@@ -15,8 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fljax.anomalies import diverged_seeds
-from fljax.endings import end_of
 from fljax.report.clusters import cluster_panels
 from fljax.report.style import (
     INK,
@@ -37,6 +35,8 @@ from fljax.report.style import (
     width_of,
 )
 from fljax.report.tables import NOT_SHARES, TITLES, title
+from fljax.results.endings import end_of
+from fljax.results.non_finite import diverged_seeds
 
 MAIN = ("incentivised_participation_rate", "preferred_model_accuracy", "average_accuracy")
 

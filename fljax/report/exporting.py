@@ -13,13 +13,13 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from fljax.anomalies import diverged_seeds
-from fljax.naming import file_name, unknown
+from fljax.core.names import file_name, unknown
 from fljax.report.drawing import figures
 from fljax.report.fonts import fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, digits_of, pivot, summary, when
-from fljax.sweep import axes_of
+from fljax.results.non_finite import diverged_seeds
+from fljax.results.sweeps import axes_of
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -43,7 +43,7 @@ def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mappi
     Args:
       rows: of ``summary``.
       columns: headings by metric.
-      diverged: which seeds diverged, by the label of the algorithm (``fljax.anomalies.diverged_seeds``); these labels
+      diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these labels
         have a dagger, and the first line says which.
     """
     diverged = diverged or {}

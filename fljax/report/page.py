@@ -13,14 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fljax.anomalies import diverged_seeds, in_which, senders_of
-from fljax.folders import COMPARISON, CONFIG, ENVIRONMENT, load
 from fljax.report.best_cells import best_rows
 from fljax.report.drawing import picture
 from fljax.report.fonts import font_note, fonts_for, texts_of
 from fljax.report.sweeps import sweep_picture
 from fljax.report.tables import Row, cell, pivot, summary, title, when
-from fljax.sweep import axes_of, best
+from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, load
+from fljax.results.non_finite import diverged_seeds, in_which, senders_of
+from fljax.results.sweeps import axes_of, best
 
 DPI = 110  # of pictures: 1540 pixels across, where a page is 1180 wide
 STYLE = """

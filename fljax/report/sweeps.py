@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from fljax.endings import at_end
 from fljax.report.best_cells import number
 from fljax.report.style import INK, Style, dress, fitted, percent, printable, styles
 from fljax.report.tables import NOT_SHARES, title
-from fljax.sweep import Best, axes_of, best, mean_over_seeds
+from fljax.results.endings import at_end
+from fljax.results.sweeps import Best, axes_of, best, mean_over_seeds
 
 
 def sweep_picture(metrics: xr.Dataset, heading: str = "") -> Figure:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from fljax.endings import end_of
-from fljax.headings import main_columns
+from fljax.metrics.headings import main_columns
+from fljax.results.endings import end_of
 
 # Titles of scalar metrics in tables and on axes, in the order of tables. Values are shares of 1, except for
 # correlations and COUNTS.

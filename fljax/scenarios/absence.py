@@ -17,9 +17,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int, Key, PyTree, Real, Shaped
 
+from fljax.core.values import Share, check_flags, checked
+from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info
 from fljax.scenarios.common import DROPOUT, Entry, applied_scenarios, key_number
-from fljax.types import Algorithm, AnyArray, Available, Cohort, Info
-from fljax.values import Share, check_flags, checked
 
 
 @checked

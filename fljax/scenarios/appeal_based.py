@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Real
 
 from fljax.algorithms.common import MAXFL_REFERENCE, threshold_of
-from fljax.messages import Report
+from fljax.core.values import LOSSES, CountOrZero, checked
+from fljax.protocol import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.protocol.messages import Report
 from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores
-from fljax.types import Algorithm, AnyArray, Available, Cohort, Info, LocalData, Poll, Seat, along
-from fljax.values import LOSSES, CountOrZero, checked
 
 
 class AppealBallot(NamedTuple):

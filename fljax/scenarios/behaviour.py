@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fljax.naming import renamed
+from fljax.core.names import renamed
+from fljax.core.values import check_flags
+from fljax.protocol import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
 from fljax.scenarios.common import applied_scenarios, with_server
-from fljax.types import Algorithm, AnyArray, Census, LocalData, PerClient, Seat
-from fljax.values import check_flags
 
 
 class Given(NamedTuple):

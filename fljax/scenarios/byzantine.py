@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax import roles, trees
 from fljax.algorithms.common import MAXFL_REFERENCE
-from fljax.messages import NOT_ASKED, Report, changed_reports, changed_update
+from fljax.core import trees
+from fljax.core.values import NonNegative, NumberOrInfinity, Share, checked
+from fljax.protocol import Algorithm, AnyArray, roles
+from fljax.protocol.messages import NOT_ASKED, Report, changed_reports, changed_update
 from fljax.scenarios.appeal_based import AppealBallot
 from fljax.scenarios.behaviour import Drawn, given, with_behaviour
 from fljax.scenarios.common import BYZANTINE, Entry, add_normal, key_number
-from fljax.types import Algorithm, AnyArray
-from fljax.values import NonNegative, NumberOrInfinity, Share, checked
 
 
 @checked

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
-from fljax import roles, trees
-from fljax.messages import changed_update
+from fljax.core import trees
+from fljax.core.values import NonNegative, Range, checked
+from fljax.protocol import Algorithm, AnyArray, roles
+from fljax.protocol.messages import changed_update
 from fljax.scenarios.behaviour import everybody, given, with_behaviour
 from fljax.scenarios.common import CLIPPED, Entry, add_normal, key_number
-from fljax.types import Algorithm, AnyArray
-from fljax.values import NonNegative, Range, checked
 
 
 @checked

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import streaming, training, trees
-from fljax.naming import renamed
-from fljax.types import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset
-from fljax.types.rounds import is_per_client
+from fljax import training
+from fljax.core import trees
+from fljax.core.names import renamed
+from fljax.protocol import Algorithm, Applied, Available, Cohort, Info, LocalData, Seat, Subset, sums
+from fljax.protocol.rounds import is_per_client
 
 # Scenarios fold these numbers into keys that the wrapped algorithm also uses, with small numbers. A scenario nested in
 # itself uses numbers that are ``NESTED`` apart, so these numbers must differ by less than ``NESTED``.
@@ -97,7 +98,7 @@ def with_server(
     return inner._replace(
         send=lambda server, seat: inner.send(unwrap(server), seat),
         select=select,
-        aggregate=streaming.within(inner.aggregate, unwrap, rewrap),
+        aggregate=sums.within(inner.aggregate, unwrap, rewrap),
         models=None if models is None else lambda server: models(unwrap(server)),
         counts=None if counts is None else lambda server, seat: counts(unwrap(server), seat),
         peers=None if peers is None else lambda server, seat: peers(unwrap(server), seat),

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax import training, trees
+from fljax import training
 from fljax.algorithms.common import IAFL_REFERENCE, INCFL_REFERENCE
+from fljax.core import trees
+from fljax.core.values import Count, NonNegative, checked
+from fljax.protocol import Algorithm, AnyArray, LocalData, Seat, TrainingKey
 from fljax.scenarios.behaviour import given, with_given
 from fljax.scenarios.common import Entry, applied_scenarios
 from fljax.training import Local
-from fljax.types import Algorithm, AnyArray, LocalData, Seat, TrainingKey
-from fljax.values import Count, NonNegative, checked
 
 # Streams of the key of ``deploy``.
 _DEPLOYMENT, _TUNING = 0, 1

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from fljax import trees
 from fljax.algorithms.common import IAFL_REFERENCE
-from fljax.messages import changed_update
+from fljax.core import trees
+from fljax.core.values import Share, checked
+from fljax.protocol import Algorithm, AnyArray
+from fljax.protocol.messages import changed_update
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import FREE_RIDING, Entry, key_number
-from fljax.types import Algorithm, AnyArray
-from fljax.values import Share, checked
 
 
 @checked

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from jaxtyping import Array, Int, Key, PyTree
 
-from fljax import aggregators, roles
-from fljax.messages import changed_update
+from fljax import aggregators
+from fljax.core.values import Positive, checked
+from fljax.protocol import Algorithm, Cohort, Held, Info, roles
+from fljax.protocol.messages import changed_update
+from fljax.protocol.sums import as_streamed
 from fljax.scenarios.common import Entry, applied_scenarios
-from fljax.streaming import as_streamed
-from fljax.types import Algorithm, Cohort, Held, Info
-from fljax.values import Positive, checked
 
 
 @checked

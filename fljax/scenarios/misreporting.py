@@ -14,11 +14,11 @@ from jaxtyping import Array, Key, PyTree, Shaped
 
 from fljax.algorithms.common import IAFL_REFERENCE, MAXFL_REFERENCE
 from fljax.algorithms.ipfl import REFERENCE as IPFL_REFERENCE
-from fljax.messages import changed_report
+from fljax.core.values import NumberOrInfinity, Share, checked
+from fljax.protocol import Algorithm, AnyArray
+from fljax.protocol.messages import changed_report
 from fljax.scenarios.behaviour import chosen_by, with_behaviour
 from fljax.scenarios.common import MISREPORTING, Entry, key_number
-from fljax.types import Algorithm, AnyArray
-from fljax.values import NumberOrInfinity, Share, checked
 
 Reportable = Literal["loss", "size", "accuracy", "threshold", "contribution", "bid"]
 

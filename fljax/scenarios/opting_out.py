@@ -15,12 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Real
 
 from fljax import training
 from fljax.algorithms.ipfl import REFERENCE
-from fljax.messages import Report
+from fljax.core.values import LOSSES, Count, Number, checked
 from fljax.metrics import ROUNDING
+from fljax.protocol import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
+from fljax.protocol.messages import Report
+from fljax.protocol.sums import Streamed, as_streamed
 from fljax.scenarios.common import Entry, applied_scenarios, deployed_scores, keep_rows, with_server
-from fljax.streaming import Streamed, as_streamed
-from fljax.types import Algorithm, AnyArray, Available, Census, Cohort, Info, LocalData, Poll, Seat, along
-from fljax.values import LOSSES, Count, Number, checked
 
 
 class OptingServer(NamedTuple):

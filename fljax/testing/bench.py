@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import engine
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import State, initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, Available, Cohort, Federation, Task, unlabelled
 from fljax.results import Result
 from fljax.testing.federation import tiny_federation
 from fljax.testing.quick import quick_options
 from fljax.testing.task import logistic_regression
 from fljax.training import Local
-from fljax.types import Algorithm, Available, Cohort, Federation, Task, unlabelled
 
 POPULATION = 5
 ROUNDS = 2

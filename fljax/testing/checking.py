@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax.describing import name_of
-from fljax.naming import unknown
+from fljax.core.describing import name_of
+from fljax.core.names import unknown
+from fljax.protocol import Algorithm
 from fljax.testing import laws
 from fljax.testing.bench import POPULATION, Bench, Case, federation
 from fljax.testing.comparing import shapes
-from fljax.types import Algorithm
 
 
 class Law(NamedTuple):
@@ -101,7 +101,7 @@ def check_algorithm(build: Callable[..., Algorithm], /, *, only: str | tuple[str
     >>> import fljax
     >>> from fljax import training, trees
     >>> from fljax.algorithms.common import contribute_weighted, mean_update, single_model, with_server_optimizer
-    >>> from fljax.messages import Report, Sent
+    >>> from fljax.protocol.messages import Report, Sent
     >>> def clipped_average(task, local, *, clients_per_round=None, norm=1.0):
     ...     '''FedAvg by size, of updates that are scaled to at most a norm.'''
     ...     def train(key, seat, down, client, data):  # one client

@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import trees
+from fljax.core import trees
+from fljax.protocol import ClientData, Examples, Federation, Rows, Spans
+from fljax.protocol.lists import row_lists
 from fljax.testing.task import CLASSES, FEATURES
-from fljax.types import ClientData, Examples, Federation, Rows, Spans
-from fljax.types.lists import row_lists
 
 # Sizes by client id; the second half of each line belongs to the unseen clients.
 TRAIN, UNSEEN_TRAIN = (7, 3, 5, 9, 4), (6, 4)

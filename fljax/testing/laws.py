@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import engine, trees
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.round import train_one
-from fljax.engine.states import State, initial_state
+from fljax import engine
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
+from fljax.protocol.rounds import is_per_client
+from fljax.protocol.sums import Streamed, as_streamed
 from fljax.scenarios import opting_out
-from fljax.streaming import Streamed, as_streamed
 from fljax.testing.bench import LOCAL, POPULATION, ROUNDS, TASK, Bench, federation
 from fljax.testing.comparing import assert_close, assert_finite, assert_same, is_same, shapes
 from fljax.testing.federation import (
@@ -30,8 +33,6 @@ from fljax.testing.federation import (
 )
 from fljax.testing.quick import enable_x64, quick_options
 from fljax.testing.task import logistic_regression
-from fljax.types import Algorithm, Cohort, Federation, Seat, seen_from, unlabelled
-from fljax.types.rounds import is_per_client
 
 
 def check(condition: object, sentence: str) -> None:

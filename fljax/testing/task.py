@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fljax.models import correct
-from fljax.types import Task
+from fljax.protocol import Task
 
 FEATURES, CLASSES = 4, 3
 

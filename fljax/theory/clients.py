@@ -18,8 +18,8 @@ from scipy import optimize
 from scipy.special import expit
 
 from fljax.aggregators import incfl_weights
+from fljax.protocol import NumpyArray
 from fljax.theory.pair import Estimate, check_runs, check_spreads, estimate, log_pull
-from fljax.types import NumpyArray
 
 SURROGATES = {
     "sigmoid": expit,

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fljax.types import NumpyArray
+from fljax.protocol import NumpyArray
 
 
 class MixtureErrors(NamedTuple):

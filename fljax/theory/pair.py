@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import integrate, optimize
 from scipy.special import ndtr, owens_t
 
-from fljax.types import NumpyArray
+from fljax.protocol import NumpyArray
 
 COMPARISONS = ("signs", "losses")
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from fljax.protocol import Moments, Rows, Subset, Task
+from fljax.protocol.lists import least_rows
 from fljax.training.settings import Local
-from fljax.types import Moments, Rows, Subset, Task
-from fljax.types.lists import least_rows
 
 # Long index lists are shuffled in arrays of their capacity, half of it, and so on; no array is shorter than this.
 SHORTEST = 192

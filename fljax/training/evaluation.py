@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from fljax import trees
-from fljax.loops import repeat
+from fljax.core import trees
+from fljax.core.loops import repeat
+from fljax.protocol import Subset, Task
 from fljax.training.batches import fetch
-from fljax.types import Subset, Task
 
 # Rows evaluated at a time: their activations should fit a CPU's caches.
 AT_ONCE = 128

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from fljax import roles
-from fljax.arguments import parameters_of, takes_anything
-from fljax.naming import unknown
-from fljax.types import Task
-from fljax.values import Count, NonNegative, Positive, as_number
+from fljax.core.arguments import parameters_of, takes_anything
+from fljax.core.names import unknown
+from fljax.core.values import Count, NonNegative, Positive, as_number
+from fljax.protocol import Task, roles
 
 
 class OptimizerSettings(NamedTuple):

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fljax import roles, trees
-from fljax.failures import at_step
-from fljax.loops import repeat
+from fljax.core import trees
+from fljax.core.errors import at_step
+from fljax.core.loops import repeat
+from fljax.protocol import Subset, Task, TrainingBatch, roles
 from fljax.training.batches import Batches, draw, fetch
 from fljax.training.evaluation import AT_ONCE, per_sample
 from fljax.training.settings import Local, optimizer, rate
 from fljax.training.streams import Stream, stream
-from fljax.types import Subset, Task, TrainingBatch
 
 # (params, x, y, position, key) -> per-sample loss; the key may be a TrainingBatch, for ``Task.logits``.
 Loss = Callable[..., Float[Array, " b"]]
@@ -65,7 +65,7 @@ def value_and_gradient(
 ) -> tuple[Float[Array, ""], PyTree]:
     """Masked mean loss of one batch and its gradient, with augmentation, noise and dropout drawn from ``key``.
 
-    The gradient of a statistic is its old value minus its new one (``fljax.roles.record``).
+    The gradient of a statistic is its old value minus its new one (``fljax.protocol.roles.record``).
 
     Raises:
       ValueError: if the loss is not one number per sample.

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from fljax import trees
-from fljax.failures import at_step
+from fljax.core import trees
+from fljax.core.errors import at_step
+from fljax.core.values import Allowed, Count, NonNegative, admitted
+from fljax.protocol import Subset, Task
 from fljax.training.batches import draw
 from fljax.training.evaluation import evaluate
 from fljax.training.settings import Local
 from fljax.training.steps import Trained, stepping
 from fljax.training.streams import Stream, stream
-from fljax.types import Subset, Task
-from fljax.values import Allowed, Count, NonNegative, admitted
 
 
 class StopAlone(NamedTuple):

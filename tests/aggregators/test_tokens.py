@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.aggregators import (
-    affordable,
-    bid_preferences,
-    cluster_utility,
-    exploration_share,
-    schedule,
-    settle_tokens,
-)
+from fljax.aggregators import affordable, bid_preferences, cluster_utility, exploration_share, schedule, settle_tokens
 from tests.drawn import at_most
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.core.trees import take
 from fljax.training import Local
-from fljax.trees import take
 from tests.algorithms.rounds_tools import TASK
 
 SMALL = Local(0.3, 3, epochs=2, decay=0.9)

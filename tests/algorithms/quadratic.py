@@ -11,8 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.protocol import Task
 from fljax.training import Local
-from fljax.types import Task
 from tests.algorithms.rounds_tools import federation, history
 
 START = np.array([0.5, -0.3, 0.8])

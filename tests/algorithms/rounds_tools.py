@@ -12,15 +12,15 @@ import numpy as np
 import optax
 
 from fljax import training
-from fljax.engine.federations import by_id
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout
-from fljax.engine.round import one_round
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import initial_state
 from fljax.models import correct
+from fljax.protocol import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Algorithm, ClientData, Examples, Federation, Rows, Subset, Task, unlabelled
 from tests.oracles import numpy_round
 from tests.toys.quick import QUICK
 

@@ -14,12 +14,12 @@ import fljax
 from fljax import training
 from fljax.algorithms import fedavg, standalone
 from fljax.engine import simulate
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.metrics.registry import COMPARED_WITH_STANDALONE
 from fljax.models import correct
-from fljax.scalar_metrics import COMPARED_WITH_STANDALONE
+from fljax.protocol import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task
 from fljax.scenarios import finetuned
 from fljax.training import Local
-from fljax.types import ClientData, Examples, Federation, LocalData, Rows, Seat, Subset, Task
 
 SEED = 4
 HOW = Local(0.3, 3, steps=2, decay=0.5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import afl, mwfed, qffl
-from fljax.types import Census
+from fljax.protocol import Census
 from tests.algorithms.quadratic import (
     CENTRES,
     CURVATURE,

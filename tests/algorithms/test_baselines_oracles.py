@@ -12,11 +12,11 @@ import pytest
 
 from fljax.algorithms import afl, fedavg, fedprox, incfl, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
-from fljax.engine.federations import local_data
-from fljax.engine.states import initial_state
+from fljax.core.trees import take, zeros_like
+from fljax.engine.rounds.federations import local_data
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Rows, Seat
 from fljax.training import Local, OptimizerSettings
-from fljax.trees import take, zeros_like
-from fljax.types import Rows, Seat
 from tests.algorithms.quadratic import (
     CENTRES,
     CURVATURE,

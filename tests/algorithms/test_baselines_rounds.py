@@ -13,9 +13,9 @@ import pytest
 from fljax import training
 from fljax.algorithms import afl, fedavg, fedprox, mwfed, perfedavg, pfedme, qffl, scaffold
 from fljax.algorithms.fedprox import work
+from fljax.core.trees import take
+from fljax.protocol import Examples, Subset
 from fljax.training import Local, OptimizerSettings
-from fljax.trees import take
-from fljax.types import Examples, Subset
 from tests.algorithms.rounds_tools import (
     TASK,
     batches_of,

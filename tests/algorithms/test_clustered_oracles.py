@@ -12,11 +12,11 @@ import pytest
 
 from fljax.algorithms import fedavg, fedem, fedsoft, ifca
 from fljax.algorithms.clustered import initial_models, row_losses
-from fljax.engine.evaluate import deploy_seen, deploy_unseen
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Examples, Rows, Subset
 from fljax.training import AT_ONCE, Local
-from fljax.trees import take
-from fljax.types import Examples, Rows, Subset
 from tests.algorithms import quadratic
 from tests.algorithms.clustered_tools import SCATTERED, SMALL, models, permuted, starting
 from tests.algorithms.quadratic import ETA, START, how, run

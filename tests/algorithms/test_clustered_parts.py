@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from fljax import training
-from fljax.algorithms.clustered import (
-    initial_models,
-    least_loss_shares,
-    most_accurate,
-    row_losses,
-    validation,
-)
-from fljax.types import Examples, LocalData, Rows, Subset
+from fljax.algorithms.clustered import initial_models, least_loss_shares, most_accurate, row_losses, validation
+from fljax.protocol import Examples, LocalData, Rows, Subset
 from tests.toys.task import CLASSES, FEATURES, logistic_regression
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedem, fedsoft, ifca
-from fljax.engine.evaluate import deploy_seen
+from fljax.core.trees import take
+from fljax.engine.rounds.evaluate import deploy_seen
 from fljax.training import Local
-from fljax.trees import take
 from tests.algorithms.clustered_tools import SCATTERED
 from tests.algorithms.rounds_tools import (
     close,

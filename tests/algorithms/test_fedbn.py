@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import fljax
-from fljax import engine, roles, trees
+from fljax import engine
 from fljax.algorithms import fedavg, fedbn
-from fljax.engine.federations import by_id
-from fljax.engine.states import initial_state
+from fljax.core import trees
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
 from fljax.models import logistic_regression, task_from_module
+from fljax.protocol import Federation, roles
 from fljax.training import Local
-from fljax.types import Federation
 from tests.algorithms.rounds_tools import federation
 from tests.oracles import numpy_batch_norm
 from tests.precision import enable_x64

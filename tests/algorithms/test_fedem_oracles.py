@@ -9,10 +9,10 @@ import pytest
 
 from fljax.algorithms import fedem
 from fljax.algorithms.fedem import Mixture, expectation
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Examples, LocalData, Rows, Seat, Subset
 from fljax.training import Local, evaluate_each
-from fljax.trees import take
-from fljax.types import Examples, LocalData, Rows, Seat, Subset
 from tests.algorithms import quadratic
 from tests.algorithms.clustered_tools import SCATTERED, SMALL, models, starting
 from tests.algorithms.quadratic import run

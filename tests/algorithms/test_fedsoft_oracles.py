@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedsoft, standalone
-from fljax.engine.layout import Layout
-from fljax.engine.round import one_round
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import initial_state
 from fljax.training import Local
-from fljax.trees import take
 from tests.algorithms import quadratic
 from tests.algorithms.clustered_tools import SCATTERED, SMALL, models, permuted, starting
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run

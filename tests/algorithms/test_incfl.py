@@ -12,9 +12,9 @@ import pytest
 from fljax import algorithms
 from fljax.aggregators import incfl_update
 from fljax.algorithms.common import SingleModel, server_optimizer
-from fljax.messages import Report, Sent
+from fljax.protocol import Cohort
+from fljax.protocol.messages import Report, Sent
 from fljax.training import Local
-from fljax.types import Cohort
 from tests.toys.task import logistic_regression
 
 RANDOM = np.random.default_rng(0)

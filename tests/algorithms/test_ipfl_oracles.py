@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
 from fljax.algorithms import Bidding, Exploration, Tokens, fedavg, ipfl
 from fljax.algorithms.market import Clustering
-from fljax.engine.evaluate import deploy_seen, deploy_unseen
-from fljax.engine.federations import by_id
-from fljax.engine.states import initial_state
+from fljax.core import trees
+from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Rows
 from fljax.training import Local
-from fljax.types import Rows
 from tests.algorithms.rounds_tools import TASK, federation, history, missing
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

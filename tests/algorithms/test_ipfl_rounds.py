@@ -15,11 +15,11 @@ from fljax import training
 from fljax.aggregators.tokens import lots
 from fljax.algorithms import Bidding, Tokens, ipfl
 from fljax.config import builder_arguments, load
-from fljax.engine.evaluate import deploy_seen
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.core.trees import take
+from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.protocol import Examples, Rows, Subset
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Examples, Rows, Subset
 from tests.algorithms.rounds_tools import SEED, TASK, batches_of, close, federation, history, missing, own_rows, stored
 from tests.oracles import numpy_ipfl as oracle
 from tests.oracles import numpy_round

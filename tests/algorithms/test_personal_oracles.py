@@ -12,14 +12,14 @@ import pytest
 from fljax.algorithms import ditto, fedala, fedavg, fedfomo, fedproto, lg_fedavg, standalone
 from fljax.algorithms.fedala import top_tensors
 from fljax.algorithms.fedfomo import FedFomoUp
-from fljax.engine.evaluate import deploy_seen, evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import deploy_seen, evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
 from fljax.models import MODELS
+from fljax.protocol import Census, Cohort, Examples, Exchanged, LocalData, Rows, Seat, Subset, Task, unlabelled
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Census, Cohort, Examples, Exchanged, LocalData, Rows, Seat, Subset, Task, unlabelled
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, CURVATURE, ETA, START, how, run, trained
 from tests.algorithms.rounds_tools import TASK, close, federation, history, missing, stored

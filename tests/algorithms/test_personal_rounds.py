@@ -16,11 +16,11 @@ import pytest
 from fljax import training
 from fljax.algorithms import ditto, fedala, fedfomo, fedproto
 from fljax.algorithms.fedproto import UNKNOWN
-from fljax.engine.evaluate import deploy_seen, deploy_unseen
+from fljax.core.trees import take
+from fljax.engine.rounds.evaluate import deploy_seen, deploy_unseen
 from fljax.models import correct
+from fljax.protocol import Examples, Rows, Seat, Subset, Task
 from fljax.training import Local, Stream
-from fljax.trees import take
-from fljax.types import Examples, Rows, Seat, Subset, Task
 from tests.algorithms.rounds_tools import (
     TASK,
     batches_of,

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank, standalone
-from fljax.engine.evaluate import deploy_seen
-from fljax.engine.federations import by_id
+from fljax.core import trees
+from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.federations import by_id
 from fljax.models import MODELS, correct
+from fljax.protocol import Census, PerClient, Rows
 from fljax.training import Local
-from fljax.types import Census, PerClient, Rows
 from tests.algorithms import quadratic
 from tests.algorithms.quadratic import CENTRES, ETA, START, how, run, trained
 

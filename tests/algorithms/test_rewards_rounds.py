@@ -16,11 +16,11 @@ import xarray as xr
 from fljax import training
 from fljax.aggregators import iafl_reference, iafl_subsets
 from fljax.algorithms import cgsv, cgsv_iafl, fedavg_finetune, iafl, lg_fedavg, rank
-from fljax.engine.evaluate import deploy_seen
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.core.trees import take
+from fljax.engine.rounds.evaluate import deploy_seen
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.protocol import Examples, Rows, Subset
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Examples, Rows, Subset
 from tests.algorithms.rounds_tools import (
     SEED,
     TASK,

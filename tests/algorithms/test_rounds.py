@@ -13,11 +13,11 @@ import pytest
 
 from fljax import training
 from fljax.algorithms import fedavg, incfl
-from fljax.engine.round import one_round
-from fljax.engine.states import initial_state
+from fljax.core.trees import take
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Subset, unlabelled
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Subset, unlabelled
 from tests.algorithms.rounds_tools import (
     ALL_AT_ONCE,
     SEED,

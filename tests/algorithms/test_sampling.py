@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import common
-from fljax.types import Available
+from fljax.protocol import Available
 
 
 def test_a_small_cohort_of_a_million_touches_no_array_of_a_million() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fljax import gpu_rules
+from fljax.core import gpu_rules
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"

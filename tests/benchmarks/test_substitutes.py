@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from benchmarks.substitutes import measured, rows_like
-from fljax.measured_cells import Cell, Measured
-from fljax.reproduce import Compared
+from fljax.published.beside import Compared
+from fljax.published.cells import Cell, Measured
 
 EXTRA = Cell("IP-FL", "Table4", "FMNIST", "10:90", "clients-local-test", "IFCA", "personalized_acc_pct")
 

@@ -8,8 +8,9 @@ import pathlib
 import pytest
 from rich.console import Console
 
-from fljax import metric_names, published_tables
-from fljax.published_tables import plain_label
+from fljax.metrics import names
+from fljax.published import tables
+from fljax.published.tables import plain_label
 from tests.benchmarks.test_ahead_of_time import load
 
 trials = load("trials")
@@ -26,10 +27,10 @@ def test_trials_load(name: str) -> None:
     trial = TRIALS[name]
     config = trials.config_of(trial)
     assert trial.metrics
-    assert set(trial.metrics) <= set(metric_names.METRICS)
+    assert set(trial.metrics) <= set(names.METRICS)
     if trial.tables:
         assert config.published is not None
-        rows = published_tables.select(trial.tables, config.published.dataset, config.published.partition)
+        rows = tables.select(trial.tables, config.published.dataset, config.published.partition)
         labels = {plain_label(entry.label) for entry in config.algorithms}
         assert {plain_label(row.algorithm) for row in rows} <= labels
 

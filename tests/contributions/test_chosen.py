@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fljax import config, experiment, folders
+from fljax import config
 from fljax.config import ConfigError
 from fljax.engine import groups
-from fljax.plans import build_plan
-from fljax.results import Reference
-from fljax.saved_models import load
-from fljax.setup import build_federation, resolve_setup
+from fljax.experiments import run as experiment
+from fljax.experiments.plans import build_plan
+from fljax.experiments.saved_models import load
+from fljax.experiments.setup import build_federation, resolve_setup
+from fljax.results import Reference, folders
 
 BASE: dict[str, Any] = {
     "seeds": 2,

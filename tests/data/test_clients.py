@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.engine.federations import by_id
-from fljax.types import Names
+from fljax.engine.rounds.federations import by_id
+from fljax.protocol import Names
 
 
 def examples(rows, seed=0, labels=("no", "yes")):

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import data, trees
+from fljax import data
+from fljax.core import trees
 from fljax.data.tables import ListStore
-from fljax.engine.same_tests import same_tests
-from fljax.types import IndexList, Rows, Spans
-from fljax.types.lists import choose_list
+from fljax.engine.programs.same_tests import same_tests
+from fljax.protocol import IndexList, Rows, Spans
+from fljax.protocol.lists import choose_list
 
 LISTS = jnp.asarray([0, 5, 3, 9, 7, 2], jnp.int32)
 

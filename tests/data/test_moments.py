@@ -11,7 +11,7 @@ import pytest
 
 from fljax import data
 from fljax.data import moments
-from fljax.types import Features
+from fljax.protocol import Features
 
 RNG = np.random.default_rng(0)
 FRAME = pandas.DataFrame(

@@ -17,7 +17,7 @@ from fljax.config import load
 from fljax.data import federate, row_numbers
 from fljax.data import load as load_data
 from fljax.data.pfllib import is_pfllib
-from fljax.setup import build_world
+from fljax.experiments.setup import build_world
 
 
 def save(folder, part, client, x, y):

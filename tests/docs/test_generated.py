@@ -15,12 +15,12 @@ from pydantic import Field
 
 from docs.generator import markdown, methods, notebooks, reference
 from fljax import algorithms, config, scenarios
-from fljax.arguments import parameters_of
-from fljax.catalogue import describe, entries, written
+from fljax.cli.catalogue import describe, entries, written
 from fljax.config import keys
 from fljax.config.keys import Named
 from fljax.config.reading import read
-from fljax.metric_names import METRICS
+from fljax.core.arguments import parameters_of
+from fljax.metrics.names import METRICS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -10,7 +10,7 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import incfl
-from fljax.engine import estimation
+from fljax.engine.loop import estimation
 from fljax.training import Local
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -42,7 +42,7 @@ def test_a_run_uses_the_programs_that_were_compiled_ahead(devices: int, monkeypa
         used.extend(programs)
         return memory_of(programs, *rest)
 
-    monkeypatch.setattr("fljax.engine.blocks.memory_of", noted)
+    monkeypatch.setattr("fljax.engine.loop.blocks.memory_of", noted)
     found = engine.simulate(plan(0.7), tiny_federation(), **given)
     assert float(found.metrics["seconds_train"]) > 0
     assert len(ahead) == len(used) == 3

@@ -13,10 +13,10 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold
-from fljax.checkpoints import Checkpoint
-from fljax.engine.kept import Kept
+from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.loop.kept import Kept
+from fljax.protocol import Labelled, Rows
 from fljax.training import Local
-from fljax.types import Labelled, Rows
 from tests.laws.compare import assert_same
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

@@ -9,13 +9,13 @@ import pytest
 
 from fljax import Execution, simulate
 from fljax.algorithms import fedem, ipfl
-from fljax.engine.evaluate import evaluate, numbered
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate, numbered
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Rows, unlabelled
 from fljax.scenarios import byzantine, opting_out
 from fljax.training import Local
-from fljax.types import Rows, unlabelled
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

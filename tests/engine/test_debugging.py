@@ -15,9 +15,9 @@ import pytest
 from fljax import AlgorithmError, algorithms, engine, scenarios, training
 from fljax.algorithms import fedavg
 from fljax.engine import Execution
+from fljax.protocol import Algorithm
 from fljax.results import Result
 from fljax.training import Local
-from fljax.types import Algorithm
 from tests.laws.compare import assert_close
 from tests.toys.federation import spoil_client, tiny_federation
 from tests.toys.task import logistic_regression

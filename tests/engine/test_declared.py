@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.algorithms import fedavg, incfl
-from fljax.engine import Plan, as_declared, groups, program
-from fljax.plans import Composed
+from fljax.engine import Plan, as_declared, groups
+from fljax.engine.programs import program
+from fljax.experiments.plans import Composed
+from fljax.protocol import Seat, Task
 from fljax.scenarios import dropout, free_riding
 from fljax.training import Local
-from fljax.types import Seat, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

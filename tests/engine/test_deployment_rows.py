@@ -9,19 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from fljax import outlines
 from fljax.algorithms import ipfl
+from fljax.core.trees import take
 from fljax.data import federate, load, row_numbers
 from fljax.engine import simulate
-from fljax.engine.federations import by_id, local_data, without_rows
 from fljax.engine.offload.host_data import HostData
 from fljax.engine.offload.reads import reads_of
-from fljax.engine.program import Plan, partition_plan
-from fljax.engine.shapes import measure
+from fljax.engine.programs.program import Plan, partition_plan
+from fljax.engine.programs.shapes import measure
+from fljax.engine.rounds.federations import by_id, local_data, without_rows
+from fljax.experiments import outlines
+from fljax.protocol import Algorithm, Federation
 from fljax.scenarios import opting_out
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Algorithm, Federation
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

@@ -13,19 +13,20 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import fljax
-from fljax import engine, trees
+from fljax import engine
 from fljax.algorithms import ditto, fedfomo, iafl, rank
-from fljax.engine import lanes as mapping
-from fljax.engine.compilation import compile_all
-from fljax.engine.execution import Execution, resolve
-from fljax.engine.jaxprs import arguments_read
-from fljax.engine.lanes import Picked, Spread, fold_lanes, map_lanes
-from fljax.engine.layout import division, replicate
-from fljax.engine.program import Plan, partition_plan
-from fljax.engine.shapes import measure, state_bytes
+from fljax.core import trees
+from fljax.core.trees import take
+from fljax.engine.devices import lanes as mapping
+from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.lanes import Picked, Spread, fold_lanes, map_lanes
+from fljax.engine.devices.layout import division, replicate
+from fljax.engine.loop.compilation import compile_all
+from fljax.engine.programs.execution import Execution, resolve
+from fljax.engine.programs.program import Plan, partition_plan
+from fljax.engine.programs.shapes import measure, state_bytes
+from fljax.protocol import Algorithm, Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from fljax.training import Local
-from fljax.trees import take
-from fljax.types import Algorithm, Exchanged, PerClient, Rows, Seat, WithPeers, rows_of, seen_from, with_rows
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
@@ -254,7 +255,7 @@ import numpy as np
 from tests.engine.test_devices import _federation, _iafl, TASK, LOCAL, _wide
 from fljax import engine
 from fljax.algorithms import ditto, fedavg, fedfomo, iafl, rank
-from fljax.engine.execution import Execution
+from fljax.engine.programs.execution import Execution
 from tests.laws.compare import assert_close
 for build in (iafl, rank, ditto, fedavg, fedfomo):
     runs = [

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fljax import engine, metric_names
+from fljax import engine
 from fljax.algorithms import fedavg
 from fljax.engine import StopEarly, replay, stop_early
-from fljax.scalar_metrics import is_lower_better
+from fljax.metrics import names
+from fljax.metrics.registry import is_lower_better
 from fljax.training import Local
+from tests.engine.callbacks.blocks import block
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
-from tests.tracking.blocks import block
 
 NAN = float("nan")
 
@@ -91,11 +92,11 @@ def test_arguments():
 
 
 def test_every_metric_of_one_evaluation_is_described():
-    assert set(metric_names.OF_ONE_EVALUATION) <= set(metric_names.METRICS)
-    assert set(metric_names.OF_LOSSES) <= set(metric_names.METRICS)
-    assert "unseen_average_loss" in metric_names.OF_LOSSES
-    assert "average_valid_loss" in metric_names.OF_LOSSES
-    assert "average_valid_accuracy" not in metric_names.OF_LOSSES
+    assert set(names.OF_ONE_EVALUATION) <= set(names.METRICS)
+    assert set(names.OF_LOSSES) <= set(names.METRICS)
+    assert "unseen_average_loss" in names.OF_LOSSES
+    assert "average_valid_loss" in names.OF_LOSSES
+    assert "average_valid_accuracy" not in names.OF_LOSSES
     assert is_lower_better("average_valid_loss")
 
 

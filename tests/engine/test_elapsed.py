@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from fljax.core.describing import duration
 from fljax.engine import print_elapsed
-from fljax.engine.callbacks import duration
 
 
 def test_a_line_every_few_seconds_and_one_at_the_end():

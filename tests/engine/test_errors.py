@@ -12,11 +12,11 @@ import pytest
 
 from fljax import AlgorithmError, engine
 from fljax.algorithms import fedavg
-from fljax.engine import errors
-from fljax.failures import at_step, during, in_words, place_of
-from fljax.streaming import Streamed, as_streamed
+from fljax.core.errors import at_step, during, in_words, place_of
+from fljax.engine.rounds import errors
+from fljax.protocol import Algorithm, Poll
+from fljax.protocol.sums import Streamed, as_streamed
 from fljax.training import Local
-from fljax.types import Algorithm, Poll
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

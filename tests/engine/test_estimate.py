@@ -11,30 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine, models, trees
+from fljax import engine, models
 from fljax.algorithms import fedavg, lg_fedavg, scaffold, standalone
+from fljax.core import trees
 from fljax.data import stack
-from fljax.engine import (
-    Execution,
-    Memory,
-    estimate,
-    estimation,
-    in_words,
-    jit,
-    program,
-    sentences,
-    shortage,
-    simulate,
-    size,
-)
-from fljax.engine import shapes as engine_shapes
-from fljax.engine.compilation import compile_all
-from fljax.engine.estimation import memory_of
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.memory import made_bytes
+from fljax.engine import Execution, Memory, estimate, in_words, sentences, shortage, simulate, size
+from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.memory import made_bytes
+from fljax.engine.loop import estimation
+from fljax.engine.loop.compilation import compile_all
+from fljax.engine.loop.estimation import memory_of
+from fljax.engine.programs import jit, program
+from fljax.engine.programs import shapes as engine_shapes
+from fljax.engine.rounds.federations import by_id
+from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.training import Local
-from fljax.types import ClientData, Examples, Federation, Rows
 from tests.platforms import forms_of
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client

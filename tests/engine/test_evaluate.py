@@ -11,15 +11,16 @@ import pytest
 
 from fljax.algorithms import fedavg, incfl, perfedavg
 from fljax.data import stack
-from fljax.engine import one_round, program, simulate
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.same_tests import same_tests
-from fljax.engine.states import initial_state
+from fljax.engine import one_round, simulate
+from fljax.engine.devices.layout import Layout
+from fljax.engine.programs import program
+from fljax.engine.programs.same_tests import same_tests
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Algorithm, Federation, Rows, unlabelled
 from fljax.scenarios import appeal_based, byzantine, finetuned
 from fljax.training import Local
-from fljax.types import Algorithm, Federation, Rows, unlabelled
 from tests.laws.compare import assert_close
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client

@@ -15,11 +15,20 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import fedavg
-from fljax.engine import program
-from fljax.engine.compilation import compile_all, fastest
-from fljax.engine.execution import ACCELERATOR, CACHE, TPU_CHUNK, Execution, Sizes, _least_waste, neighbours, resolve
-from fljax.engine.lanes import _deal, fold_lanes, map_lanes
-from fljax.engine.layout import Layout, replicate
+from fljax.engine.devices.lanes import _deal, fold_lanes, map_lanes
+from fljax.engine.devices.layout import Layout, replicate
+from fljax.engine.loop.compilation import compile_all, fastest
+from fljax.engine.programs import program
+from fljax.engine.programs.execution import (
+    ACCELERATOR,
+    CACHE,
+    TPU_CHUNK,
+    Execution,
+    Sizes,
+    _least_waste,
+    neighbours,
+    resolve,
+)
 from fljax.training import Local
 from tests.compiled import compilations
 from tests.laws.compare import assert_close
@@ -371,7 +380,7 @@ def test_a_device_may_wait_for_long() -> None:
 import fljax
 fljax.use_cores(2)
 import time, jax, jax.numpy as jnp, numpy as np
-from fljax.engine.lanes import map_lanes
+from fljax.engine.devices.lanes import map_lanes
 def slow(x):
     time.sleep(90 * (x == 0))
     return np.float32(x)

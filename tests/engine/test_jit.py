@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from fljax.engine import jit
-from fljax.engine.layout import Layout, mesh
-from fljax.engine.program import evaluate, run_rounds
-from fljax.engine.standalone_models import _run
+from fljax.engine.devices.layout import Layout, mesh
+from fljax.engine.loop.standalone_models import _run
+from fljax.engine.programs import jit
+from fljax.engine.programs.program import evaluate, run_rounds
 from tests.toys.quick import QUICK
 
 pytestmark = pytest.mark.devices

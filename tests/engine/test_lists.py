@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax import Execution, algorithms, data, engine
-from fljax.engine import program
+from fljax.engine.programs import program
 from fljax.testing.federation import tiny_federation, with_lists
 from fljax.testing.task import logistic_regression
 from fljax.training import Local

@@ -12,12 +12,12 @@ import pytest
 
 from fljax import data, engine, models
 from fljax.algorithms import REGISTRY, fedavg
-from fljax.clustering import by_f1
 from fljax.engine import Execution
-from fljax.engine.federations import by_id
-from fljax.engine.trained import stored_features
+from fljax.engine.loop.trained import stored_features
+from fljax.engine.rounds.federations import by_id
+from fljax.experiments.clustering import by_f1
+from fljax.protocol import Features, Federation, Moments
 from fljax.training import Local
-from fljax.types import Features, Federation, Moments
 from tests.compiled import compilations
 from tests.engine.test_offload import assert_same
 from tests.laws.cases import bench, federation

@@ -13,12 +13,12 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl, scaffold, standalone
-from fljax.anomalies import Divergence, NotFinite
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Algorithm, Federation, Task
+from fljax.results.non_finite import Divergence, NotFinite
 from fljax.training import Local
-from fljax.types import Algorithm, Federation, Task
 from tests.laws.compare import assert_close, assert_finite, assert_same
 from tests.toys.federation import tiny_federation
 from tests.toys.not_finite import leaves_out, sends_nan

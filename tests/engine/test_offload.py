@@ -14,13 +14,13 @@ import fljax
 from fljax import algorithms, data, engine
 from fljax.algorithms import REGISTRY
 from fljax.engine import Execution, arrays_of
-from fljax.engine.execution import Sizes, resolve
-from fljax.engine.federations import by_id
 from fljax.engine.offload import moves
 from fljax.engine.offload.host_data import HostData
 from fljax.engine.offload.reads import reads_of
-from fljax.engine.program import Plan, partition_plan
-from fljax.engine.shapes import measure
+from fljax.engine.programs.execution import Sizes, resolve
+from fljax.engine.programs.program import Plan, partition_plan
+from fljax.engine.programs.shapes import measure
+from fljax.engine.rounds.federations import by_id
 from fljax.results import Result
 from fljax.testing.federation import client_rows, spoil_client, tiny_federation, with_lists
 from tests.laws.cases import bench, federation
@@ -196,7 +196,7 @@ def test_who_diverged_is_found(tmp_path: pathlib.Path) -> None:
         here = engine.simulate(given, spoiled, execution=Execution(2, **BOTH), **options)
         assert here.divergences == there.divergences
         assert_same(here, there)
-    with pytest.raises(fljax.anomalies.NotFinite, match="client 2"):
+    with pytest.raises(fljax.results.non_finite.NotFinite, match="client 2"):
         engine.simulate(given, spoiled, rounds=3, execution=Execution(2, **BOTH), non_finite="stop")
 
 
@@ -209,7 +209,7 @@ def test_blocks_are_small_and_a_multiple_of_what_is_computed_at_a_time(monkeypat
 
 
 def test_auto_keeps_on_the_host_what_an_accelerator_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fljax.engine import execution
+    from fljax.engine.programs import execution
 
     monkeypatch.setattr(execution, "_memory", lambda: 1000)
     sizes = Sizes(10, 100, 1, 10, 10, 10)

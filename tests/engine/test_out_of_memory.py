@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fljax import engine
-from fljax.checkpoints import Checkpoint
-from fljax.engine import program
-from fljax.engine.layout import Layout
-from fljax.engine.out_of_memory import is_out_of_memory, smaller
-from fljax.types import Federation
+from fljax.engine.checkpoints import Checkpoint
+from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.out_of_memory import is_out_of_memory, smaller
+from fljax.engine.programs import program
+from fljax.protocol import Federation
 from tests.engine.test_checkpoints import _assert_equal, _plan, _simulate
 from tests.toys.federation import tiny_federation
 

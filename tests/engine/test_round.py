@@ -13,14 +13,14 @@ import pytest
 
 from fljax import engine, training
 from fljax.algorithms import fedavg
-from fljax.engine import standalone_models
-from fljax.engine.execution import Sizes
-from fljax.engine.federations import by_id, census, local_data
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.loop import standalone_models
+from fljax.engine.programs.execution import Sizes
+from fljax.engine.rounds.federations import by_id, census, local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Federation
 from fljax.training import Local
-from fljax.types import Federation
 from tests.laws.compare import assert_same
 from tests.toys.clusters import clusters
 from tests.toys.federation import STORED, TRAIN, UNSEEN_TRAIN, VALID, tiny_federation

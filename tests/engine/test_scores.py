@@ -11,11 +11,11 @@ import pytest
 from fljax.algorithms import fedavg, fedem, fedproto, incfl, ipfl, rank
 from fljax.contributions import measure
 from fljax.engine import estimate, print_progress, simulate, standalone
-from fljax.infinite_losses import InfiniteLoss, infinite_losses
+from fljax.protocol import Federation, Task
 from fljax.results import join, with_gains
+from fljax.results.infinite_losses import InfiniteLoss, infinite_losses
 from fljax.scenarios import opting_out
 from fljax.training import Local
-from fljax.types import Federation, Task
 from tests.toys.federation import tiny_federation
 from tests.toys.models_per_client import models_per_client
 from tests.toys.task import logistic_regression

@@ -16,11 +16,11 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
-from fljax.engine import blocks
-from fljax.engine.keys import Purpose, round_key
+from fljax.engine.loop import blocks
+from fljax.engine.rounds.keys import Purpose, round_key
+from fljax.protocol import Algorithm, Federation, Task
 from fljax.results import Reference
 from fljax.training import Local
-from fljax.types import Algorithm, Federation, Task
 from tests.laws.compare import assert_close, assert_same, is_same
 from tests.toys.clusters import clusters
 from tests.toys.federation import TEST, UNSEEN_TEST, tiny_federation

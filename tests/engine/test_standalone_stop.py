@@ -13,11 +13,11 @@ import fljax
 from fljax import config, data, models, training
 from fljax.config import parse_grid
 from fljax.engine import Execution, estimate_standalone, standalone
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.experiment import run
-from fljax.sweep import run as run_sweep
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.experiments.run import run
+from fljax.experiments.sweep import run as run_sweep
+from fljax.protocol import Rows, Subset
 from fljax.training import Local, StopAlone
-from fljax.types import Rows, Subset
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

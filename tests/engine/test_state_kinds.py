@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from fljax import algorithms, data, engine, models
+from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
-from fljax.types import Algorithm, Federation
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 from fljax import data as federations
 from fljax import engine
 from fljax.algorithms import fedavg, incfl
-from fljax.engine import standalone_models
+from fljax.engine.loop import standalone_models
+from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
-from fljax.types import Algorithm, Federation
 from tests.laws.compare import assert_close, assert_same
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression

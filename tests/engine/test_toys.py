@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from fljax import engine, training
-from fljax.engine.federations import by_id, local_data
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id, local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Algorithm, Federation
 from fljax.training import Local
-from fljax.types import Algorithm, Federation
 from tests.oracles import toys as oracle
 from tests.precision import enable_x64
 from tests.toys.clusters import clusters

@@ -15,8 +15,8 @@ import pytest
 
 from fljax import engine
 from fljax.algorithms import ditto, fedavg
+from fljax.protocol import Task
 from fljax.training import Local
-from fljax.types import Task
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

@@ -1,9 +1,10 @@
 """An algorithm of one's own, checked and compared: FedNova, in which clients take different numbers of steps."""
 
 import fljax
-from fljax import data, models, testing, training, trees
+from fljax import data, models, testing, training
 from fljax.algorithms.common import single_model, with_server_optimizer
-from fljax.streaming import Part, divided, mean
+from fljax.core import trees
+from fljax.protocol.sums import Part, divided, mean
 
 
 def fednova(task, local, *, clients_per_round=None, server_lr=1.0):

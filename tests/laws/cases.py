@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fljax import algorithms, scenarios
+from fljax.protocol import Algorithm, Task
 from fljax.testing.bench import (
     LOCAL,
     POPULATION,
@@ -24,7 +25,6 @@ from fljax.testing.bench import (
     with_numbers,
 )
 from fljax.training import Local
-from fljax.types import Algorithm, Task
 from tests.toys.clusters import clusters
 from tests.toys.control_variates import control_variates
 from tests.toys.models_per_client import models_per_client

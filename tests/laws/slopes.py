@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import data, trees
+from fljax import data
+from fljax.core import trees
 from fljax.engine import rollout
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.protocol import Federation, Task, unlabelled
 from fljax.training import Local
-from fljax.types import Federation, Task, unlabelled
 from tests.laws.cases import ALGORITHMS, ROUNDS, numbers, with_numbers
 from tests.precision import enable_x64
 from tests.toys.federation import tiny_federation

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fljax import engine
-from fljax.anomalies import NonFinite
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import initial_state
-from fljax.types import Federation, unlabelled
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Federation, unlabelled
+from fljax.results.non_finite import NonFinite
 from tests.laws.cases import ALGORITHMS, LOCAL, POPULATION, SIDE_BY_SIDE, TASK, chosen, federation
 from tests.laws.compare import assert_close, assert_finite, assert_same
 from tests.toys.federation import spoil_client

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fljax import data, engine
-from fljax.engine import program
+from fljax.engine.programs import program
 from fljax.training import Local
 from tests.laws.cases import ALGORITHMS, POPULATION, TASK, chosen
 

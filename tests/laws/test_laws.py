@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax.engine.federations import by_id, local_data
-from fljax.engine.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.federations import by_id, local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.protocol import Seat
 from fljax.testing import laws
-from fljax.types import Seat
 from tests.laws.cases import (
     ALGORITHMS,
     CASES,

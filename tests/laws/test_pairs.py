@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fljax import engine
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id
-from fljax.engine.states import initial_state
-from fljax.types import Available
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Available
 from tests.laws.cases import (
     CASES,
     LOCAL,

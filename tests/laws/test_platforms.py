@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import algorithms, engine, gpu_rules, models
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import State, initial_state
+from fljax import algorithms, engine, models
+from fljax.core import gpu_rules
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.testing import laws
 from fljax.training import Local
-from fljax.types import ClientData, Examples, Federation, Rows
 from tests.laws.cases import ALGORITHMS, Bench, bench, chosen
 from tests.laws.compare import assert_close
 from tests.platforms import forms_of

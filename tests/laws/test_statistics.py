@@ -14,8 +14,8 @@ import pytest
 import fljax
 from fljax import algorithms, scenarios
 from fljax.models import freeze
+from fljax.protocol import Algorithm, Federation, Task
 from fljax.training import Local
-from fljax.types import Algorithm, Federation, Task
 from tests.laws.cases import ALGORITHMS, chosen, federation
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import engine, streaming
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.states import State, initial_state
-from fljax.types import Algorithm
+from fljax import engine
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, sums
 from tests.laws.cases import ALGORITHMS, LOCAL, chosen
 from tests.laws.compare import assert_close
 from tests.precision import enable_x64
@@ -49,7 +49,7 @@ def _algorithm(name: str) -> Algorithm:
 
 def test_which_algorithms_are_streamed() -> None:
     with enable_x64(True):
-        found = [name for name in ALGORITHMS if isinstance(_algorithm(name).aggregate, streaming.Streamed)]
+        found = [name for name in ALGORITHMS if isinstance(_algorithm(name).aggregate, sums.Streamed)]
     assert tuple(found) == STREAMED
 
 
@@ -63,7 +63,7 @@ def test_law_15_streamed_and_stacked_agree(name: str) -> None:
         def aggregate(*arguments: Any) -> Any:
             return streamed.aggregate(*arguments)
 
-        assert not isinstance(aggregate, streaming.Streamed)
+        assert not isinstance(aggregate, sums.Streamed)
         stacked = streamed._replace(aggregate=aggregate)
         data = by_id(spoil_client(whole, 1))
         available = jnp.arange(5) != 1

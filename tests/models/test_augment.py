@@ -11,7 +11,7 @@ from fljax import config, training
 from fljax.config import ConfigError
 from fljax.models import cnn, logistic_regression, mlp, standardise
 from fljax.models.augment import FRAME, crop_flip
-from fljax.types import Examples, Rows, Subset
+from fljax.protocol import Examples, Rows, Subset
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from fljax import models
+from fljax.protocol import Rows, Subset
 from fljax.training import Local
 from fljax.training.batches import draw
-from fljax.types import Rows, Subset
 
 IMAGE = (8, 8, 1)
 

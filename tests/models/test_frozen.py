@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import data, engine, roles, trees
+from fljax import data, engine
 from fljax.algorithms import fedavg, fedbn, scaffold
-from fljax.engine.program import partition_plan
-from fljax.engine.shapes import measure
+from fljax.core import trees
+from fljax.engine.programs.program import partition_plan
+from fljax.engine.programs.shapes import measure
 from fljax.models import freeze, task_from_module
+from fljax.protocol import roles
 from fljax.training import Local
 
 FEDERATION = data.federate(data.load("blobs"), "iid", clients=4)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
+from fljax.core import trees
 from fljax.models import MODELS, cnn_a, mlp
-from fljax.types import Task
+from fljax.protocol import Task
 from tests.precision import enable_x64
 
 KEY = jax.random.key(0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
+from fljax.core import trees
 from fljax.models import MODELS, cnn, cnn_a, cnn_b, cnn_c, logistic_regression, mlp, standardise
 from fljax.models.network import Common, network_task
 from tests.precision import enable_x64

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
+from fljax.core import trees
 from fljax.models import cnn, lines, mlp, planes, resnet18
 from tests.precision import enable_x64
 

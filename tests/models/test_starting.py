@@ -14,9 +14,12 @@ import pytest
 from flax import serialization
 
 from fljax import config as configuration
-from fljax import data, engine, experiment, initial_models, models, trees
+from fljax import data, engine, models
 from fljax.algorithms import fedavg
-from fljax.engine.program import partition_plan
+from fljax.core import trees
+from fljax.engine.programs.program import partition_plan
+from fljax.experiments import initial_models
+from fljax.experiments import run as experiment
 from fljax.training import Local
 from tests.toys.quick import quick_programs
 

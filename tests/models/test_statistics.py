@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from fljax import roles, training
+from fljax import training
 from fljax.models import task_from_module
+from fljax.protocol import Examples, Rows, Subset, TrainingBatch, roles
 from fljax.training import Local
-from fljax.types import Examples, Rows, Subset, TrainingBatch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(2, 3, size=(7, 4, 4, 2)).astype(np.float32)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
+from fljax.core import trees
 from fljax.models import MODELS, bilstm, mlp, text_cnn
 from tests.models.test_networks import SMALL
 from tests.precision import enable_x64

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import gpu_rules, models
+from fljax import models
+from fljax.core import gpu_rules
 from fljax.models import channels_last, planes
 from tests.platforms import forms_of
 from tests.precision import enable_x64

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import fedavg, incfl, mwfed
-from fljax.messages import Report
+from fljax.protocol.messages import Report
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from fljax.testing import check_algorithm
 from tests.scenarios.test_messages import sent

@@ -10,18 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import trees
 from fljax.algorithms import afl, fedavg, incfl, mwfed, scaffold, standalone
+from fljax.core import trees
 from fljax.engine import simulate
-from fljax.engine.evaluate import evaluate
-from fljax.engine.federations import by_id, local_data
-from fljax.engine.keys import Purpose, client_key, round_key
-from fljax.engine.layout import Layout
-from fljax.engine.round import one_round
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.evaluate import evaluate
+from fljax.engine.rounds.federations import by_id, local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import Seat
 from fljax.scenarios import appeal_based, byzantine, clipped, finetuned, free_riding
 from fljax.training import Local
-from fljax.types import Seat
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run, taking_part
 from tests.toys.federation import tiny_federation
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from fljax.algorithms import Bidding, Tokens, fedavg, fedem, iafl, ifca, incfl, ipfl, mwfed, scaffold
-from fljax.engine import Plan, program, simulate, sweep
-from fljax.engine.federations import by_id
-from fljax.engine.states import initial_state
+from fljax.engine import Plan, simulate, sweep
+from fljax.engine.programs import program
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.states import initial_state
 from fljax.scenarios import appeal_based, byzantine, misreporting, opting_out
 from tests.scenarios.test_participation import LOCAL, POPULATION, TASK, run
 from tests.toys.federation import tiny_federation

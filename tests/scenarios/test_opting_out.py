@@ -9,13 +9,13 @@ import pytest
 
 from fljax.algorithms import Tokens, fedavg, ipfl
 from fljax.engine import simulate
-from fljax.engine.federations import by_id
-from fljax.engine.layout import Layout
-from fljax.engine.round import one_round
-from fljax.engine.states import initial_state
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.federations import by_id
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import initial_state
+from fljax.protocol import unlabelled
 from fljax.scenarios import appeal_based, opting_out
 from fljax.training import Local
-from fljax.types import unlabelled
 from tests.toys.federation import tiny_federation
 from tests.toys.task import logistic_regression
 

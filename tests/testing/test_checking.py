@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import fljax
-from fljax import algorithms, training, trees
+from fljax import algorithms, training
 from fljax.algorithms.common import SingleModel, single_model
-from fljax.messages import Report, Sent
+from fljax.core import trees
+from fljax.protocol import Algorithm, Cohort
+from fljax.protocol.messages import Report, Sent
 from fljax.testing import LAWS, Checked, check_algorithm
-from fljax.types import Algorithm, Cohort
 from tests.examples.own_algorithm import fednova
 
 

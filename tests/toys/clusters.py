@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import training, trees
+from fljax import training
 from fljax.aggregators import mix
+from fljax.core import trees
+from fljax.protocol import Algorithm, Cohort, Poll, Task, along
 from fljax.training import Local
-from fljax.types import Algorithm, Cohort, Poll, Task, along
 
 
 class Server(NamedTuple):

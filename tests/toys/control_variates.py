@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fljax import training, trees
+from fljax import training
 from fljax.aggregators import mix
 from fljax.algorithms.common import normalise_weights, select_uniform
+from fljax.core import trees
+from fljax.protocol import Algorithm, Task
 from fljax.training import Local
-from fljax.types import Algorithm, Task
 
 
 class Server(NamedTuple):

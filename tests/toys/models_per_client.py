@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax import training, trees
+from fljax import training
 from fljax.aggregators import mix
 from fljax.algorithms.common import normalise_weights, select_uniform, use_received_model
+from fljax.core import trees
+from fljax.protocol import Algorithm, Judged, Task, along
 from fljax.training import Local
-from fljax.types import Algorithm, Judged, Task, along
 
 
 class Server(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax.messages import Report
-from fljax.types import Algorithm
+from fljax.protocol import Algorithm
+from fljax.protocol.messages import Report
 
 
 def spoil(tree: Any, wrong: Any, value: float = jnp.nan) -> Any:

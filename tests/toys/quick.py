@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fljax.engine import jit, program, standalone_models
+from fljax.engine.loop import standalone_models
+from fljax.engine.programs import jit, program
 from fljax.testing.quick import quick_options
 
 QUICK = quick_options()

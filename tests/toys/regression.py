@@ -11,7 +11,7 @@ import numpy as np
 
 from fljax.data import Dataset, dataset
 from fljax.models import squared_error, task_from_module
-from fljax.types import Task
+from fljax.protocol import Task
 
 
 def lines(seed: int = 0, samples: int = 120) -> Dataset:

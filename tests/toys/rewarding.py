@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fljax.protocol import Algorithm, Task, along
 from fljax.training import Local
-from fljax.types import Algorithm, Task, along
 from tests.toys.models_per_client import models_per_client
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fljax.protocol import Algorithm
 from fljax.scenarios.common import applied_scenarios
-from fljax.types import Algorithm
 
 
 def four_rounds(inner: Algorithm) -> Algorithm:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fljax.roles import hold, record
-from fljax.types import Task, TrainingBatch
+from fljax.protocol import Task, TrainingBatch
+from fljax.protocol.roles import hold, record
 from tests.toys.task import FEATURES, Linear, logistic_regression
 
 SEVEN, MOMENTUM = 7.0, 0.5

@@ -9,20 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fljax import trees
-from fljax.engine import jit
-from fljax.engine.alone import Alone, reference_of, shared_model, train_population
-from fljax.engine.federations import as_vectors
-from fljax.engine.keys import Purpose
-from fljax.engine.layout import Layout, replicate
-from fljax.engine.memory import QUICK, made_bytes
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout, replicate
+from fljax.engine.devices.memory import QUICK, made_bytes
 from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.offload.moves import Move, block_of
 from fljax.engine.offload.pipeline import AHEAD, Pipeline
 from fljax.engine.offload.programs import own_algorithm
-from fljax.engine.program import Inputs, Spec
+from fljax.engine.programs import jit
+from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.rounds.alone import Alone, reference_of, shared_model, train_population
+from fljax.engine.rounds.federations import as_vectors
+from fljax.engine.rounds.keys import Purpose
+from fljax.protocol import Federation
 from fljax.results import Reference
-from fljax.types import Federation
 
 
 @jit.program(static_argnames=("spec", "layout", "keep_models", "purpose"), is_long=lambda static: True)

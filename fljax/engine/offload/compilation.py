@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import trees
-from fljax.engine.layout import sharding
-from fljax.engine.memory import QUICK, Memory, made_bytes
+from fljax.core import trees
+from fljax.engine.devices.layout import sharding
+from fljax.engine.devices.memory import QUICK, Memory, made_bytes
+from fljax.engine.devices.placement import state_shardings
 from fljax.engine.offload import programs
 from fljax.engine.offload.moves import Move
 from fljax.engine.offload.pipeline import AHEAD
 from fljax.engine.offload.programs import Some
 from fljax.engine.offload.run import OffloadRun
-from fljax.engine.placement import state_shardings
-from fljax.engine.shapes import Shapes
+from fljax.engine.programs.shapes import Shapes
 
 
 def memory(run: OffloadRun, shapes: Shapes, quick: bool = False) -> Memory:

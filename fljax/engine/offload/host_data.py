@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.data.mapped_files import check_unchanged
-from fljax.types import ClientData, Examples, Federation, Moments, Names, Rows, Spans
+from fljax.protocol import ClientData, Examples, Federation, Moments, Names, Rows, Spans
 
 
 class Lists(NamedTuple):

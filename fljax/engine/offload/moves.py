@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fljax import trees
-from fljax.engine.layout import Layout
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout
 from fljax.engine.offload.host_data import HostData, Population
 from fljax.engine.offload.reads import Parts, Reads
-from fljax.engine.states import State
+from fljax.engine.rounds.states import State
 
 # Bytes of a block of clients, their rows and states, unless the clients that are computed at a time have more. Two
 # blocks are on the devices at a time.

@@ -9,17 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from fljax import trees
-from fljax.engine import evaluate, jit
-from fljax.engine.federations import as_vectors, held_data, with_shared, without_shared
-from fljax.engine.layout import Layout
-from fljax.engine.placement import keep_everywhere, place_state
-from fljax.engine.polling import poll
-from fljax.engine.program import Inputs, Spec, is_stacked
-from fljax.engine.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
-from fljax.engine.states import State, initial_clients, initial_server
-from fljax.streaming import Total
-from fljax.types import ClientData, Federation, Info, Labelled
+from fljax.core import trees
+from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.placement import keep_everywhere, place_state
+from fljax.engine.programs import jit
+from fljax.engine.programs.program import Inputs, Spec, is_stacked
+from fljax.engine.rounds import evaluate
+from fljax.engine.rounds.federations import as_vectors, held_data, with_shared, without_shared
+from fljax.engine.rounds.polling import poll
+from fljax.engine.rounds.round import Chosen, able_clients, asked_clients, choose, close, new_ballots, train
+from fljax.engine.rounds.states import State, initial_clients, initial_server
+from fljax.protocol import ClientData, Federation, Info, Labelled
+from fljax.protocol.sums import Total
 
 # Programs that run once or are small; level 1 compiles faster.
 _QUICK = {"xla_backend_optimization_level": 1}
@@ -40,7 +41,7 @@ class Some(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What the training of some rows of the cohort gives: see ``fljax.engine.round.train``.
+    """What the training of some rows of the cohort gives: see ``fljax.engine.rounds.round.train``.
 
     Attributes:
       total: the sums of these rows.

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import trees
-from fljax.engine import evaluate
-from fljax.engine.federations import as_vectors
-from fljax.engine.jaxprs import arguments_read
-from fljax.engine.layout import Layout
-from fljax.engine.polling import poll
-from fljax.engine.program import Inputs, Spec
-from fljax.engine.round import train_one
-from fljax.engine.states import State, initial_clients
-from fljax.types import Algorithm, ClientData, Federation, Moments, Rows
+from fljax.core import trees
+from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.layout import Layout
+from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.rounds import evaluate
+from fljax.engine.rounds.federations import as_vectors
+from fljax.engine.rounds.polling import poll
+from fljax.engine.rounds.round import train_one
+from fljax.engine.rounds.states import State, initial_clients
+from fljax.protocol import Algorithm, ClientData, Federation, Moments, Rows
 
 Parts = tuple[str, ...]
 

@@ -10,23 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fljax.engine.evaluate import Scope
-from fljax.engine.layout import Layout, replicate
+from fljax.engine.devices.layout import Layout, replicate
+from fljax.engine.devices.placement import put_state
 from fljax.engine.offload import programs
 from fljax.engine.offload.host_data import HostData
 from fljax.engine.offload.moves import Move, Moves
 from fljax.engine.offload.pipeline import Pipeline
 from fljax.engine.offload.programs import Some, Trained
 from fljax.engine.offload.reads import reads_of
-from fljax.engine.placement import put_state
-from fljax.engine.program import Inputs, Spec, on_devices
-from fljax.engine.shapes import Shapes
-from fljax.engine.states import State
-from fljax.types import Info, Labelled
+from fljax.engine.programs.program import Inputs, Spec, on_devices
+from fljax.engine.programs.shapes import Shapes
+from fljax.engine.rounds.evaluate import Scope
+from fljax.engine.rounds.states import State
+from fljax.protocol import Info, Labelled
 
 
 class OffloadRun(NamedTuple):
-    """The programs of a run, and what they need; ``fljax.engine.blocks.Programs`` for data on the host.
+    """The programs of a run, and what they need; ``fljax.engine.loop.blocks.Programs`` for data on the host.
 
     Attributes:
       spec: the static part of the plans.

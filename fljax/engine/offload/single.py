@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax.engine.offload.host_data import HostData
-from fljax.engine.program import Inputs
-from fljax.engine.states import State
-from fljax.types import ClientData, Federation
+from fljax.engine.programs.program import Inputs
+from fljax.engine.rounds.states import State
+from fljax.protocol import ClientData, Federation
 
 
 def only_client(inputs: Inputs, state: State, seed: int, client: int, unseen: bool) -> tuple[Inputs, State]:

@@ -1,0 +1,1 @@
+"""Python and pytrees: what every other package needs, without a word of federated learning."""

@@ -1,0 +1,86 @@
+"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements.
+
+Floor 0: imports nothing of fljax.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+from typing import Literal, NamedTuple, get_args
+
+Convolution = Literal["grouped", "patches", "tiles"]
+Pooling = Literal["elementwise", "windows"]
+
+# A convolution with so many output channels, or more, is wide. A LeNet has 6 and 16, a ResNet18 64 to 512; what lies
+# between was not measured.
+WIDE = 64
+
+
+class GpuRules(NamedTuple):
+    """The forms and constants of programs for GPUs.
+
+    Attributes:
+      source: the measurements that they follow, a file in ``benchmarks/results``; "estimates" if there are none. What
+        was not measured there is an estimate.
+      chunk_bytes: how many bytes the clients side by side may read and write in one local step, before XLA fuses
+        operations (``fljax.engine.programs.execution``).
+      narrow_convolution: of layers with fewer than ``WIDE`` output channels. "grouped" is XLA's own convolution, which
+        is a grouped one under ``vmap`` over clients; "patches" is a product of patches and kernels, which is a batched
+        product then; "tiles" is one with fewer and larger patches (``fljax.models.tiles``).
+      wide_convolution: of all other convolutional layers.
+      pooling: of 2 x 2 max-pools. "elementwise" is a maximum of four arrays, "windows" is ``lax.reduce_window``.
+    """
+
+    source: str
+    chunk_bytes: int
+    narrow_convolution: Convolution
+    wide_convolution: Convolution
+    pooling: Pooling
+
+    def convolution(self, channels: int) -> Convolution:
+        """The form of a convolution with so many output channels."""
+        return self.wide_convolution if channels >= WIDE else self.narrow_convolution
+
+
+def parse(text: str) -> GpuRules:
+    """The rules in the text of a TOML file.
+
+    Raises:
+      ValueError: if a key is missing or unknown, or a value is not one of the valid ones.
+    """
+    raw = tomllib.loads(text)
+    if sorted(raw) != sorted(GpuRules._fields):
+        raise ValueError(f"expected the keys {', '.join(GpuRules._fields)} in the rules for GPUs, got {', '.join(raw)}")
+    rules = GpuRules(**raw)
+    if type(rules.chunk_bytes) is not int or rules.chunk_bytes < 1:
+        raise ValueError(f"expected chunk_bytes to be a positive whole number, got {rules.chunk_bytes!r}")
+    for name, kind in (
+        ("narrow_convolution", Convolution),
+        ("wide_convolution", Convolution),
+        ("pooling", Pooling),
+    ):
+        if raw[name] not in get_args(kind):
+            names = ", ".join(get_args(kind))
+            raise ValueError(f"expected a known {name}, got {raw[name]!r}; valid names are {names}")
+    return rules
+
+
+@functools.cache
+def read() -> GpuRules:
+    """The rules of this version of fljax."""
+    return parse(resources.files("fljax").joinpath("gpu_rules.toml").read_text())
+
+
+def write(rules: GpuRules) -> str:
+    """The text of a TOML file with these rules."""
+    lines = [
+        "# How programs for GPUs are formed: fljax/core/gpu_rules.py explains each key.",
+        "# `python benchmarks/accelerator.py --out FOLDER --write-rule` writes this file from measurements.",
+    ]
+    lines += [
+        f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
+        for name, value in rules._asdict().items()
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,195 @@
+"""Looking up names that users write, and error messages with suggestions.
+
+Floor 0: imports the standard library and ``failures`` only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import os
+import sys
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fljax.core.errors import AlgorithmError
+
+# Import paths are refused if this environment variable is set to anything except the empty text or 0.
+NO_IMPORT = "FLJAX_NO_IMPORT"
+_LONGEST_SHOWN = 200
+# The beginning of a note that names the algorithm in which an error appeared.
+ABOUT_ALGORITHM = "algorithm "
+
+
+@contextmanager
+def about_algorithm(label: str) -> Iterator[None]:
+    """Names an algorithm in any error inside: in the sentence of an ``AlgorithmError``, in a note of other errors."""
+    try:
+        yield
+    except AlgorithmError as error:
+        error.algorithm = label
+        raise
+    except Exception as error:
+        error.add_note(f"{ABOUT_ALGORITHM}{label!r}")
+        raise
+
+
+def unknown(kind: str, got: str, valid: Iterable[str]) -> str:
+    """The sentence for a name that does not exist.
+
+    Args:
+      kind: the kind of object, in the singular, e.g. ``"algorithm"``; an ``s`` makes the plural.
+      got: the given name.
+      valid: the existing names, in the order of the sentence.
+
+    Returns:
+      ``expected one of the <kind>s a, b, got 'x' (did you mean 'a'?)``; no question if no name is similar.
+    """
+    names = [str(name) for name in valid]
+    if not names:
+        return f"expected no {kind} (there are none to choose from), got {shown(got)}"
+    close = nearest(got, names)
+    question = f" (did you mean {close!r}?)" if close is not None else ""
+    return f"expected one of the {kind}s {', '.join(names)}, got {shown(got)}{question}"
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` for an error message; a long text is shortened by ``...`` in the middle."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 40]}...{text[-37:]}"
+
+
+def file_name(label: str) -> str:
+    """A label as the name of a file or folder, with special characters as %-codes.
+
+    Long labels, and labels with capital letters (some file systems ignore case), end in a checksum.
+    """
+    name = urllib.parse.quote(label, safe=" ")
+    if not name.strip("."):  # "." and ".." are folders
+        name = name.replace(".", "%2E")
+    if len(name) > 200 or label != label.lower():
+        name = f"{name[:180]}-{hashlib.sha256(label.encode()).hexdigest()[:16]}"
+    return name
+
+
+def nearest(got: str, valid: Iterable[str]) -> str | None:
+    """The name among ``valid`` most similar to ``got``, ignoring case and the difference of ``-`` and ``_``.
+
+    None if no name is similar.
+    """
+    if len(got) > _LONGEST_SHOWN:  # slow to compare, and no name is similar
+        return None
+    plain = {_plain(name): name for name in valid}
+    close = difflib.get_close_matches(_plain(got), plain, n=1, cutoff=0.6)
+    return plain[close[0]] if close else None
+
+
+def with_article(kind: str) -> str:
+    """A noun behind "a" or "an"."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def resolve(name: str, registry: Mapping[str, Any], kind: str, *, imports: bool = True) -> Any:
+    """The entry of a registry, or the object at an import path.
+
+    This is the only function of fljax that imports modules named in a config. Importing a module runs its code.
+
+    Args:
+      name: a key of ``registry``, or ``"module:object"`` (``"package.module:object.attribute"`` works too);
+        modules in the current directory can be imported.
+      registry: the entries of fljax of this kind, by name.
+      kind: the kind of object, in the singular, for the error message.
+      imports: False refuses import paths. The environment variable FLJAX_NO_IMPORT refuses them in any case.
+
+    Returns:
+      The registry's entry, or the imported object.
+
+    Raises:
+      ValueError: one sentence with the nearest name, if neither exists or import paths are refused. If the imported
+        module's own code raises an exception, the ValueError reports it, with the exception as its cause.
+    """
+    if name in registry:
+        return registry[name]
+    module_name, colon, path = name.partition(":")
+    if not colon:
+        raise ValueError(f"{unknown(kind, name, registry)}; one's own {kind} is written 'module:name'")
+    if not module_name or not path or module_name.startswith("."):
+        raise ValueError(f"expected an import path 'module:name' of {with_article(kind)}, got {name!r}")
+    if not imports or os.environ.get(NO_IMPORT, "0") not in ("", "0"):
+        known = f"one of the {kind}s {', '.join(registry)}" if registry else f"no {kind} of one's own"
+        raise ValueError(
+            f"expected {known}, got the import path {shown(name)}, and import paths "
+            f"are refused here (by --no-import or {NO_IMPORT}; fljax doctor follows them with --import only)"
+        )
+    found = _module(module_name, name, kind)
+    for attribute in path.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            public = [each for each in dir(found) if not each.startswith("_")]
+            close = nearest(attribute, public)
+            question = f" (did you mean {close!r}?)" if close is not None else ""
+            message = f"expected {with_article(kind)} called {attribute!r} in {module_name!r}, got {name!r}{question}"
+            raise ValueError(message) from None
+    return found
+
+
+def _module(module_name: str, name: str, kind: str) -> Any:
+    with _current_directory_importable():
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            # Only if the module itself (or its package) is missing, not a module that it imports.
+            missing = error.name or ""
+            if module_name == missing or module_name.startswith(f"{missing}."):
+                where = f"there is no module {missing!r} in {os.getcwd()!r} or among the installed packages"
+                raise ValueError(f"expected the import path of {with_article(kind)}, got {name!r}; {where}") from None
+            raise ValueError(f"expected {module_name!r} to import, got {error}") from error
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise ValueError(f"expected {module_name!r} to import, got {got}") from error
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def renamed(old: str, new: str, names: Mapping[str, str], *, rest: bool = False) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` that finds old public names, with a DeprecationWarning.
+
+    Args:
+      old: the module that had the names.
+      new: the module that has them now.
+      names: new names by old name.
+      rest: whether all other names of the new module are found too.
+    """
+
+    def find(name: str) -> Any:
+        now = names.get(name, name if rest and not name.startswith("__") else None)
+        if now is None:
+            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(new), now)
+        words = f"{old}.{name} is {new}.{now} now; the old name goes with the next version"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        return found
+
+    return find

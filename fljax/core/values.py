@@ -1,0 +1,273 @@
+"""Values that users give to builders, checked by the annotations of their parameters.
+
+``@checked`` on a builder (an algorithm, a scenario, a partition) refuses, in one sentence, each value that the
+annotation of its parameter does not allow:
+
+- ``float``, and ``float | Float[Array, ""]``, is one finite number of Python, NumPy or JAX, and no bool;
+- ``int`` is one whole number, which 2.0 is not;
+- ``Real[AnyArray, " N"]`` and ``Sequence[float]`` are finite numbers with as many axes;
+- ``Literal["a", "b"]`` is one of its names, ``bool`` is True or False;
+- fields of a NamedTuple, such as ``Local``, are checked by their own annotations;
+- ``Annotated[..., Range(0, 1)]`` bounds all numbers inside.
+
+Of traced values, the shape and the dtype are checked alone. NumPy's numbers, and JAX's where a whole number is asked
+for, become Python's. A parameter with another annotation, or with none, takes anything.
+
+Floor 0: imports ``allowed_values``, ``arguments``, ``signatures`` and ``naming`` only.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fljax.core.allowed_values import ALL, Allowed, Range, allowed_by, either, words
+from fljax.core.arguments import parameters_of, takes_anything
+from fljax.core.names import nearest, shown, unknown
+from fljax.core.signatures import annotations_of
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+# Numbers as annotations of parameters. Those that may be floats may be traced.
+Number = Annotated[float | Float[Array, ""], ALL]
+NumberOrInfinity = Annotated[float | Float[Array, ""], Range(infinite=True)]
+Positive = Annotated[float | Float[Array, ""], Range(0, above=True)]
+NonNegative = Annotated[float | Float[Array, ""], Range(0)]
+Share = Annotated[float | Float[Array, ""], Range(0, 1)]
+PositiveFloat = Annotated[float, Range(0, above=True)]
+# Losses and thresholds: NaN for a client without rows, infinite where a model has diverged or everything will do.
+LOSSES = Range(infinite=True, unknown=True)
+Count = Annotated[int, Range(1)]
+CountOrZero = Annotated[int, Range(0)]
+
+
+def checked(build: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The builder, which refuses values that its annotations do not allow (see the top of this module).
+
+    Raises:
+      ValueError: by the builder, also for a parameter that it does not have: ``expected mu to be one finite number
+        of at least 0, got [0.1, 0.2]``.
+    """
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def builder(*given: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError:
+            valid = parameters_of(build)
+            for each in () if takes_anything(build) else named:
+                if each not in valid:
+                    raise ValueError(f"{build.__name__}: {unknown('parameter', each, valid)}") from None
+            return build(*given, **named)  # Python's own error names the builder and the parameter
+        allowed = allowances(builder)
+        for name, value in bound.arguments.items():
+            if name in allowed:  # not *arguments and **options
+                bound.arguments[name] = admitted(name, value, allowed[name])
+        return build(*bound.args, **bound.kwargs)
+
+    setattr(builder, _MARK, True)
+    return builder
+
+
+_MARK = "__fljax_checked__"
+
+
+def is_checked(build: Callable[..., Any]) -> bool:
+    """Whether a builder, or what it wraps, is ``checked``."""
+    while not hasattr(build, _MARK) and hasattr(build, "__wrapped__"):
+        build = build.__wrapped__
+    return hasattr(build, _MARK)
+
+
+_ALLOWANCES: weakref.WeakKeyDictionary[Any, dict[str, Allowed]] = weakref.WeakKeyDictionary()
+
+
+def allowances(build: Callable[..., Any]) -> dict[str, Allowed]:
+    """What each parameter of a builder, or each field of a NamedTuple, allows. A default of None allows None."""
+    if build not in _ALLOWANCES:
+        found = annotations_of(build, extras=True)
+        _ALLOWANCES[build] = {
+            name: either(allowed_by(found[name]), Allowed(none=each.default is None))
+            for name, each in parameters_of(build).items()
+        }
+    return _ALLOWANCES[build]
+
+
+def check_arguments(build: Callable[..., Any], given: Mapping[str, Any], by_seed: Mapping[str, Any]) -> None:
+    """Checks values before they are traced: a ``checked`` builder that is called in a program sees no numbers.
+
+    Args:
+      build: any builder.
+      given: its arguments by name.
+      by_seed: arguments that have one row for each seed.
+
+    Raises:
+      ValueError: if the builder is ``checked`` and does not allow a value.
+    """
+    if not is_checked(build):
+        return
+    allowed = allowances(build)
+    for name in given.keys() & allowed.keys():
+        admitted(name, given[name], allowed[name])
+    for name in by_seed.keys() & allowed.keys():
+        each = allowed[name]
+        inner = [(0, 0)] * (each.number is not None) + ([each.axes] if each.axes is not None else [])
+        if inner:
+            axes = 1 + min(low for low, _ in inner), 1 + max(high for _, high in inner)
+            admitted(name, by_seed[name], each._replace(number=None, axes=axes))
+
+
+def admitted(name: str, value: Any, allowed: Allowed) -> Any:
+    """The value as a builder gets it.
+
+    Args:
+      name: that of the parameter, for the error.
+      value: what the user gave.
+      allowed: what the parameter allows.
+
+    Raises:
+      ValueError: if the value is not allowed.
+    """
+    if isinstance(value, allowed.records):
+        return _admitted_fields(name, value)
+    if allowed.records and isinstance(value, Mapping):
+        return value  # an old form of some records, for the builder to read or refuse
+    if allowed.anything or (value is None and allowed.none):
+        return value
+    if isinstance(value, str):
+        if value in allowed.names or str in allowed.others:
+            return value
+        close = nearest(value, allowed.names)
+        raise _refused(name, value, allowed, f" (did you mean {close!r}?)" if close is not None else "")
+    if isinstance(value, bool | np.bool_):
+        if allowed.truth:
+            return bool(value)
+        raise _refused(name, value, allowed)
+    if isinstance(value, numbers.Number | list | tuple | range) or hasattr(value, "__array__"):
+        return _admitted_numbers(name, value, allowed)
+    kinds = tuple(each for each in allowed.others if each is not Callable)
+    if (Callable in allowed.others and callable(value)) or (kinds and isinstance(value, kinds)):
+        return value
+    raise _refused(name, value, allowed)
+
+
+def _admitted_fields(name: str, record: Any) -> Any:
+    """The record itself, or one with numbers of Python in place of NumPy's."""
+    allowed = allowances(type(record))
+    values = {each: getattr(record, each) for each in record._fields}
+    found = {each: admitted(f"{name}.{each}", value, allowed[each]) for each, value in values.items()}
+    changed = {each: value for each, value in found.items() if value is not values[each]}
+    return record._replace(**changed) if changed else record
+
+
+def _admitted_numbers(name: str, value: Any, allowed: Allowed) -> Any:
+    """One number or several, traced or not."""
+    if isinstance(value, list | tuple) and Sequence in allowed.others and all(isinstance(each, str) for each in value):
+        return value
+    if isinstance(value, int) and abs(value) >= 2**63 and allowed.number is not None:  # NumPy has no such numbers
+        if allowed.bounds.least <= value <= allowed.bounds.most:
+            return value
+        raise _refused(name, value, allowed)
+    found = _concrete(value)
+    if found is None:  # traced: its numbers are unknown
+        if _traced_fits(value, allowed):
+            return value
+        raise _refused(name, value, allowed)
+    kind = found.dtype.kind
+    if kind not in "biuf" or not _fits(found.ndim, allowed):
+        raise _refused(name, value, allowed)
+    whole = allowed.whole_entries if found.ndim else allowed.number == "whole"
+    if (whole and kind not in "iu" and found.size) or (found.ndim == 0 and kind == "b"):
+        raise _refused(name, value, allowed)
+    if not allowed.bounds.allows(found.astype(float) if kind in "bf" else found):
+        raise _refused(name, value, allowed)
+    if found.ndim == 0 and (whole or isinstance(value, np.generic | np.ndarray)):
+        return found.item()
+    is_static = allowed.sequences and allowed.whole_entries
+    return tuple(found.tolist()) if is_static and isinstance(value, jax.Array | list | tuple) else value
+
+
+def _traced_fits(value: Any, allowed: Allowed) -> bool:
+    """Whether a traced array, or a list that holds traced numbers, has an allowed shape and dtype."""
+    entries = jax.tree.leaves(value, is_leaf=lambda entry: entry is None)
+    if not all(isinstance(entry, numbers.Number) or hasattr(entry, "dtype") for entry in entries):
+        return False
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):  # a ragged list, or an array of objects
+        return False
+    number = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
+    if array.ndim == 0:
+        return number and allowed.number == "any"  # a whole number shapes the program
+    return _fits(array.ndim, allowed) and (number or array.dtype == jnp.bool_)
+
+
+def check_flags(name: str, array: Any) -> None:
+    """Raises a ValueError if an array holds anything but zeros and ones; traced numbers are not checked."""
+    found = _concrete(array)
+    if found is None:
+        return
+    wrong = found[(found != 0) & (found != 1)]
+    if wrong.size:
+        raise ValueError(f"expected {name} to hold zeros and ones, got {wrong[0]}")
+
+
+def as_number(value: Any) -> float | None:
+    """A number of Python, NumPy or JAX as a float; None for all other values, bools and traced numbers included."""
+    if isinstance(value, str | bytes | bool | list | tuple):
+        return None
+    found = _concrete(value)
+    return float(found) if found is not None and found.ndim == 0 and found.dtype.kind in "iuf" else None
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number of Python, NumPy or JAX; None for all other values, 2.0, bools and traced numbers included."""
+    if isinstance(value, str | bytes | bool | list | tuple):
+        return None
+    found = _concrete(value)
+    return int(found) if found is not None and found.ndim == 0 and found.dtype.kind in "iu" else None
+
+
+def _concrete(value: Any) -> np.ndarray | None:
+    """The numbers of a value; None if they cannot be known here. Of what is no array, an array of objects."""
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
+        return np.empty((), object)  # random keys
+    try:
+        found = np.asarray(value)
+    except (jax.errors.TracerArrayConversionError, RuntimeError):  # traced, or not all on this process
+        return None
+    except (TypeError, ValueError):
+        return np.empty((), object)
+    narrow = found.dtype.kind == "V" and jnp.issubdtype(found.dtype, jnp.floating)  # bfloat16, which NumPy lacks
+    return found.astype(np.float32) if narrow else found
+
+
+def _fits(axes: int, allowed: Allowed) -> bool:
+    """Whether so many axes are allowed; no axis is one number."""
+    if axes == 0:
+        return allowed.number is not None
+    return allowed.axes is not None and allowed.axes[0] <= axes <= allowed.axes[1]
+
+
+def _refused(name: str, value: Any, allowed: Allowed, question: str = "") -> ValueError:
+    return ValueError(f"expected {name} to be {words(allowed)}, got {_shown(value)}{question}")
+
+
+def _shown(value: Any) -> str:
+    if _concrete(value) is None:
+        shape = getattr(value, "shape", None)
+        return "a list with traced numbers" if shape is None else f"a traced array of shape {shape}"
+    is_array = isinstance(value, np.ndarray | jax.Array) and hasattr(value, "tolist")
+    return " ".join(shown(value.tolist() if is_array else value).split())

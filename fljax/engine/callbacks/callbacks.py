@@ -1,0 +1,73 @@
+"""Ready-made callbacks for ``simulate``: a callback is any function of a Block; returning True stops the run."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from fljax.core.describing import duration
+from fljax.engine.callbacks.contract import Block, Callback
+from fljax.protocol import NumpyArray
+
+# The metrics of a block that progress shows, if present.
+SHOWN = {
+    "incentivised_participation_rate": "IPR",
+    "unseen_incentivised_participation_rate": "IPR unseen",
+    "average_accuracy": "accuracy",
+}
+
+
+def print_progress(write: Callable[[str], object] = print) -> Callback:
+    """Writes one line per block: rounds done, means over seeds of the main metrics, rounds per second, the time left.
+
+    With ``reference=`` the first metric is the incentivised participation rate. The time left is that of rounds as fast
+    as those of the block. Within a block nothing is known: its rounds and its evaluation are compiled programs.
+    """
+
+    def callback(block: Block) -> None:
+        rate = block.ran / max(block.seconds, 1e-9)
+        ahead = block.rounds - block.round
+        left = f", {duration(ahead / rate)} left" if ahead > 0 and rate > 0 else ""
+        write(f"round {block.round} of {block.rounds}: {progress_of(block)}, {rate:.1f} rounds/s{left}")
+
+    return callback
+
+
+def progress_of(block: Block) -> str:
+    """Means over seeds: ``IPR 0.312, IPR unseen 0.250, accuracy 0.833``; the loss if there is no accuracy."""
+    means = {word: _mean(block.metrics[name]) for name, word in SHOWN.items() if name in block.metrics}
+    if "average_accuracy" not in block.metrics:
+        name = "average_loss" if "average_loss" in block.metrics else "test_loss"
+        means["loss"] = _mean(block.metrics[name])
+    return ", ".join(f"{word} {'none' if mean is None else f'{mean:.3f}'}" for word, mean in means.items())
+
+
+def log_to(path: str | pathlib.Path) -> Callback:
+    """Appends one JSON line per block: round, seconds, and every metric of every seed (means over clients)."""
+
+    def callback(block: Block) -> None:
+        line = {"round": block.round, "seconds": round(block.seconds, 3), "diverged": block.diverged}
+        line |= {name: [_mean(row) for row in values] for name, values in block.metrics.items()}
+        with open(path, "a", encoding="utf-8") as log:
+            log.write(json.dumps(line, allow_nan=False) + "\n")
+
+    return callback
+
+
+def stop_when(reached: Callable[[Block], bool]) -> Callback:
+    """Stops the run after the first block for which ``reached(block)`` is True.
+
+    ``stop_when(lambda block: block.metrics["incentivised_participation_rate"].mean() > 0.5)`` needs ``reference=``.
+    """
+    return lambda block: bool(reached(block))
+
+
+def _mean(values: NumpyArray) -> float | None:
+    """The mean of values that are not NaN; None if there are none, or if one is infinite (JSON has no infinity)."""
+    known = np.asarray(values, float)[~np.isnan(values)]
+    mean = float(known.mean()) if known.size else math.nan
+    return mean if math.isfinite(mean) else None

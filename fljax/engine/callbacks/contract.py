@@ -1,0 +1,99 @@
+"""What a callback is: it is called with a Block, what is known after some rounds of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.core import processes
+from fljax.engine.rounds.states import State
+
+
+class Block(NamedTuple):
+    """The argument of a callback, after a block of rounds.
+
+    Attributes:
+      round: number of rounds done.
+      rounds: number of rounds at the end of the run.
+      ran: number of rounds in this block; 0 for the evaluation before the first round.
+      metrics: ``{name: [seeds, clients]}`` test losses and accuracies of this evaluation, and ``{name: [seeds]}`` every
+        metric over clients that ``Result.metrics`` has for it. With ``reference=`` also the metrics that compare with
+        standalone models, such as ``incentivised_participation_rate``. In a sweep the rows are runs: all seeds of the
+        first plan, then all seeds of the second, and so on.
+      state: of all seeds (or runs). Its memory is donated to the next block, so copy what you keep.
+      seconds: seconds of this block, including evaluation.
+      diverged: ``((seed, round), ...)`` so far.
+    """
+
+    round: int
+    rounds: int
+    ran: int
+    metrics: dict[str, np.ndarray]
+    state: State
+    seconds: float
+    diverged: tuple[tuple[int, int], ...]
+
+
+Callback = Callable[[Block], Any]
+
+
+def is_called_at_start(callback: Callback) -> bool:
+    """Whether a callback is also called with the evaluation before the first round."""
+    return bool(getattr(callback, "at_start", False))
+
+
+def same_everywhere(callbacks: Sequence[Callback]) -> Sequence[Callback]:
+    """The callbacks; in processes other than 0, which do not call them, as many as process 0 has.
+
+    So all processes agree where they wait for what a callback answers.
+    """
+    if not processes.are_several():
+        return callbacks
+    told = processes.agreed(lambda: [(is_called_at_start(each), hasattr(each, "replay")) for each in callbacks])
+    return callbacks if processes.is_first() else [_never_called(*each) for each in told]
+
+
+def _never_called(at_start: bool, replays: bool) -> Callback:
+    def callback(block: Block) -> bool:
+        return False
+
+    found: Any = callback
+    found.at_start = at_start
+    if replays:
+        found.replay = lambda blocks: None
+    return found
+
+
+def call_all(callbacks: Sequence[Callback], block: Block) -> bool:
+    """Calls every callback, also after one that stops the run; whether one does. Of several processes, 0 calls them."""
+
+    def answer() -> bool:
+        answers = [callback(block) for callback in callbacks]
+        return any(answers)
+
+    return processes.agreed(answer)
+
+
+def diverged(seeds: Sequence[int], state: State) -> tuple[tuple[int, int], ...]:
+    """``((seed, round), ...)`` of the runs that are frozen."""
+    rounds = np.asarray(state.diverged).tolist()
+    return tuple((seed, round) for seed, round in zip(seeds, rounds, strict=True) if round >= 0)
+
+
+def replay(callbacks: Iterable[Callback], blocks: Sequence[Block]) -> bool:
+    """Gives the evaluations of a run that goes on to those callbacks that have a method ``replay``.
+
+    A callback whose answers depend on earlier blocks, such as ``stop_early``, has a method ``replay(blocks)`` that sets
+    this history and returns whether the run had stopped after it.
+
+    Args:
+      callbacks: of the run.
+      blocks: of all evaluations so far, in order.
+
+    Returns:
+      Whether one of them would have stopped the run.
+    """
+    found = [each.replay(blocks) for each in callbacks if hasattr(each, "replay")]  # type: ignore[attr-defined]
+    return any(found)

@@ -1,0 +1,1 @@
+"""How clients are mapped to devices and lanes, and what devices hold."""

@@ -1,0 +1,325 @@
+"""Maps functions of one client over clients, as a ``Layout`` says: side by side, one after another, over devices.
+
+A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
+another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Int, PyTree
+
+from fljax.core import trees
+from fljax.engine.devices import eager
+from fljax.engine.devices.jaxprs import arguments_read
+from fljax.engine.devices.layout import AXIS, divide, division, mesh
+
+# Bytes of the rows of clients that one of several devices gets at a time.
+BLOCK = 2**26
+
+
+class Picked(NamedTuple):
+    """Rows that each row of ``xs`` needs of a table. Several devices get them block by block; nobody holds all at once.
+
+    Attributes:
+      table: ``[any, ...]``.
+      rows: ``[count, M]``; row r of ``xs`` has ``table[rows[r]]`` in its place.
+    """
+
+    table: Any
+    rows: Int[Array, "count M"]
+
+
+def map_lanes(
+    function: Callable[[Any], Any],
+    xs: PyTree,
+    lanes: int,
+    devices: int = 1,
+    cost: Int[Array, " count"] | None = None,
+    *,
+    skip: bool = True,
+) -> PyTree:
+    """Maps over the leading axis of ``xs``, ``lanes`` at a time on each device.
+
+    Args:
+      function: function of one row.
+      xs: ``[count, ...]``. With several devices, leaves but the first may be ``Picked``.
+      lanes: rows side by side: 1 is a scan, all rows one ``vmap``, a number in between gives chunks.
+      devices: the number of devices that share the rows; above 1 only while tracing.
+      cost: ``[count]``, cost of each row (e.g. its samples). A chunk takes as many steps as its longest row, so rows of
+        similar cost share a chunk, and devices get similar total costs. None: equal costs.
+      skip: whether chunks of rows with cost 0 are skipped, with results of zero. Under ``vmap`` set it to False: the
+        loop would copy all results in every iteration.
+
+    Returns:
+      Results in the order of ``xs``. Padding rows of an incomplete chunk have cost 0.
+    """
+    count = jax.tree.leaves(xs)[0].shape[0]
+    if eager.is_on() and count:
+        return eager.map_rows(function, xs)
+    if count == 0 or (devices == 1 and cost is None):
+        lanes = max(1, min(lanes, count))
+        if lanes >= count != 1:
+            return jax.vmap(function)(xs)
+        return jax.lax.map(function, xs, batch_size=None if lanes == 1 else lanes)
+    return fold_lanes(lambda x: ((), function(x)), lambda nothing, real: (), xs, lanes, devices, cost, skip=skip)[1]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Maps a function over several models that devices share: ``Subset.spread`` of the server's rows.
+
+    Attributes:
+      lanes: models side by side on each device.
+      devices: more than one.
+    """
+
+    lanes: int
+    devices: int
+
+    def __call__(self, function: Callable[[Any], PyTree], models: PyTree) -> PyTree:
+        return map_lanes(function, models, self.lanes, self.devices)
+
+
+def fold_lanes(
+    function: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Bool[Array, " lanes"]], Any],
+    xs: PyTree,
+    lanes: int,
+    devices: int = 1,
+    cost: Int[Array, " count"] | None = None,
+    *,
+    skip: bool = True,
+    rematerialise: bool = False,
+) -> tuple[PyTree, PyTree]:
+    """Like ``map_lanes``, for a function of two results: the first is added up, so memory holds it for one chunk only.
+
+    Args:
+      function: of one row, gives the summand and the kept result.
+      add_up: ``(summands [lanes, ...], real [lanes]) -> sums``; ``real`` is False for padding, which repeats the
+        summand of another row.
+      xs: ``[count, ...]``, at least one row; ``Picked`` as for ``map_lanes``.
+      lanes: as for ``map_lanes``.
+      devices: as for ``map_lanes``; sums are over all devices.
+      cost: as for ``map_lanes``.
+      skip: as for ``map_lanes``.
+      rematerialise: whether reverse mode recomputes each chunk instead of storing its intermediate results.
+
+    Returns:
+      The sums over all rows, and the kept results ``[count, ...]`` in the order of ``xs``.
+    """
+    if eager.is_on():
+        return eager.fold_rows(function, add_up, xs, cost if skip else None)
+    count = jax.tree.leaves(xs)[0].shape[0]
+    lanes = max(1, min(lanes, -(-count // devices)))
+    if devices == 1 and lanes == count > 1:
+        summands, kept = jax.vmap(jax.checkpoint(function) if rematerialise else function)(xs)
+        return add_up(summands, jnp.ones(count, bool)), kept
+    chunks = -(-count // (lanes * devices))
+    order = jnp.arange(count) if cost is None else jnp.argsort(-cost, stable=True)
+    padded = jnp.pad(order, (0, devices * chunks * lanes - count), constant_values=count)  # count: padding
+    row = padded.reshape(-1, lanes)
+    turns: Any = chunks
+    if cost is not None:
+        longest = jnp.max(jnp.append(cost, 0)[row], axis=1)
+        row = row[_deal(longest, devices)] if devices > 1 else row[None]
+        if skip:
+            mine = longest if devices == 1 else jnp.max(jnp.append(cost, 0)[row], axis=2)
+            turns = jnp.sum(mine > 0, axis=-1, dtype=jnp.int32)  # the cheapest come last
+    # One trace serves for the shapes and the loop.
+    whole = jax.jit((lambda xs: one_by_one(function, xs)) if lanes == 1 else jax.vmap(function))
+    if devices == 1:
+        row = row.reshape(chunks, lanes)
+        read = lambda turn: trees.take(xs, jnp.where(row[turn] < count, row[turn], order[-1]))  # noqa: E731
+        return _in_turn(whole, add_up, read, row < count, row, count, turns, rematerialise)
+    ordered = cost is not None
+    row = row.reshape(devices, chunks, lanes)
+    return _on_devices(whole, add_up, xs, row, turns, order[-1], ordered, rematerialise)
+
+
+def _on_devices(
+    whole: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Any], Any],
+    xs: PyTree,
+    row: Int[Array, "devices chunks lanes"],
+    turns: int | Int[Array, " devices"],
+    spare: Int[Array, ""],
+    ordered: bool,
+    rematerialise: bool,
+) -> tuple[PyTree, PyTree]:
+    """``fold_lanes`` on several devices, of which each computes its rows ``row`` of ``xs``, ``turns`` of its chunks.
+
+    A device reads tables that it holds. Of tables that devices divide, it is given the rows that it computes, block by
+    block, so that few rows are held twice. Padding rows recompute the row ``spare``. ``ordered`` says whether ``row``
+    has another order than ``xs``.
+    """
+    leaves, structure = jax.tree.flatten(xs, is_leaf=_is_picked)
+    count, (devices, chunks, lanes) = leaves[0].shape[0], row.shape
+    example = jax.eval_shape(lambda xs: _rows(xs, jnp.zeros(lanes, jnp.int32)), xs)
+    call, closed_over, is_read = _with_arguments(whole, example)
+    # Of picked rows that nothing reads, such as those of peers in an evaluation, a device gets none.
+    leaves = [leaf if read or not _is_picked(leaf) else None for leaf, read in zip(leaves, is_read, strict=True)]
+    shared = [leaf is not None and division(_table(leaf), devices, 1) != PartitionSpec() for leaf in leaves]
+    held, divided = _chosen(leaves, [not is_shared for is_shared in shared]), _chosen(leaves, shared)
+    given_bytes = trees.bytes_of(jax.eval_shape(_rows, divided, jnp.arange(count)))
+    blocks = min(chunks, -(-given_bytes // (devices * BLOCK)) or 1)
+    share = -(-chunks // blocks)  # chunks of each device in a block
+    blocks = -(-chunks // share)
+    row = jnp.pad(row, ((0, 0), (0, blocks * share - chunks), (0, 0)), constant_values=count)
+    row = row.reshape(devices, blocks, share, lanes).swapaxes(0, 1)
+    read_row = jnp.where(row < count, row, spare)
+    as_given = not ordered and blocks * row[0].size == row[0].size == count
+    place = jnp.arange(share * lanes).reshape(share, lanes)
+
+    def one_device(
+        closed_over: list[Any], held: list[Any], row: Array, read_row: Array, own_turns: Array, given: list[Any]
+    ) -> tuple[PyTree, PyTree]:
+        device = jax.lax.axis_index(AXIS)
+        mine, real = read_row[device], row[device] < count
+
+        def read(turn: Array) -> PyTree:
+            parts = iter(trees.take(given, place[turn])), iter(_rows(held, mine[turn]))
+            rows = [next(parts[0] if is_shared else parts[1]) for is_shared in shared]
+            shapes = jax.tree.leaves(example)
+            rows = [jnp.zeros(s.shape, s.dtype) if row is None else row for row, s in zip(rows, shapes, strict=True)]
+            return jax.tree.unflatten(structure, rows)
+
+        # A number that is known is kept as one: reverse mode needs it.
+        turns_here = share if isinstance(turns, int) else own_turns[device]
+        function = lambda x: call(closed_over, x)  # noqa: E731
+        sums, kept = _in_turn(function, add_up, read, real, place, place.size, turns_here, rematerialise)
+        return jax.lax.psum(sums, AXIS), kept
+
+    each, everywhere = PartitionSpec(AXIS), PartitionSpec()
+    # Trip counts differ between devices; the check of varying axes (check_vma) would refuse this.
+    specs = (*[everywhere] * 5, each), (everywhere, each)
+    spread = jax.shard_map(one_device, mesh=mesh(devices), in_specs=specs[0], out_specs=specs[1], check_vma=False)
+
+    def block(row: Array, read_row: Array, turns: Array) -> tuple[PyTree, PyTree]:
+        places = read_row.reshape(-1)
+        given = [leaf if as_given and not _is_picked(leaf) else _rows(leaf, places) for leaf in divided]
+        sums, kept = spread(closed_over, held, row, read_row, turns, given)
+        return sums, divide(kept, devices)
+
+    begun = share * jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.int32)[:, None], (blocks, devices))
+    turns_of = jnp.broadcast_to(jnp.asarray(turns, jnp.int32), (blocks, devices))
+    left = jnp.clip(turns_of - begun, 0, share)
+    if blocks == 1:
+        sums, kept = block(row[0], read_row[0], left[0])
+        return sums, kept if as_given else trees.take(kept, jnp.argsort(row.reshape(-1))[:count])
+    shapes = jax.eval_shape(block, row[0], read_row[0], left[0])
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    kept = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def next_block(found: tuple[PyTree, PyTree], one: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, PyTree], None]:
+        sums, kept = found
+        more, new = block(*one)
+        kept = jax.tree.map(lambda all, new: all.at[one[0].reshape(-1)].set(new, mode="drop"), kept, new)
+        return (trees.add(sums, more), kept), None
+
+    return jax.lax.scan(next_block, (sums, divide(kept, devices)), (row, read_row, left))[0]
+
+
+def _chosen(leaves: list[Any], which: list[bool]) -> list[Any]:
+    return [leaf for leaf, chosen in zip(leaves, which, strict=True) if chosen]
+
+
+def _is_picked(leaf: Any) -> bool:
+    return isinstance(leaf, Picked)
+
+
+def _table(leaf: Any) -> Any:
+    """The array that devices divide."""
+    return leaf.table if isinstance(leaf, Picked) else leaf
+
+
+def _rows(xs: PyTree, index: Array) -> PyTree:
+    """``trees.take``, also of rows that are ``Picked``."""
+    take: Callable[[Any], Any] = lambda leaf: trees.take(  # noqa: E731
+        _table(leaf), leaf.rows[index] if isinstance(leaf, Picked) else index
+    )
+    return jax.tree.map(take, xs, is_leaf=_is_picked)
+
+
+def one_by_one(function: Callable[[Any], Any], xs: PyTree) -> PyTree:
+    """``jax.vmap(function)`` for one row, without an axis of rows inside."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(trees.take(xs, 0)))
+
+
+def _with_arguments(
+    function: Callable[[Any], Any], example: Any
+) -> tuple[Callable[[Any, Any], Any], list[Any], list[bool]]:
+    """``function(x)`` as a function of ``(closed_over, x)``, what it closes over, and which leaves of x it reads.
+
+    A function that runs on one of several devices must be given arrays; it cannot close over those of all devices.
+    """
+    leaves, structure = jax.tree.flatten(example)
+    flat = lambda *leaves: function(jax.tree.unflatten(structure, leaves))  # noqa: E731
+    program, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+
+    def call(closed_over: list[Any], x: Any) -> Any:
+        closed = jax.extend.core.ClosedJaxpr(program.jaxpr, closed_over)
+        found = jax.extend.core.jaxpr_as_fun(closed)(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+    return call, list(program.consts), arguments_read(program.jaxpr)
+
+
+def _in_turn(
+    function: Callable[[Any], tuple[Any, Any]],
+    add_up: Callable[[Any, Any], Any],
+    read: Callable[[Array], PyTree],
+    real: Bool[Array, "chunks lanes"],
+    place: Int[Array, "chunks lanes"],
+    size: int,
+    turns: int | Array,
+    rematerialise: bool,
+) -> tuple[PyTree, PyTree]:
+    """Computes the first ``turns`` chunks in a loop, each by one call of ``function``.
+
+    Rows ``read(turn)``, ``[lanes, ...]``, give results at ``place[turn]``. The kept results have ``size`` rows. Padding
+    rows, which are not ``real``, repeat the last row in order and so the cheapest; their results are discarded.
+    """
+
+    def chunk(turn: Array) -> tuple[PyTree, PyTree]:
+        summands, kept = function(read(turn))
+        return add_up(summands, real[turn]), kept
+
+    chunk = jax.checkpoint(chunk) if rematerialise else chunk
+    shapes = jax.eval_shape(chunk, jnp.zeros((), jnp.int32))
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    kept = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def one(turn: Array, found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        sums, kept = found
+        more, new = chunk(turn)
+        kept = jax.tree.map(lambda all, new: all.at[place[turn]].set(new, mode="drop"), kept, new)
+        return trees.add(sums, more), kept
+
+    return jax.lax.fori_loop(0, turns, one, (sums, kept))
+
+
+def _deal(cost: Int[Array, " chunks"], devices: int) -> Int[Array, "devices share"]:
+    """The chunks of each device: in order of falling cost, each chunk goes to the device with the least total cost.
+
+    All devices get the same number of chunks, so a device with a very long chunk also gets cheap chunks.
+    """
+    share = cost.shape[0] // devices
+
+    def one(loads: tuple[Array, Array], cost: Array) -> tuple[tuple[Array, Array], Array]:
+        load, taken = loads
+        device = jnp.argmin(jnp.where(taken < share, load, jnp.inf))
+        place = device * share + taken[device]
+        return (load.at[device].add(cost), taken.at[device].add(1)), place
+
+    none = jnp.zeros(devices, jnp.float32), jnp.zeros(devices, jnp.int32)
+    _, place = jax.lax.scan(one, none, cost.astype(jnp.float32))
+    return jnp.argsort(place).reshape(devices, share)

@@ -1,0 +1,152 @@
+"""A ``Layout`` says how clients and runs map to devices, and how devices hold arrays. ``lanes`` maps in that way."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from fljax.core import processes
+
+AXIS = "clients"
+Precision = Literal["default", "high", "highest"]
+Where = Literal["device", "host"]
+
+
+class Layout(NamedTuple):
+    """A resolved ``Execution``.
+
+    Attributes:
+      clients: number of clients side by side on each device in training.
+      seeds: number of runs side by side on each device.
+      evaluation: number of clients side by side on each device while they are polled or evaluated.
+      devices: number of devices.
+      runs_apart: whether devices share whole runs (seeds, cells of a sweep), not a run's clients.
+      platform: of the devices: "cpu", "gpu" or "tpu". It decides about compiler options. Code that differs between
+        platforms chooses by ``jax.lax.platform_dependent``, when it is compiled.
+      precision: of matrix products and convolutions (see ``Execution``).
+      examples: where the examples are while the run goes on.
+      client_states: where the states of clients are between rounds.
+    """
+
+    clients: int
+    seeds: int
+    evaluation: int
+    devices: int = 1
+    runs_apart: bool = False
+    platform: str = "cpu"
+    precision: Precision = "default"
+    examples: Where = "device"
+    client_states: Where = "device"
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether something stays on the host."""
+        return self.examples == "host" or self.client_states == "host"
+
+
+def default_platform() -> str:
+    """The platform of the devices that runs use. It is asked before a program is traced, never while tracing."""
+    return jax.default_backend()
+
+
+def products_of(precision: Precision) -> AbstractContextManager[None]:
+    """While it is entered, traced matrix products and convolutions that state no precision have this one."""
+    # "default" leaves what the user set for the process.
+    return contextlib.nullcontext() if precision == "default" else jax.default_matmul_precision(precision)
+
+
+@functools.lru_cache(maxsize=8)
+def mesh(devices: int) -> Mesh:
+    """``devices`` devices along the axis "clients": of each process, in their order, the first ones."""
+    count = jax.process_count()
+    chosen = [each for process in range(count) for each in jax.local_devices(process)[: devices // count]]
+    return Mesh(np.asarray(chosen), (AXIS,))
+
+
+def is_there(devices: int) -> bool:
+    """Whether a run that spans the processes may use so many devices, equally many of each process."""
+    each, rest = divmod(devices, jax.process_count())
+    return rest == 0 and 1 <= each <= jax.local_device_count()
+
+
+def sharding(devices: int) -> NamedSharding | None:
+    """The sharding of arrays that are replicated on every device; None for one device."""
+    return None if devices == 1 else NamedSharding(mesh(devices), PartitionSpec())
+
+
+def division(leaf: Any, devices: int, lead: int) -> PartitionSpec:
+    """How devices divide an array with one row per client: along its longest axis that they divide evenly.
+
+    That is an axis of one client's array, not the axis of clients. So any number of clients can be divided, and sums
+    over clients and a choice of clients need no communication. Arrays without such an axis are held by every device.
+
+    Args:
+      leaf: an array or a shape.
+      devices: the number of devices.
+      lead: the number of axes in front that are not divided: runs and clients.
+    """
+    sizes = leaf.shape[lead:]
+    fit = [axis for axis, size in enumerate(sizes) if size and size % devices == 0]
+    if not fit:
+        return PartitionSpec()
+    longest = max(fit, key=lambda axis: sizes[axis])
+    return PartitionSpec(*[None] * (lead + longest), AXIS)
+
+
+def divide(tree: PyTree, devices: int, lead: int = 1) -> PyTree:
+    """Tables with one row per client, divided among devices as ``division`` says; for use while tracing."""
+    if devices == 1:
+        return tree
+
+    def one(leaf: Array) -> Array:
+        spec = NamedSharding(mesh(devices), division(leaf, devices, lead))
+        return jax.lax.with_sharding_constraint(leaf, spec)
+
+    return jax.tree.map(one, tree)
+
+
+def replicate(tree: PyTree, devices: int) -> PyTree:
+    """The arrays of ``tree``, replicated on every device if there are several."""
+    if devices == 1:
+        return tree
+    if processes.are_several():  # ``device_put`` would compare every array with those of all other processes
+        return _everywhere(devices)(jax.tree.map(_unbound, tree))
+    return jax.device_put(tree, sharding(devices))
+
+
+@functools.lru_cache(maxsize=8)
+def _everywhere(devices: int) -> Callable[[PyTree], PyTree]:
+    """The identity, whose results are replicated on the devices of all processes."""
+    return jax.jit(lambda tree: tree, out_shardings=sharding(devices))
+
+
+def _unbound(leaf: Any) -> Any:
+    """An array of this process that no device holds; numbers, weakly typed arrays and random keys as they are."""
+    if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable or leaf.weak_type:
+        return leaf
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def on_one(tree: PyTree) -> PyTree:
+    """The arrays of ``tree``, which may be replicated, on one device of this process; numbers as they are."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        return jax.device_put(leaf if leaf.is_fully_addressable else leaf.addressable_data(0), jax.local_devices()[0])
+
+    return jax.tree.map(move, tree)
+
+
+def of_this_process(tree: PyTree) -> PyTree:
+    """Arrays that are replicated over several processes, as arrays of this one; in one process ``tree`` itself."""
+    return on_one(tree) if processes.are_several() else tree

@@ -1,0 +1,1 @@
+"""The loop on the host: blocks of rounds, checkpoints, evaluations, sweeps of runs."""

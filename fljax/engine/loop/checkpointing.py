@@ -1,0 +1,360 @@
+"""Checkpoints of ``simulate``: when they are due, what they hold, and how a run goes on after one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import pathlib
+import time
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fljax.core import processes, trees
+from fljax.data.mapped_files import parts
+from fljax.engine.checkpoints import Checkpoint, Saved, Stopped, Store, checksum
+from fljax.engine.devices.layout import Layout, is_there, of_this_process
+from fljax.engine.loop.history import History
+from fljax.engine.loop.trained import arrays_of
+from fljax.engine.programs.execution import Execution
+from fljax.engine.programs.program import Inputs, Spec
+from fljax.engine.rounds.states import State
+from fljax.protocol import Federation
+
+# Seconds after which a run with checkpoints looks whether one is due or a stop is asked for; a longer round is awaited.
+PIECE = 5.0
+# A run waits for its checkpoints at most one part in so many of its time.
+SHARE = 40
+_STATE, _BEST, _CHECKSUM = "state", "best", "checksum of "
+
+
+class Position(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+      first: the round in which it began.
+      done: number of rounds done.
+      ended: whether a callback has stopped it.
+      seconds: of its work so far, by purpose.
+      memory: bytes of each device, by XLA's analysis; None where there is none.
+    """
+
+    first: int
+    done: int
+    ended: bool
+    seconds: dict[str, float]
+    memory: int | None
+
+
+class Resumed(NamedTuple):
+    """What a checkpoint gives back.
+
+    Attributes:
+      position: how far the run was.
+      state: the arrays of the state by path.
+      history: records and evaluations.
+      layout: of the earlier run, if it was asked for in the same way and this machine has its devices; else None.
+      best: the arrays of ``Kept.saved``; empty if the best models were not kept.
+    """
+
+    position: Position
+    state: dict[str, np.ndarray]
+    history: History
+    layout: Layout | None
+    best: dict[str, np.ndarray]
+
+
+class Keeper:
+    """Saves a run's checkpoints and gives back the newest one; without settings it keeps nothing.
+
+    Of several processes, process 0 has the folder, and says when a checkpoint is due. Any of them may be asked to stop.
+
+    Args:
+      settings: None: no checkpoints.
+      identity: what a run must have in common with a checkpoint, by name: checksums and numbers.
+      rounds: the largest number of rounds.
+      evaluations: the largest number of evaluations.
+    """
+
+    def __init__(
+        self,
+        settings: Checkpoint | None,
+        identity: Callable[[], dict[str, Any]],
+        rounds: int,
+        evaluations: int,
+    ) -> None:
+        self._settings = settings
+        self._lengths = rounds, evaluations
+        self.must_stop = False  # whether the run was asked to stop when it last looked
+        processes.check_same(lambda: {"checkpoint": settings is not None, **identity()})
+        if settings is None:
+            return
+        self._folder = pathlib.Path(settings.folder)
+        self._identity = identity()
+        self._store = Store(self._folder / "rounds", settings.keep, self.note) if processes.is_first() else None
+        self._pace, self._next = 1, time.perf_counter() + settings.every
+
+    def note(self, words: str) -> None:
+        """Tells the user."""
+        if self._settings is not None and self._settings.note is not None:
+            self._settings.note(words)
+
+    def warn(self, words: str) -> None:
+        """Tells the user, or gives a RuntimeWarning if nobody listens."""
+        if self._settings is not None and self._settings.note is not None:
+            self._settings.note(words)
+        else:
+            warnings.warn(words, RuntimeWarning, stacklevel=4)
+
+    @property
+    def records(self) -> pathlib.Path | None:
+        """Where long records are at the end; None without checkpoints."""
+        if self._settings is None:
+            return None
+        return pathlib.Path(self._settings.records or self._folder / "records.zarr")
+
+    def history(self) -> History:
+        """A new history."""
+        return History(None if self._settings is None or self._store is None else self._folder, *self._lengths)
+
+    def newest(self, execution: Execution, platform: str) -> Resumed | None:
+        """The newest checkpoint of this run; None if there is none.
+
+        Raises:
+          ValueError: if the folder has checkpoints of another run.
+        """
+        return None if self._settings is None else processes.agreed(lambda: self._newest(execution, platform))
+
+    def _newest(self, execution: Execution, platform: str) -> Resumed | None:
+        assert self._store is not None
+        histories: list[History] = []
+
+        def usable(saved: Saved) -> None:
+            if saved.about["identity"] == self._identity:  # else the refusal comes below
+                histories.append(History.resume(self._folder, *self._lengths, saved.arrays, saved.about["history"]))
+
+        saved = self._store.newest(usable)
+        self._store.close()  # whatever happens before the first checkpoint is saved
+        if saved is None:
+            return None
+        self._check(saved.about["identity"])
+        position = Position(**saved.about["position"])
+        state, best = (_within(kind, saved.arrays) for kind in (_STATE, _BEST))
+        self.note(f"goes on after round {position.done} of {position.first + self._lengths[0]}, from a checkpoint")
+        return Resumed(position, state, histories[-1], self._layout(saved.about, execution, platform), best)
+
+    def _check(self, there: Mapping[str, Any]) -> None:
+        here = self._identity
+        changed = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if not changed:
+            return
+        name = changed[0]
+        told = f"{name} is {there.get(name, 'not set')} there and {here.get(name, 'not set')} here"
+        if name.startswith(_CHECKSUM):
+            told = f"{name.removeprefix(_CHECKSUM)} differ"
+        others = [each.removeprefix(_CHECKSUM) for each in changed[1:]]
+        more = f", and so do {', '.join(others)}" if others else ""
+        raise ValueError(
+            f"expected the run of the checkpoints in {str(self._folder)!r}, got another one: {told}{more} "
+            "(with another folder a run begins anew)"
+        )
+
+    def _layout(self, about: Mapping[str, Any], execution: Execution, platform: str) -> Layout | None:
+        layout = Layout(**about["layout"])
+        same = about["execution"] == _plain(execution._asdict())
+        if same and layout.platform == platform and is_there(layout.devices):
+            return layout
+        why = "this machine has other devices" if same else "another execution is asked for"
+        self.note(f"{why} than in the checkpoint: results are equal up to rounding")
+        return None
+
+    def pace(self, most: int) -> int:
+        """Number of rounds, up to ``most``, until the next look at the time."""
+        return most if self._settings is None else min(most, self._pace)
+
+    def ran(self, rounds: int, seconds: float) -> None:
+        """Learns how long rounds take."""
+        if self._settings is not None:
+            piece = min(PIECE, self._settings.every)
+            fitting = int(rounds * piece / max(seconds, 1e-9))
+            self._pace = processes.agreed(lambda: max(1, min(fitting, 8 * rounds)))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint should be saved now."""
+        if self._settings is None:
+            return False
+        asked = self._settings.stop is not None and self._settings.stop.made
+        stops, due = zip(*processes.gathered((asked, self._is_time)), strict=True)
+        self.must_stop = any(stops)
+        return self.must_stop or due[0]
+
+    @property
+    def _is_time(self) -> bool:
+        assert self._settings is not None
+        if self._settings.every == 0:  # then the run waits for the checkpoint before
+            return True
+        return time.perf_counter() >= self._next and self._store is not None and not self._store.is_busy
+
+    def save(
+        self,
+        position: Position,
+        state: State,
+        history: History,
+        layout: Layout,
+        execution: Execution,
+        best: Mapping[str, np.ndarray],
+    ) -> None:
+        """Begins to write a checkpoint."""
+        if self._settings is None or self._store is None:
+            return
+        began = time.perf_counter()
+        try:
+            recorded, about = history.saved()
+        except OSError as error:
+            self._store.tell_failure(error)
+            self._next = time.perf_counter() + self._settings.every
+            return
+        # Copies, since the next block overwrites the state.
+        arrays = {f"{_STATE}/{name}": np.array(values) for name, values in arrays_of(of_this_process(state)).items()}
+        arrays |= {f"{_BEST}/{name}": values for name, values in best.items()}
+        told = {
+            "identity": self._identity,
+            "position": position._asdict(),
+            "history": about,
+            "layout": layout._asdict(),
+            "execution": _plain(execution._asdict()),
+        }
+        self._store.save(position.done, arrays | recorded, told)
+        now = time.perf_counter()
+        self._next = now + max(self._settings.every, SHARE * (now - began) if self._settings.every else 0.0)
+
+    @contextmanager
+    def watching(self) -> Generator[None, None, None]:
+        """Requests to stop are heard while this is entered; at the end the last checkpoint is on the disk."""
+        if self._settings is None:
+            yield
+            return
+        stop = self._settings.stop
+        with nullcontext() if stop is None else stop.listening():
+            try:
+                yield
+            finally:
+                if self._store is not None:
+                    self._store.close()
+
+    def stopped(self, position: Position, end: int) -> Stopped:
+        """The error of a run that stops after a checkpoint."""
+        return Stopped(position.done, end, processes.agreed(self._saved))
+
+    def _saved(self) -> int | None:
+        """The round of the newest checkpoint, once it is on the disk."""
+        if self._store is None:
+            return None
+        self._store.close()
+        return self._store.saved
+
+
+def identity_of(
+    spec: Spec, inputs: Inputs, seeds: Sequence[int], rounds: int, initial: State | None, **numbers: Any
+) -> dict[str, Any]:
+    """What two runs must have in common, so that one may go on after a checkpoint of the other."""
+    from fljax.core.version import __version__
+
+    found = {"fljax": __version__, "rounds": rounds, "seeds": list(seeds), **numbers}
+    found |= {"algorithm": _named(spec), "non_finite": spec.non_finite}
+    found |= _of_functions(spec)
+    found[f"{_CHECKSUM}the data"] = checksum_of((inputs.federation, _capacities(inputs.federation)))
+    found[f"{_CHECKSUM}numbers of the algorithm"] = checksum_of((inputs.traced, inputs.by_seed))
+    found[f"{_CHECKSUM}initial states"] = 0 if initial is None else checksum_of(initial)
+    return _plain(found)
+
+
+def plan_identity(spec: Spec, inputs: Inputs) -> dict[str, Any]:
+    """What two plans must have in common, so that one may use the models of the other.
+
+    Values by seed and what functions compute are not compared, and neither are the modules of functions: a builder may
+    have moved from a notebook to a file.
+    """
+    numbers = [jnp.asarray(leaf) for leaf in inputs.traced]
+    return _plain(_of_functions(spec) | {f"{_CHECKSUM}numbers of the algorithm": checksum_of(numbers)})
+
+
+def _of_functions(spec: Spec) -> dict[str, Any]:
+    # An Algorithm, whose functions hold its hyper-parameters; or builders, which may be partial.
+    given = getattr(spec.build, "algorithm", spec.build)
+    return {f"{_CHECKSUM}numbers in the algorithm's functions": checksum_of(_held(given, set()))} | _options(spec)
+
+
+def _capacities(federation: Federation) -> np.ndarray:
+    """The lengths of the longest lists, which are static where lists are stored one after another."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    return np.array([rows.index.shape[-1] for each in groups for rows in each.parts.values()])
+
+
+def checksum_of(tree: PyTree) -> int:
+    """A checksum of all leaves: shapes, dtypes and bytes."""
+    leaves = [np.asarray(leaf) for leaf in arrays_of(tree).values()]
+    described = json.dumps([[each.dtype.name, each.shape] for each in leaves])
+    arrays = [np.frombuffer(described.encode(), np.uint8), *leaves]
+    return checksum(part for each in arrays for part in parts(each))
+
+
+def _within(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of one kind, by the rest of their names."""
+    prefix = f"{kind}/"
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+
+def _named(spec: Spec) -> str:
+    """The functions of a plan by name."""
+    build: Any = spec.build
+    parts = jax.tree.leaves(tuple(build) if isinstance(build, tuple) else getattr(build, "algorithm", build))
+    return ", ".join(dict.fromkeys(map(_name, parts)))
+
+
+def _options(spec: Spec) -> dict[str, Any]:
+    """The plain values among the static arguments, by path; functions have no lasting name."""
+    given = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(spec.structure, spec.static))
+    return {trees.path_of(path): leaf for path, leaf in given if isinstance(leaf, int | str | bool)}
+
+
+def _held(value: Any, seen: set[int]) -> list[Any]:
+    """Numbers, texts and arrays that functions hold, in closures and partials, in a fixed order."""
+    if isinstance(value, str | bool | int | float):
+        return [np.frombuffer(repr(value).encode(), np.uint8)]
+    if isinstance(value, np.ndarray | jax.Array):
+        return [value]
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, functools.partial):
+        parts = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, tuple | list):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = list(getattr(value, "__defaults__", None) or ())
+        for cell in getattr(value, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # a cell that is still empty
+                parts.append(cell.cell_contents)
+    return [each for part in parts for each in _held(part, seen)]
+
+
+def _name(value: Any) -> str:
+    """Where a function is defined; a partial's own function."""
+    function = getattr(value, "func", value)
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(value).__name__)}"
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value, default=str))

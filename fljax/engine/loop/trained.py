@@ -1,0 +1,383 @@
+"""A run's trained models as functions of a client; they can be pickled if the plan can."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax.core import processes
+from fljax.core.values import as_whole
+from fljax.engine.devices import eager
+from fljax.engine.devices.layout import Layout, Precision, of_this_process, on_one
+from fljax.engine.offload.single import only_client
+from fljax.engine.programs import program
+from fljax.engine.programs.program import Inputs, Plan, Spec
+from fljax.engine.rounds.federations import by_id, with_least, without_rows
+from fljax.engine.rounds.keys import Seeds, seeds_of
+from fljax.engine.rounds.states import State
+from fljax.protocol import Algorithm, Features, Federation, RowsAbsent
+
+
+class DeployedModels:
+    """``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now.
+
+    Pickle saves the state and the plan, which later calls need, but no rows of clients: a model that depends on its
+    client's rows when it is used raises ``RowsAbsent`` then, and ``with_rows`` gives them back. Either the plan's
+    functions must be importable (functions of the built-in models are not: they are defined inside functions), or the
+    package cloudpickle must be installed. Otherwise the plan is lost, and a call raises a ValueError with the reason.
+
+    Args:
+      plan: the static and the traced part of the run's plan, pickled or not, or why it could not be pickled.
+      state: of all seeds.
+      seeds: the number of seeds.
+      devices: the number of devices that hold the state.
+      precision: of predictions.
+      rows: reads the federation if a model needs its rows and the plan has none; None: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        plan: tuple[Spec, Inputs] | bytes | str,
+        state: State,
+        seeds: int,
+        devices: int,
+        precision: Precision = "default",
+        rows: Callable[[], Federation] | None = None,
+    ) -> None:
+        self._plan, self._state, self._seeds, self._devices = plan, state, seeds, devices
+        self._precision: Precision = precision
+        self._rows = rows
+
+    def __call__(self, client: int, *, seed: int = 0, unseen: bool = False, x: Array | None = None) -> PyTree:
+        if not isinstance(self._plan, tuple):
+            self._plan = _unpacked(self._plan)
+        spec, inputs = self._plan
+        population = inputs.federation.unseen if unseen else inputs.federation.clients
+        count = 0 if population is None else population.id.shape[-1]
+        who, place = as_whole(client), as_whole(seed)
+        if who is None or place is None or not 0 <= who < count or not 0 <= place < self._seeds:
+            if unseen and not count:
+                raise ValueError("expected unseen=True for a federation with unseen clients, got one without")
+            advice = (
+                "; names.clients.index(...) is the number of a client by its name" if isinstance(client, str) else ""
+            )
+            raise ValueError(
+                f"expected a client below {count} and a position of a seed below {self._seeds}, "
+                f"got {client!r}, {seed!r}{advice}"
+            )
+        row = inputs.federation.examples.x.shape[1:]
+        sentence = f"expected x to be a batch of raw examples [b, {', '.join(map(str, row))}], got shape "
+        is_scaled = inputs.federation.moments is not None  # by numbers for each entry of a row
+        if x is not None and (x.ndim != 1 + len(row) or (is_scaled and x.shape[1:] != row)):
+            raise ValueError(f"{sentence}{list(x.shape)}")
+        # Uses the data as given and one copy of the state, so no copies of the data stay on other devices.
+        at = self._state if self._devices == 1 else on_one(self._state)
+        where = who
+        if is_on_host(inputs, at):
+            inputs, at = only_client(inputs, at, place, who, unseen)
+            where = 0
+        layout = Layout(1, 1, 1, precision=self._precision)
+        try:
+            return program.deployed(spec, layout, inputs, at, jnp.int32(place), jnp.int32(where), not unseen, x)
+        except Exception as error:
+            if _is_for_rows(error):
+                if self._rows is None:
+                    raise
+                self._plan = self.with_rows(self._rows()).parts()[0]  # read once
+                return self(client, seed=seed, unseen=unseen, x=x)
+            # A model may take rows of another shape, such as longer texts, or raise any error.
+            if x is None or x.shape[1:] == row:
+                raise
+            raise ValueError(f"{sentence}{list(x.shape)}") from error
+
+    def with_rows(self, federation: Federation) -> DeployedModels:
+        """The same models with the run's federation, whose rows some models depend on when they are used.
+
+        Raises:
+          ValueError: if it has other clients, sizes or moments than the run's, or if the plan was lost in a pickle.
+        """
+        (spec, inputs), state, seeds, precision = self.parts()
+        if not isinstance(federation, Federation):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may err
+            raise ValueError(f"expected the federation of the run, got {type(federation).__name__}")
+        federation = with_least(by_id(federation))
+        if not _same(without_rows(federation), without_rows(inputs.federation)):
+            raise ValueError("expected the federation of the run, got one with other clients, sizes or moments")
+        inputs = inputs._replace(federation=federation)
+        return DeployedModels((spec, inputs), state, seeds, 1, precision)
+
+    def parts(self) -> tuple[tuple[Spec, Inputs], State, int, Precision]:
+        """The plan, the state on one device, the number of seeds and the precision.
+
+        Raises:
+          ValueError: if they were pickled without the plan.
+        """
+        if not isinstance(self._plan, tuple):
+            self._plan = _unpacked(self._plan)
+        state = self._state if self._devices == 1 else on_one(self._state)
+        return self._plan, state, self._seeds, self._precision
+
+    def __reduce__(self) -> Any:
+        packed = self._plan
+        if isinstance(packed, tuple):
+            spec, inputs = packed
+            packed = _packed(spec, inputs._replace(federation=without_rows(inputs.federation)))
+        return DeployedModels, (packed, self._state, self._seeds, 1, self._precision, self._rows)
+
+    def __copy__(self) -> DeployedModels:
+        return self  # it is immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeployedModels:
+        return self
+
+
+def _same(one: Federation, other: Federation) -> bool:
+    """Whether two federations without rows agree in everything but how many rows there are in all."""
+    rows = [part.shape[1:] for each in (one, other) for part in each.examples[:2]]
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+    return rows[:2] == rows[2:] and len(leaves) == len(others) and all(map(np.array_equal, leaves, others))
+
+
+def _is_for_rows(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is that rows are read where there are none."""
+    while error is not None and not isinstance(error, RowsAbsent):
+        error = error.__cause__
+    return error is not None
+
+
+class Predictions:
+    """``(client, x, *, seed=0, unseen=False) -> logits`` of the client's deployed model, on raw examples."""
+
+    _features: Features | tuple[Features, ...] = Features()  # of pickles of older versions
+
+    def __init__(self, deployed: DeployedModels, features: Features | tuple[Features, ...]) -> None:
+        self._deployed, self._features = deployed, features
+
+    def __call__(self, client: int, x: Any, *, seed: int = 0, unseen: bool = False) -> Array:
+        of_seed = self._features
+        if not isinstance(of_seed, Features):
+            place = as_whole(seed)
+            of_seed = of_seed[place] if place is not None and 0 <= place < len(of_seed) else Features()
+        return self._deployed(client, seed=seed, unseen=unseen, x=stored_features(x, of_seed))
+
+    def with_rows(self, federation: Federation) -> Predictions:
+        """The same predictions with the run's federation, whose rows some models depend on when they are used."""
+        return Predictions(self._deployed.with_rows(federation), self._features)
+
+
+def stored_features(x: Any, features: Features) -> Array:
+    """Raw examples as a run has them stored: a table's columns by name, then as ``features`` say.
+
+    Traced arrays are shifted in float32.
+
+    Raises:
+      ValueError: if a table lacks a column, or a column has no numbers.
+    """
+    if features.names is not None and (isinstance(x, Mapping) or hasattr(x, "columns")):
+        x = _columns_of(x, features.names)
+    if features.shift is None and features.mean is None:
+        return jnp.asarray(x)
+    width = len(features.shift or features.mean or ())
+    if np.ndim(x) < 1 or np.shape(x)[-1] != width:
+        return jnp.asarray(x)  # the sentence about shapes comes from the call
+    shift, mean = (np.zeros(width) if each is None else np.asarray(each) for each in (features.shift, features.mean))
+    std = np.ones(width) if features.std is None else np.asarray(features.std)
+    try:
+        values = np.asarray(x, np.float64)
+    except jax.errors.TracerArrayConversionError:
+        row = (1,) * (x.ndim - 1) + (width,)
+        high = shift.astype(np.float32)
+        parts = [each.astype(np.float32).reshape(row) for each in (high, shift - high, mean, std)]
+        return (x.astype(jnp.float32) - parts[0] - parts[1] - parts[2]) / parts[3]
+    stored = (values - shift).astype(np.float32)
+    return jnp.asarray((stored.astype(np.float64) - mean) / std, jnp.float32)
+
+
+def _columns_of(table: Any, names: tuple[Any, ...]) -> Any:
+    """The columns of a pandas or polars table, an Arrow table or a mapping, ``[n, columns]``."""
+    there = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", table.columns))
+    lacking = [name for name in names if name not in there]
+    if lacking:
+        known = ", ".join(str(each) for each in names[:10]) + (", ..." if len(names) > 10 else "")
+        raise ValueError(f"expected a table with the columns of the model ({known}), got none named {lacking[0]!r}")
+    found = [_column(name, table[name]) for name in names]
+    lengths = {np.shape(each) for each in found}
+    if len(lengths) > 1 or len(next(iter(lengths))) != 1:
+        got = ", ".join(map(str, sorted(lengths)))
+        raise ValueError(f"expected columns of one length, with one number for each row, got shapes {got}")
+    return (jnp if any(isinstance(each, jax.Array) for each in found) else np).stack(found, axis=1)
+
+
+def _column(name: Any, values: Any) -> Any:
+    """A column as float64; traced numbers as they are."""
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind in "biuf":
+            return found.astype(np.float64)
+        if found.dtype.kind in "OUS":  # nullable numbers, and numbers as text
+            return found.astype(np.float64)
+    except jax.errors.TracerArrayConversionError:
+        return values
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"expected numbers in the column {name!r} of the model, got others")
+
+
+class Models(NamedTuple):
+    """Trained models without the metrics and records of their run.
+
+    Attributes:
+      state: of all seeds; ``simulate(..., initial=state)`` continues from it.
+      deployed: as ``Result.deployed``.
+      predict: as ``Result.predict``.
+    """
+
+    state: State
+    deployed: DeployedModels
+    predict: Predictions
+
+
+def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree by path, as arrays on the host."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): numbers_of(leaf) for path, leaf in leaves}
+
+
+def numbers_of(leaf: Any) -> np.ndarray:
+    """A leaf as an array of NumPy; of random keys, their numbers."""
+    dtype: Any = getattr(leaf, "dtype", None)
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)
+
+
+def restore(
+    plan: Algorithm | Plan,
+    federation: Federation,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    seeds: Seeds,
+    precision: Precision = "default",
+    rows: Callable[[], Federation] | None = None,
+) -> Models:
+    """The models of an earlier run, from the arrays of its state.
+
+    Args:
+      plan: the run's plan.
+      federation: the run's federation.
+      arrays: ``arrays_of(result.state)``.
+      seeds: the run's seeds.
+      precision: of predictions, the run's ``Execution.precision``.
+      rows: reads the federation with its rows when a model needs them; ``federation`` then has placeholders in place of
+        rows. None: ``federation`` has the rows.
+
+    Raises:
+      ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
+    """
+    seeds = seeds_of(seeds)
+    program.check_seeds(seeds, federation)
+    spec, inputs = program.partition_plan(plan, federation)
+    state = state_of(arrays, spec, Layout(1, 1, 1), inputs, jnp.asarray(seeds, jnp.uint32))
+    if rows is not None:
+        inputs = inputs._replace(federation=without_rows(inputs.federation))
+    deployed = DeployedModels((spec, inputs), state, len(seeds), 1, precision, rows)
+    return Models(state, deployed, Predictions(deployed, federation.features))
+
+
+def is_on_host(inputs: Inputs, state: State) -> bool:
+    """Whether examples or states of clients are on the host, as arrays of NumPy."""
+    leaves = [inputs.federation.examples.x, *jax.tree.leaves(state.clients)]
+    return any(isinstance(leaf, np.ndarray) for leaf in leaves)
+
+
+def state_of(arrays: Mapping[str, np.ndarray], spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
+    """The state of a run from its arrays by path (``arrays_of``), on one device.
+
+    Raises:
+      ValueError: if the arrays do not fit a state of this plan, or are of other seeds.
+    """
+    given = spec, layout, inputs, seeds
+    shapes: Any = None if eager.is_on() else program.start.trace(*given).out_info
+    # Only a real key says how it was made.
+    if shapes is None or any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(shapes)):
+        shapes = program.start(*given)
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if set(expected) != set(arrays):
+        odd = sorted(set(expected) ^ set(arrays))[0]
+        raise ValueError(f"expected the arrays of a state of this algorithm, got others; one that differs is {odd}")
+    on_host = layout.client_states == "host"
+    state = with_arrays(jax.tree.unflatten(structure, list(expected.values())), arrays, on_host)
+    found, wanted = np.asarray(state.seed).tolist(), np.asarray(seeds).tolist()
+    if found != wanted:
+        raise ValueError(f"expected the seeds of the state, {found}, got {wanted}")
+    return state
+
+
+def with_arrays(like: State, arrays: Mapping[str, np.ndarray], on_host: bool = False) -> State:
+    """A state of the structure, shapes and dtypes of ``like`` from its arrays by path, on one device.
+
+    Arrays of NumPy in ``like`` stay ones; with ``on_host`` all states of clients are.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    own = {id(leaf) for leaf in jax.tree.leaves(like.clients)} if on_host else set[int]()
+    leaves = []
+    for path, leaf in paths:
+        name, host = jax.tree_util.keystr(path), isinstance(leaf, np.ndarray) or id(leaf) in own
+        leaves.append(_leaf(name, arrays[name], leaf, host))
+    return jax.tree.unflatten(structure, leaves)
+
+
+def unbound(state: State) -> State:
+    """A state of several processes as arrays of this one, which any further computation may use."""
+    return with_arrays(state, arrays_of(of_this_process(state))) if processes.are_several() else state
+
+
+def _leaf(name: str, found: np.ndarray, expected: Any, on_host: bool) -> Any:
+    """A leaf of a state from its array; ``expected`` has its shape and dtype."""
+    if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(found), impl=str(jax.random.key_impl(expected)))
+    if found.dtype.kind == "V":  # NumPy's files do not know bfloat16 by name
+        found = found.view(expected.dtype)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise ValueError(
+            f"expected {name} to be {expected.dtype}{list(expected.shape)}, got {found.dtype}{list(found.shape)}"
+        )
+    return np.array(found) if on_host else jnp.array(found)
+
+
+def _packed(spec: Spec, inputs: Inputs) -> bytes | str:
+    """A pickled plan, or a sentence with the reason if the plan cannot be pickled."""
+    # The arguments themselves, since their tree structure cannot be pickled.
+    value = (spec._replace(structure=None, static=()), jax.tree.unflatten(spec.structure, spec.static), inputs)
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        reason = str(error)
+    try:
+        return importlib.import_module("cloudpickle").dumps(value)
+    except ImportError:
+        return f"expected functions of the plan that can be imported, or the package cloudpickle, got: {reason}"
+    except Exception as error:
+        return f"expected a plan that can be pickled, got: {error}"
+
+
+def _unpacked(packed: bytes | str) -> tuple[Spec, Inputs]:
+    if isinstance(packed, str):
+        raise ValueError(f"this result was pickled without its models: {packed}")
+    try:
+        spec, arguments, inputs = pickle.loads(packed)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"this result's models need the code that trained them, which cannot be imported: {error}"
+        ) from error
+    except Exception as error:  # what an object's own code raises, such as a jax.custom_vjp of the user's
+        raise ValueError(
+            f"this result's models cannot be read from the pickle: {type(error).__name__}: {error}"
+        ) from error
+    leaves, structure = jax.tree.flatten(arguments)
+    return spec._replace(structure=structure, static=tuple(leaves)), inputs

@@ -1,0 +1,1 @@
+"""Compiled programs of rounds and evaluations, and what they are called with."""

@@ -1,0 +1,266 @@
+"""How clients and seeds map to devices; algorithms do not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from fljax.core import gpu_rules
+from fljax.core import processes as hosts
+from fljax.core.arguments import is_whole
+from fljax.engine.devices import eager
+from fljax.engine.devices.layout import Layout, Precision, Where, default_platform
+
+Strategy = Literal["auto", "vmap", "scan"] | int
+Clients = Literal["auto", "trial", "vmap", "scan", "debug"] | int
+Devices = Literal["all"] | int
+Place = Literal["auto"] | Where
+
+# Constants of ``auto``, from timings on 2 cores (2026-11-21). On a CPU a client's model, gradient and update should fit
+# the first caches. An MLP of 52,000 parameters made 9,900 client-steps per second with one client at a time and 9,300
+# with five (but 6 % more with all at once in one run of benchmarks/results). A logistic regression of 610 parameters
+# made 110,000 with one, 194,000 with ten and 199,000 with fifty. For clients of very different sizes, four or five at a
+# time were best.
+CACHE = 256 * 2**10
+# Bytes that the operations of a chunk's local step read and write, before XLA fuses any. The rates here are XLA's
+# estimates for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step
+# holds should fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB read and written for a client)
+# made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000
+# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. GPUs have a table of their own (``fljax.core.gpu_rules``),
+# which a benchmark writes. Without measurements it follows this thought: a step should move enough bytes that starting
+# its kernels (20 to 50, some microseconds each) takes a tenth of its time at most.
+TPU_CHUNK = 2**29
+# The memory of an accelerator that reports none.
+ACCELERATOR = 8 * 2**30
+# On a GPU a chunk may read and write so many times the memory. What a step holds is written and read at least once. Of
+# what they read and write, an MLP held a sixth, a LeNet a thirteenth and a ResNet18 a twenty-eighth on an H200.
+GPU_MEMORIES = 2
+# Bytes of prepared examples evaluated at a time. LeNet on 50 clients x 2,000 images took 2.0 s with 5 clients at a
+# time and 3.2 s with 25.
+EVALUATION = {"cpu": 4 * 2**20, "accelerator": 1024 * 2**20}
+# Parts of an accelerator's memory that examples, and examples with the states of clients, may take.
+FOR_EXAMPLES, FOR_BOTH = 1 / 2, 3 / 4
+# From this many runs per device on, devices take whole runs: they then wait for each other once per block, not in every
+# round, and an uneven division of runs wastes little.
+APART = 4
+# Relative cost of k clients side by side, per client: 1 + ALONE / k.
+ALONE = {"cpu": 1.0, "accelerator": 100.0}
+
+
+class Execution(NamedTuple):
+    """How many clients, and how many runs, are computed side by side. Results do not depend on it, up to rounding.
+
+    Attributes:
+      clients: "vmap" (all of a device's clients at once), "scan" (one after another), a number k (k at a time),
+        "auto" (a fixed rule of shapes, backend, memory and sizes: see ``resolve``), "trial" (``auto`` and its
+        neighbours are compiled and timed, and the fastest is used) or "debug": nothing is compiled, and clients run one
+        after another in Python loops on one device, which holds all data. ``print``, a debugger and exceptions in one's
+        own functions then meet numbers; it is much slower. ``jax_disable_jit`` does the same.
+      seeds: "auto", "vmap", "scan" or a number, for the runs of one call: all seeds, in a sweep of all cells.
+      evaluation: likewise for clients while they are polled or evaluated.
+      devices: "all" or a number: the devices that share the clients, or share whole runs (seeds, cells of a sweep) if
+        there are four or more runs per device. A CPU is one device unless ``fljax.use_cores`` made its cores devices
+        before JAX started. Of several processes (``fljax.distributed``), each gives so many of its own.
+      precision: of matrix products and convolutions of float32 arrays, where a model or an algorithm states none. A TPU
+        computes them in bfloat16 (8 bits of precision) by default, recent NVIDIA GPUs in TensorFloat-32 (11 bits), a
+        CPU in float32 (24 bits). "default" leaves this as it is, or as ``jax.default_matmul_precision`` sets it. "high"
+        takes three passes of bfloat16 on a TPU, "highest" is float32 everywhere. The aggregators state the highest.
+        ``benchmarks/precision.py`` measures the effect on INCFL.
+      examples: "device": all examples are on each device. "host": they stay in the host's memory or in a mapped file,
+        and the rows of the clients that train are moved block by block, while the devices compute the last block.
+        "auto": "host" for a memory-mapped file, and where examples take more than half of an accelerator's memory. With
+        ``jax_debug_nans`` all data are on the devices.
+      client_states: likewise for the states that clients keep between rounds, such as personal models: "host" keeps
+        them in the host's memory, and only those of the cohort are moved. "auto": "host" where examples and states on
+        the devices take more than three quarters of an accelerator's memory.
+    """
+
+    clients: Clients = "auto"
+    seeds: Strategy = "auto"
+    evaluation: Strategy = "auto"
+    devices: Devices = "all"
+    precision: Precision = "default"
+    examples: Place = "auto"
+    client_states: Place = "auto"
+
+
+class Sizes(NamedTuple):
+    """The inputs of ``auto``: counts, and sizes in bytes."""
+
+    rows: int  # rows of the cohort
+    population: int  # clients that are evaluated
+    seeds: int  # runs: seeds, times cells in a sweep
+    model: int  # bytes of one client's Down or of its model, whichever is larger
+    evaluated: int  # bytes of the prepared examples in one client's evaluation
+    lane: int = 0  # bytes that one client's local step reads and writes, before fusion; matters on accelerators only
+    samples: tuple[int, ...] | None = None  # of all clients, largest first, if steps depend on them; else None
+    examples: int = 0  # bytes of all examples
+    mapped: bool = False  # whether they are a memory-mapped file
+    client_states: int = 0  # bytes of the states of all clients of all runs
+    keyed: bool = False  # whether clients keep random keys, which only devices hold
+
+
+def resolve(execution: Execution, sizes: Sizes, platform: str | None = None) -> Layout:
+    """Replaces names by numbers, by a fixed rule of shapes, platform, memory and devices, so that runs are repeatable.
+
+    "auto" for clients: on a CPU, as many as keep three copies of the model (parameters, gradient, update) in 256 KiB;
+    on a TPU, as many as read and write ``TPU_CHUNK`` bytes, at most its memory; on a GPU, ``chunk_bytes`` of
+    ``fljax.core.gpu_rules``, at most twice its memory. If steps differ between clients, a chunk takes the steps of its
+    longest client, and the number is lowered to waste the least. Runs (seeds, and cells of a sweep) are batched only if
+    all their clients fit. With four or more runs per device, devices take whole runs; else each device trains a part
+    of every cohort.
+
+    Raises:
+      ValueError: if a strategy is neither a known name nor a positive number, there are fewer devices, or the precision
+        or a place has no such name.
+    """
+    _check_places(execution)
+    if execution.precision not in get_args(Precision):
+        names = ", ".join(get_args(Precision))
+        raise ValueError(f"expected a known execution.precision, got {execution.precision!r}; valid names are {names}")
+    platform = default_platform() if platform is None else platform
+    if execution.clients == "debug":
+        return Layout(1, 1, 1, 1, False, platform, execution.precision)
+    kind = "cpu" if platform == "cpu" else "accelerator"
+    examples, states = _places(execution, sizes, platform)
+    on_host = "host" in (examples, states)
+    devices = _devices(execution.devices, sizes, not on_host)
+    apart = devices > 1 and sizes.seeds >= APART * devices and not on_host
+    rows = sizes.rows if apart else -(-sizes.rows // devices)
+    needed = max(1, 3 * sizes.model)
+    fitting = CACHE // needed if kind == "cpu" else _chunk(platform) // max(sizes.lane, needed)
+    lanes = _even(rows, fitting)
+    if sizes.samples is not None:
+        together = 1 if apart else devices
+        lanes = _least_waste(sizes.samples, sizes.rows, together, max(1, min(rows, fitting)), ALONE[kind])
+    clients = "auto" if execution.clients == "trial" else execution.clients
+    each = sizes.population if apart else -(-sizes.population // devices)
+    runs = -(-sizes.seeds // devices) if apart else sizes.seeds
+    return Layout(
+        _lanes("clients", clients, rows, lanes, "auto, trial, vmap, scan, debug"),
+        1 if on_host else _lanes("seeds", execution.seeds, runs, _even(runs, fitting // rows)),
+        _lanes("evaluation", execution.evaluation, each, _even(each, EVALUATION[kind] // max(1, sizes.evaluated))),
+        devices,
+        apart,
+        platform,
+        execution.precision,
+        examples,
+        states,
+    )
+
+
+def _check_places(execution: Execution) -> None:
+    for name in ("examples", "client_states"):
+        asked = getattr(execution, name)
+        if asked not in ("auto", *get_args(Where)):
+            raise ValueError(f"expected execution.{name} to be auto, device or host, got {asked!r}")
+
+
+def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, Where]:
+    """Where examples and the states of clients are."""
+    if sizes.keyed and execution.client_states == "host":
+        raise ValueError(
+            "expected execution.client_states to be auto or device, since clients of this algorithm keep random keys, "
+            "which only devices hold, got 'host'"
+        )
+    if eager.nans_raise():  # fljax.engine.programs.nans looks at programs with all data
+        return "device", "device"
+    memory = None if platform == "cpu" else _memory()
+    examples: Where = "device"
+    if execution.examples != "auto":
+        examples = execution.examples
+    elif sizes.mapped or (memory is not None and sizes.examples > FOR_EXAMPLES * memory):
+        examples = "host"
+    if execution.client_states != "auto":
+        return examples, execution.client_states
+    there = sizes.examples if examples == "device" else 0
+    fits = memory is None or there + sizes.client_states <= FOR_BOTH * memory
+    return examples, "device" if fits or sizes.keyed or not sizes.client_states else "host"
+
+
+def _memory() -> int | None:
+    """Bytes of memory of the smallest of this process's devices; None if one does not tell."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
+    return min((each for each in limits if each is not None), default=None)
+
+
+def resolve_together(execution: Execution, sizes: Sizes) -> Layout:
+    """``resolve`` in process 0, for all processes, whose devices may have other amounts of memory."""
+    return hosts.agreed(lambda: resolve(execution, sizes))
+
+
+def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
+    """The candidates of a trial: the number of ``auto``, a quarter and four times of it, one, and all."""
+    rows = sizes.rows if layout.runs_apart else -(-sizes.rows // layout.devices)
+    tried = {1, layout.clients, layout.clients // 4, layout.clients * 4, rows}
+    return [layout._replace(clients=k) for k in sorted(tried) if 1 <= k <= rows]
+
+
+def all_devices() -> int:
+    """The number of this process's devices that ``"all"`` stands for."""
+    return jax.local_device_count()
+
+
+def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
+    """The number of devices; where they cannot take whole runs, at most one for each row of the cohort."""
+    there = jax.local_device_count()
+    number = all_devices() if asked == "all" else asked
+    if not is_whole(number) or number < 1:
+        raise ValueError(f'expected execution.devices to be "all" or a positive number, got {asked!r}')
+    if number > there:
+        raise ValueError(
+            f"expected execution.devices to be at most the {there} that JAX sees, got {number}; "
+            "fljax.use_cores() makes the cores of a CPU devices"
+        )
+    processes = jax.process_count()
+    if takes_runs and sizes.seeds >= APART * processes * number:
+        return processes * number
+    return processes * min(number, max(-(-sizes.rows // processes), 1))
+
+
+def _chunk(platform: str) -> int:
+    """Bytes that a chunk may read and write on an accelerator."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit", ACCELERATOR) for device in jax.local_devices()]
+    if platform == "tpu":
+        return min(TPU_CHUNK, *limits)
+    return min(gpu_rules.read().chunk_bytes, *(GPU_MEMORIES * limit for limit in limits))
+
+
+def _least_waste(samples: Sequence[int], rows: int, devices: int, most: int, alone: float) -> int:
+    """The number of lanes, up to ``most``, with the least cost for a typical cohort of ``rows`` clients.
+
+    A chunk of sorted clients costs as its longest one in every lane, empty lanes of the last chunk included. The chunks
+    are shared by ``devices``, and the device with the most work counts.
+    """
+    among = np.linspace(0, len(samples) - 1, rows).round().astype(int)  # quantiles of all clients
+    ordered = np.maximum(np.asarray(samples, float), 1)[among]
+
+    def cost(lanes: int) -> float:
+        longest = ordered[::lanes]
+        work = max(longest.sum() / devices, longest[0], longest[-1] * -(-len(longest) // devices))
+        return float(work) * (lanes + alone)
+
+    tried = {1, 2, 3, 4, 5, 6, 8, _even(-(-rows // devices), most), *(2**power for power in range(4, 20))}
+    return min((lanes for lanes in sorted(tried) if lanes <= most), key=cost)
+
+
+def _lanes(name: str, strategy: Clients, count: int, automatic: int, names: str = "auto, vmap, scan") -> int:
+    message = f"expected execution.{name} to be {names} or a positive number, got {strategy!r}"
+    if isinstance(strategy, str):
+        named = {"auto": min(automatic, count), "vmap": count, "scan": 1}
+        if strategy not in named:
+            raise ValueError(message)
+        return max(1, named[strategy])
+    if not is_whole(strategy) or strategy < 1:
+        raise ValueError(message)
+    return max(1, min(strategy, count))
+
+
+def _even(count: int, lanes: int) -> int:
+    """The largest divisor of ``count`` up to ``lanes``, to avoid padding; ``lanes`` if that is below half of it."""
+    lanes = max(1, min(lanes, count))
+    divisor = next(k for k in range(lanes, 0, -1) if count % k == 0)
+    return divisor if 2 * divisor >= lanes else lanes

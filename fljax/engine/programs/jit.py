@@ -1,0 +1,183 @@
+"""The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fljax.engine.devices import eager
+from fljax.engine.devices.layout import Layout, products_of
+
+# XLA's pass that splits loops over the threads of a CPU; XLA parses these as it does XLA_FLAGS.
+UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+# Matrix products that XLA fuses into YNNPACK's kernels leave helper tasks in the queues of threads that lead devices:
+# the heap grows as long as a program runs. Earlier releases of XLA have neither the kernels nor the option. Without the
+# kernels small networks are 11 to 20 % slower (benchmarks/pairs.py), so short programs keep the kernels.
+UNFUSED = {"xla_cpu_experimental_ynn_fusion_type": ""}
+# The number of programs that a process keeps; a run has three. Each uses about 100 of the 65,530 memory maps that Linux
+# allows per process; large networks use several times as many.
+PROGRAMS = 64
+# Programs of this many rounds or more are long.
+LONG = 32
+
+
+class Store:
+    """The last used programs, at most ``limit``.
+
+    Above the limit, the least recently used quarter is dropped. JAX's own caches refer to jitted functions weakly, so
+    they drop the traced and compiled code too. Programs of other code are not affected.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._kept: dict[Hashable, Any] = {}  # in order of use, the last used at the end
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The program of this key; ``make`` creates it if it is not in the store."""
+        dropped: list[Any] = []
+        with self._lock:
+            found = self._kept.pop(key, None)
+            found = make() if found is None else found
+            self._kept[key] = found
+            if len(self._kept) > self.limit:
+                oldest = list(self._kept)[: max(1, self.limit // 4)]
+                dropped = [self._kept.pop(each) for each in oldest]
+        if dropped:
+            dropped.clear()
+            gc.collect()  # traced code has reference cycles
+        return found
+
+
+STORE = Store(PROGRAMS)
+
+
+class Program:
+    """A function under ``jax.jit``, compiled for ``layout.devices`` devices (one without an argument ``layout``).
+
+    Matrix products and convolutions have ``layout.precision``, unless they state one.
+
+    Each set of static arguments and shapes has a separate jitted function, kept in a ``Store``.
+
+    If the cores of a CPU are devices, XLA must not also split the loops of one device over all threads. It queues a
+    piece for every thread, but each thread leads a device and does not take the pieces. After some thousand loops the
+    queues are full, and jaxlib 0.10 then computes wrong large matrix products. (A ResNet18 on two devices was right for
+    six local steps.) With one device per core nothing is lost by not splitting; with fewer devices than cores, loops
+    use as many cores as there are devices. YNNPACK's kernels share their work in the same way, so long programs on
+    several devices also disable the kernels, if XLA has the option.
+
+    Args:
+      function: the function to compile.
+      static_argnames: as for ``jax.jit``.
+      donate_argnames: as for ``jax.jit``.
+      compiler_options: XLA's options for any number of devices.
+      is_long: ``{static name: value} -> bool``, whether the program runs for long; None: never.
+      store: keeps the programs.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        static_argnames: Sequence[str],
+        donate_argnames: Sequence[str] = (),
+        compiler_options: dict[str, Any] | None = None,
+        is_long: Callable[[Mapping[str, Any]], bool] | None = None,
+        store: Store = STORE,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._static = tuple(static_argnames)
+        self._donated = tuple(donate_argnames)
+        self._options = compiler_options or {}
+        self._is_long = is_long
+        self._store = store
+
+    def jitted(self, *arguments: Any, **named: Any) -> Any:
+        """The jitted function for these static arguments and shapes."""
+        given = self._signature.bind(*arguments, **named).arguments
+        static = tuple((name, given.pop(name, None)) for name in self._static)
+        leaves, structure = jax.tree.flatten(given)
+        options = self.options(dict(static))
+        key = (self, static, structure, tuple(map(_describe, leaves)), tuple(options.items()))
+        return self._store.find(key, lambda: self._fresh(options))
+
+    def options(self, static: Mapping[str, Any]) -> dict[str, Any]:
+        """The compiler options for these static arguments; ``layout`` gives the devices' number and platform."""
+        layout: Layout | None = static.get("layout")
+        apart = layout is not None and layout.devices > 1 and layout.platform == "cpu"
+        if not apart:
+            return self._options
+        long = self._is_long is not None and self._is_long(static)
+        return self._options | UNSPLIT | (UNFUSED if long and is_accepted(tuple(UNFUSED.items())) else {})
+
+    def _fresh(self, options: dict[str, Any]) -> Any:
+        @functools.wraps(self._function)
+        def function(*arguments: Any, **named: Any) -> Any:  # JAX keeps the compiled code while this function exists
+            layout: Layout | None = self._signature.bind(*arguments, **named).arguments.get("layout")
+            with products_of("default" if layout is None else layout.precision):
+                return self._function(*arguments, **named)
+
+        chosen: Any = {"static_argnames": self._static, "donate_argnames": self._donated}
+        return jax.jit(function, **chosen, compiler_options=options)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the function; the first call with these static arguments and shapes compiles it.
+
+        Where ``jax.jit`` is off, the function runs op by op. With ``jax_debug_nans`` a program in which NaN appeared
+        is repeated in this way (``fljax.engine.programs.nans``); JAX's own check would stop at every NaN that says "unknown".
+        """
+        if eager.is_on():
+            return self._op_by_op(*arguments, **named)
+        if not eager.nans_raise():
+            return self.jitted(*arguments, **named)(*arguments, **named)
+        with jax.debug_nans(False):
+            found = self.jitted(*arguments, **named)(*arguments, **named)
+        nans = importlib.import_module("fljax.engine.programs.nans")  # late, since it runs programs
+        nans.check(self, self._signature.bind(*arguments, **named).arguments, found)
+        return found
+
+    def trace(self, *arguments: Any, **named: Any) -> Any:
+        """The traced function, which can be lowered and compiled ahead of the first call."""
+        with jax.disable_jit(False), jax.debug_nans(False):
+            return self.jitted(*arguments, **named).trace(*arguments, **named)
+
+    def _op_by_op(self, *arguments: Any, **named: Any) -> Any:
+        given = self._signature.bind(*arguments, **named).arguments
+        layout: Layout | None = given.get("layout")
+        # Python numbers become arrays, as under jit.
+        arrays = {name: jax.tree.map(jnp.asarray, each) for name, each in given.items() if name not in self._static}
+        with products_of("default" if layout is None else layout.precision):
+            return self._function(**given | arrays)
+
+
+def program(**options: Any) -> Callable[[Callable[..., Any]], Program]:
+    """A decorator that makes a ``Program``; ``options`` are those of ``Program``."""
+    return functools.partial(Program, **options)
+
+
+@functools.cache
+def is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether the installed XLA knows these compiler options; found by compiling a small function with them."""
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=dict(options)).lower(np.float32(0)).compile()
+    except Exception:
+        return False
+    return True
+
+
+def _describe(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))

@@ -1,0 +1,389 @@
+"""The compiled programs of a run: static and traced parts of a plan, and the mapping over runs (cells x seeds)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax import training
+from fljax.core import trees, values
+from fljax.core.describing import describe, describe_items, html_table, name_of
+from fljax.data.mapped_files import check_unchanged
+from fljax.engine.devices import eager
+from fljax.engine.devices.lanes import map_lanes
+from fljax.engine.devices.layout import Layout, replicate
+from fljax.engine.devices.placement import keep_everywhere, place_state, state_shardings
+from fljax.engine.programs import jit
+from fljax.engine.programs.declared import as_declared, share_partials
+from fljax.engine.programs.same_tests import same_tests
+from fljax.engine.rounds import errors
+from fljax.engine.rounds import evaluate as evaluation
+from fljax.engine.rounds.federations import as_vectors, by_id, with_least, with_shared, without_shared
+from fljax.engine.rounds.round import one_round
+from fljax.engine.rounds.states import State, initial_state
+from fljax.protocol import Algorithm, Federation, Info, Labelled
+from fljax.results.non_finite import NonFinite
+
+
+class Plan(NamedTuple):
+    """An algorithm whose builder runs inside the compiled program, so that numbers change without recompiling.
+
+    Attributes:
+      build: ``build(**arguments, **by_seed) -> Algorithm``.
+      arguments: floats and arrays among their leaves are arguments of the program (traced); ints, strings, bools and
+        functions are part of the program (static). A whole number becomes a float if the builder's parameter is
+        annotated as a float. ``Task`` and ``Local`` values are allowed.
+      by_seed: arrays with a leading axis of seeds, e.g. thresholds ``[seeds, N]``; each seed uses its own row.
+    """
+
+    build: Callable[..., Any]
+    arguments: Mapping[str, Any] = {}
+    by_seed: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """The builder and its arguments in short; of arrays only shapes and types, so that tracers have a text too."""
+        parts = [describe_items(self.arguments)] if self.arguments else []
+        parts += [f"by seed {describe_items(self.by_seed)}"] if self.by_seed else []
+        words = f": {'; '.join(parts)}" if parts else ""
+        return f"Plan({name_of(getattr(self.build, 'build', self.build))}{words})"
+
+    def _repr_html_(self) -> str:
+        lines = [(name, describe(each), "") for name, each in self.arguments.items()]
+        lines += [(name, describe(each), "by seed") for name, each in self.by_seed.items()]
+        return html_table(
+            ("argument", "value", ""), lines, f"Plan of {name_of(getattr(self.build, 'build', self.build))}"
+        )
+
+
+class Spec(NamedTuple):
+    """The static part of a plan; hashable, so that equal plans share their compiled programs."""
+
+    build: Callable[..., Any]
+    structure: Any
+    static: tuple[Any, ...]  # leaves, with _TRACED in place of each traced leaf
+    varied: tuple[int, ...] = ()  # positions of traced leaves in which plans differ; these have a leading axis of runs
+    valid: bool = False  # whether some client has validation rows, so that models are judged on them
+    common: bool = False  # whether all clients have the same test rows, so that the global model is judged once
+    everybody: bool = False  # whether all clients have training rows
+    non_finite: NonFinite = "freeze"  # see ``one_round``
+
+    def algorithm(self, traced: list[Array], by_seed: Mapping[str, Any], seed: Array | None = None) -> Any:
+        """What the builder makes, with the traced leaves put back: an Algorithm; for ``standalone`` its arguments.
+
+        Errors in its functions name them, and the seed of the run if it is known.
+        """
+        numbers = iter(traced)
+        leaves = [next(numbers) if leaf is _TRACED else leaf for leaf in self.static]
+        arguments = jax.tree.unflatten(self.structure, leaves)
+        return errors.named(lambda: self.build(**arguments, **by_seed), errors.name_of(self.build), seed)
+
+
+class _Traced:
+    """The mark of a traced leaf in a Spec. There is one instance, which pickle finds by name."""
+
+    def __reduce__(self) -> str:
+        return "_TRACED"
+
+
+_TRACED = _Traced()
+
+
+class _Fixed:
+    """A builder that returns a given algorithm; hashed by the identity of the algorithm's functions."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+
+    def __call__(self) -> Algorithm:
+        return self.algorithm
+
+    def __hash__(self) -> int:
+        return hash(self.algorithm)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self.algorithm == other.algorithm
+
+
+class Inputs(NamedTuple):
+    """The traced part of a plan, or of several plans that run together, with the data.
+
+    A run is one plan with one seed; runs of the first plan come first. With stacked federations, run r uses the
+    federation of seed ``r % seeds``.
+    """
+
+    traced: list[Any]  # leaves; leaves in which plans differ are [runs, ...]
+    by_seed: dict[str, Any]  # [runs, ...]
+    federation: Federation
+
+
+def on_devices(inputs: Inputs, layout: Layout) -> Inputs:
+    """Inputs whose arrays are on every device, once for all programs."""
+    check_unchanged(inputs.federation.examples.x, inputs.federation.examples.y)
+    move = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf  # noqa: E731
+    return replicate(inputs._replace(federation=jax.tree.map(move, inputs.federation)), layout.devices)
+
+
+def is_stacked(federation: Federation) -> bool:
+    """Whether the federation holds one partition per seed."""
+    return np.ndim(federation.clients.id) == 2
+
+
+def check_seeds(seeds: Sequence[int], federation: Federation) -> None:
+    """Raises a ValueError if a stacked federation has not one partition for each seed."""
+    if is_stacked(federation) and federation.clients.id.shape[0] != len(seeds):
+        stacked = federation.clients.id.shape[0]
+        raise ValueError(f"expected one federation per seed ({len(seeds)}), got {stacked} stacked federations")
+
+
+def partition_plan(plan: Algorithm | Plan, federation: Federation) -> tuple[Spec, Inputs]:
+    """Splits a plan into its static and traced parts; the federation in the result is stored by id.
+
+    Raises:
+      ValueError: if ``plan`` is neither an Algorithm nor a Plan.
+    """
+    spec, traced, by_seed = _parted(plan)
+    valid = bool(np.any(np.asarray(federation.clients.valid.size) > 0))
+    common = same_tests(federation)
+    everybody = bool(np.all(np.asarray(federation.clients.train.size) > 0))
+    stored = with_least(by_id(federation))
+    return spec._replace(valid=valid, common=common, everybody=everybody), Inputs(traced, by_seed, stored)
+
+
+def plan_of(plan: Algorithm | Plan) -> Plan:
+    """The plan itself, or the plan of an algorithm that is built already.
+
+    Raises:
+      ValueError: if it is neither an Algorithm nor a Plan.
+    """
+    if isinstance(plan, Algorithm):
+        return Plan(_Fixed(Algorithm(*map(share_partials, plan))))
+    if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may give anything
+        raise ValueError(f"expected an Algorithm or a Plan, got {type(plan).__name__}")
+    return plan
+
+
+def _parted(plan: Algorithm | Plan) -> tuple[Spec, list[Any], dict[str, Any]]:
+    plan = plan_of(plan)
+    values.check_arguments(plan.build, plan.arguments, plan.by_seed)
+    leaves, structure = jax.tree.flatten(share_partials(as_declared(plan.build, plan.arguments)))
+    is_number = [isinstance(leaf, float | np.floating | np.ndarray | jax.Array) for leaf in leaves]
+    traced = [leaf for leaf, number in zip(leaves, is_number, strict=True) if number]
+    static = tuple(_TRACED if number else leaf for leaf, number in zip(leaves, is_number, strict=True))
+    return Spec(share_partials(plan.build), structure, static), traced, dict(plan.by_seed)
+
+
+def groups(plans: Sequence[Algorithm | Plan]) -> list[list[int]]:
+    """Groups of plans that differ only in the values of floats and arrays, as lists of positions in order."""
+    found: dict[Any, list[int]] = {}
+    for place, plan in enumerate(plans):
+        spec, traced, by_seed = _parted(plan)
+        leaves, structure = jax.tree.flatten((traced, by_seed))
+        found.setdefault((spec, structure, *map(_describe, leaves)), []).append(place)
+    return list(found.values())
+
+
+def _describe(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
+
+
+def stack_plans(parts: Sequence[tuple[Spec, Inputs]], seeds: int) -> tuple[Spec, Inputs]:
+    """Joins several plans: leaves in which they differ get a leading axis of runs, other leaves are shared.
+
+    Raises:
+      ValueError: if the plans differ in more than the values of floats and arrays.
+    """
+    spec, first = parts[0]
+    if len(parts) == 1:
+        return spec, first
+    for place, (other, inputs) in enumerate(parts):
+        _check_alike(place, spec, other, (first.traced, first.by_seed), (inputs.traced, inputs.by_seed))
+    columns = list(zip(*(inputs.traced for _, inputs in parts), strict=True))
+    varied = tuple(
+        place for place, leaves in enumerate(columns) if any(not same_numbers([leaves[0]], [leaf]) for leaf in leaves)
+    )
+    traced: list[Any] = list(first.traced)
+    for place in varied:
+        # Converted one by one, so that Python numbers stay weakly typed, as in a separate run.
+        traced[place] = jnp.repeat(jnp.stack([jnp.asarray(leaf) for leaf in columns[place]]), seeds, axis=0)
+    by_seed = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(inputs.by_seed for _, inputs in parts))
+    return spec._replace(varied=varied), Inputs(traced, by_seed, first.federation)
+
+
+def _check_alike(place: int, spec: Spec, other: Spec, first: Any, numbers: Any) -> None:
+    wrong = "builders" if spec.build != other.build else "arguments" if spec.structure != other.structure else None
+    differ = [(a, b) for a, b in zip(spec.static, other.static, strict=False) if a != b]
+    if wrong is None and differ:
+        a, b = ("a number" if leaf is _TRACED else repr(leaf) for leaf in differ[0])
+        wrong = f"values that shape the program, {a} beside {b}"
+    if wrong is None and jax.tree.map(_describe, first) != jax.tree.map(_describe, numbers):
+        wrong = "arrays of other shapes, types or names"
+    if wrong is not None:
+        raise ValueError(
+            f"expected plans that differ in the values of floats and arrays only, got plans 0 and {place} with {wrong}"
+        )
+
+
+def same_numbers(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether the traced leaves of two plans with the same Spec are equal."""
+    pairs = zip(some, others, strict=True)  # compared in the precision of the computation
+    return all(a is b or bool(np.array_equal(np.asarray(jnp.asarray(a)), np.asarray(jnp.asarray(b)))) for a, b in pairs)
+
+
+def map_runs(spec: Spec, layout: Layout, inputs: Inputs, own: PyTree, function: Callable[..., PyTree]) -> PyTree:
+    """Maps ``function(algorithm, federation, layout, own)`` over runs. Runs share the data.
+
+    With stacked federations, each run indexes the tables of its seed, without a copy of the tables per run.
+    """
+    federation, runs = as_vectors(inputs.federation), jax.tree.leaves(own)[0].shape[0]
+    seeds = federation.clients.id.shape[0] if is_stacked(federation) else 0
+    tables = without_shared(federation)
+    inner = layout._replace(devices=1) if layout.runs_apart else layout
+
+    def one(row: tuple[Any, ...]) -> PyTree:
+        varied, by_seed, place, own_values = row
+        traced = list(inputs.traced)
+        for position, value in zip(spec.varied, varied, strict=True):
+            traced[position] = value
+        mine = federation
+        if seeds:
+            # With one federation per run, the row is mapped. A single federation for all runs is not batched.
+            found = place if seeds == runs > 1 else trees.take(tables, 0 if seeds == 1 else place)
+            mine = with_shared(found, federation)
+        seed = getattr(own_values, "seed", own_values)  # a State, or the seed itself
+        return function(spec.algorithm(traced, by_seed, seed), mine, inner, own_values)
+
+    place: Any = tables if seeds == runs > 1 else jnp.arange(runs) % max(seeds, 1)
+    varied = [inputs.traced[position] for position in spec.varied]
+    return map_lanes(
+        one, (varied, inputs.by_seed, place, own), layout.seeds, layout.devices if layout.runs_apart else 1
+    )
+
+
+# Runs once and is mostly random numbers, whose code is slow to optimise: level 1 compiles four times faster.
+@jit.program(static_argnames=("spec", "layout"), compiler_options={"xla_backend_optimization_level": 1})
+def start(spec: Spec, layout: Layout, inputs: Inputs, seeds: Array) -> State:
+    """States of all runs before round 0; ``seeds`` is ``[runs]``."""
+
+    def begin(algorithm: Algorithm, data: Federation, layout: Layout, seed: Array) -> State:
+        return initial_state(algorithm, data, seed)
+
+    def run(inputs: Inputs, seeds: Array) -> State:
+        states = map_runs(spec, layout, inputs, seeds, begin)
+        # Weakly typed leaves (from Python numbers) become strongly typed, as in every later state.
+        return place_state(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states), layout)
+
+    return run(inputs, seeds)
+
+
+@jit.program(
+    static_argnames=("spec", "layout", "capacity"),
+    donate_argnames=("state",),
+    is_long=lambda static: static["capacity"] >= jit.LONG,
+)
+def run_rounds(
+    spec: Spec, layout: Layout, capacity: int, inputs: Inputs, state: State, first: Array, count: Array
+) -> tuple[State, Info]:
+    """``count`` rounds from round ``first`` for all runs, in one program without a host round trip.
+
+    ``count`` is traced, so blocks of any length up to ``capacity`` share one compilation. Records are
+    ``[runs, capacity, ...]``; the first ``count`` rounds are filled.
+    """
+
+    def run(inputs: Inputs, state: State, first: Array, count: Array) -> tuple[State, Info]:
+        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> tuple[State, Info]:
+            # Under jit, so that one trace serves for the shapes and for the loop.
+            step = jax.jit(
+                lambda state, round: one_round(
+                    algorithm, data, layout, state, round, None, spec.everybody, non_finite=spec.non_finite
+                )
+            )
+            if eager.is_on():
+                return eager.rounds(step, state, first, count, capacity)
+            shapes = jax.eval_shape(step, state, first)[1]
+            records = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+
+            def body(index: Array, carry: tuple[State, Info]) -> tuple[State, Info]:
+                state, records = carry
+                state, info = step(state, first + index)
+                return state, jax.tree.map(lambda all, new: all.at[index].set(new), records, info)
+
+            return jax.lax.fori_loop(jnp.zeros((), jnp.int32), count, body, (state, records))
+
+        state, records = map_runs(spec, layout, inputs, state, one_run)
+        return place_state(state, layout), keep_everywhere(records, layout)
+
+    return run(inputs, state, first, count)
+
+
+@jit.program(static_argnames=("spec", "layout"))
+def evaluate(spec: Spec, layout: Layout, inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+    """Losses and accuracies of all clients of all runs: ``[runs, N]`` and ``[runs, U]``."""
+
+    def run(inputs: Inputs, state: State, round: Array) -> dict[str, Labelled]:
+        def one_run(algorithm: Algorithm, data: Federation, layout: Layout, state: State) -> dict[str, Labelled]:
+            return evaluation.evaluate(algorithm, data, layout, state, round, spec.valid, spec.common)
+
+        return keep_everywhere(map_runs(spec, layout, inputs, state, one_run), layout)
+
+    return run(inputs, state, round)
+
+
+# Rounds of the longest program; their records are on the device until the program ends.
+LONGEST = 1024
+
+
+def capacity_of(rounds: int, evaluate_every: int | None) -> int:
+    """Rounds of the longest program of a run. A longer block between two evaluations takes several programs.
+
+    Raises:
+      ValueError: if one of the numbers is out of range.
+    """
+    if rounds < 0:
+        raise ValueError(f"expected rounds to be zero or more, got {rounds}")
+    if evaluate_every is not None and evaluate_every < 1:
+        raise ValueError(f"expected evaluate_every to be positive, got {evaluate_every}")
+    return max(1, min(rounds, evaluate_every or rounds, LONGEST))
+
+
+def trace_all(spec: Spec, layout: Layout, capacity: int, inputs: Inputs, seeds: Array) -> Iterator[Any]:
+    """The traced programs start, rounds and evaluation, one after another, ready to be lowered and compiled."""
+    zero = jnp.int32(0)
+    begun = start.trace(spec, layout, inputs, seeds)
+    yield begun
+    held = state_shardings(begun.out_info, layout)
+    shape = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)  # noqa: E731
+    state = jax.tree.map(shape, begun.out_info, held)
+    yield run_rounds.trace(spec, layout, capacity, inputs, state, zero, zero)
+    yield evaluate.trace(spec, layout, inputs, state, zero)
+
+
+def algorithm_of(spec: Spec, inputs: Inputs, place: Array, seed: Array | None = None) -> tuple[Algorithm, Federation]:
+    """The algorithm and the federation of one seed of a single plan; ``place`` is that of ``seed`` among the seeds."""
+    mine = inputs.federation
+    if is_stacked(mine):
+        mine = with_shared(trees.take(without_shared(mine), place), mine)
+    return spec.algorithm(inputs.traced, trees.take(inputs.by_seed, place), seed), mine
+
+
+@jit.program(static_argnames=("spec", "layout", "known"))
+def deployed(
+    spec: Spec,
+    layout: Layout,
+    inputs: Inputs,
+    state: State,
+    seed: Array,
+    position: Array,
+    known: bool,
+    x: Array | None = None,
+) -> PyTree:
+    """The model that one client of one seed would use, or its logits if raw examples ``x [b, ...]`` are given."""
+    algorithm, mine = algorithm_of(spec, inputs, seed, state.seed[seed])
+    model = evaluation.deployed(algorithm, mine, trees.take(state, seed), position, known)
+    if x is None:
+        return model
+    return algorithm.predict(model, training.prepare(algorithm.task, x, mine.moments))

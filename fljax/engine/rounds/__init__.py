@@ -1,0 +1,1 @@
+"""One round of any algorithm and its evaluation, as pure functions."""

@@ -1,0 +1,157 @@
+"""The training of clients on their own rows only, as a function of one client and of a population."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fljax import training
+from fljax.engine.devices import eager
+from fljax.engine.devices.lanes import map_lanes
+from fljax.engine.devices.layout import Layout
+from fljax.engine.rounds.errors import within
+from fljax.engine.rounds.federations import local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.protocol import ClientData, Federation, Task
+from fljax.results import Reference
+from fljax.training import Local, StopAlone, Stream
+
+# Where standalone models start: all of a seed from one model, or each client from weights that it draws.
+Initial = Literal["shared", "own"]
+
+
+class Solo(NamedTuple):
+    """The arguments of a plan that ``standalone`` needs."""
+
+    task: Task
+    local: Local
+    initial: Initial = "shared"
+    stop: StopAlone | None = None
+    valid: bool = False  # whether models are also judged on validation rows
+
+
+class Alone(NamedTuple):
+    """What standalone training finds, of one client or along an axis of clients.
+
+    Attributes:
+      threshold: training loss.
+      test_loss: test loss.
+      test_accuracy: test accuracy; None if the task has no score.
+      valid_loss: loss on validation rows; None if it was not asked for.
+      params: the models; None if they are not kept.
+    """
+
+    threshold: Array
+    test_loss: Array
+    test_accuracy: Array | None
+    valid_loss: Array | None
+    params: PyTree | None
+
+
+def reference_of(seen: Any, unseen: Any | None) -> Reference:
+    """The reference of the ``Alone`` of seen clients and of unseen ones (None: there are none), traced or not."""
+    own = Reference(*seen[:3], params=seen.params, valid_loss=seen.valid_loss)
+    if unseen is None:
+        return own
+    threshold, loss, accuracy, valid, _ = unseen
+    return own._replace(
+        unseen_threshold=threshold, unseen_test_loss=loss, unseen_test_accuracy=accuracy, unseen_valid_loss=valid
+    )
+
+
+def check_stop_alone(federation: Federation, stop: Any) -> StopAlone | None:
+    """``stop`` with numbers of Python.
+
+    Raises:
+      ValueError: if it is no ``StopAlone`` of allowed values, or no client has validation rows.
+    """
+    stop = training.check_stop(stop)
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    if stop is not None and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+        raise ValueError(
+            "expected clients with validation rows for early stopping of standalone models, got none "
+            "(valid_fraction above 0 keeps some)"
+        )
+    return stop
+
+
+def check_valid_alone(federation: Federation, valid: bool) -> bool:
+    """``valid``; raises a ValueError if models are to be judged on validation rows and no client has any."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    if valid and not any(np.any(np.asarray(clients.valid.size) > 0) for clients in groups):
+        raise ValueError(
+            "expected clients with validation rows for validation losses of standalone models, got none "
+            "(valid_fraction above 0 keeps some)"
+        )
+    return valid
+
+
+def check_initial(task: Task, initial: str) -> None:
+    """Raises a ValueError if ``initial`` is no valid name, or "own" for a task that starts from given parameters."""
+    if initial not in get_args(Initial):
+        raise ValueError(f"expected initial weights of standalone models to be shared or own, got {initial!r}")
+    if initial == "own":
+        from fljax.models.starting import is_given  # imported here, since it needs flax
+
+        if is_given(task):
+            raise ValueError("expected shared initial weights for a task that starts from given parameters, got 'own'")
+
+
+def shared_model(solo: Any, seed: Array) -> PyTree | None:
+    """The model from which all clients of a seed start, that of the algorithms; None if each draws its own."""
+    return solo.task.init(round_key(seed, Purpose.INIT_SERVER)) if solo.initial == "shared" else None
+
+
+def _own_model(task: Task, client: ClientData, purpose: Array, seed: Array) -> PyTree:
+    """The initial weights of one client, seen or unseen, from a key of its own."""
+    unseen = purpose == int(Purpose.UNSEEN_STANDALONE)
+    drawing = jnp.where(unseen, int(Purpose.UNSEEN_INIT_STANDALONE), int(Purpose.INIT_STANDALONE))
+    return task.init(client_key(round_key(seed, drawing), client.id))
+
+
+def train_population(
+    solo: Any,
+    data: Federation,
+    clients: ClientData,
+    purpose: Array,
+    params: PyTree | None,
+    seed: Array,
+    layout: Layout,
+    keep_models: bool,
+) -> Alone:
+    """Scores, and models if they are kept, of a population, in its order; ``params`` is the ``shared_model``."""
+
+    def one(row: tuple[ClientData, Array]) -> Alone:
+        found = train_alone(solo, data, *row, params, seed)
+        return found if keep_models else found._replace(params=None)
+
+    cost = jnp.maximum(clients.train.size, 1)
+    return map_lanes(one, (clients, purpose), layout.clients, layout.devices, cost, skip=False)
+
+
+def train_alone(
+    solo: Any, data: Federation, client: ClientData, purpose: Array, params: PyTree | None, seed: Array
+) -> Alone:
+    """Scores and model of one client."""
+    own = local_data(data, client)
+    key = client_key(round_key(seed, purpose), client.id)
+    counts = (client.train.size > 0) & (client.test.size > 0)
+    unseen = eager.is_on() and int(purpose) == int(Purpose.UNSEEN_STANDALONE)
+    with within("standalone training", client=client.id, unseen=unseen, seed=seed):
+        start = params if solo.initial == "shared" else _own_model(solo.task, client, purpose, seed)
+        how: dict[str, Any] = {"task": solo.task, "local": solo.local}
+        if solo.stop is None:
+            trained = training.train(key, start, own.train, **how).params
+        else:
+            trained = training.train_until(key, start, own.train, own.valid, **how, stop=solo.stop).params
+        predict = lambda x: solo.task.logits(trained, x)  # noqa: E731
+        threshold, _ = training.evaluate(solo.task, predict, own.train, key=training.stream(key, Stream.LOSS))
+        loss, accuracy = training.counted_scores(*training.evaluate(solo.task, predict, own.test), counts)
+        valid = None
+        if solo.valid:
+            counts = (client.train.size > 0) & (client.valid.size > 0)
+            valid, _ = training.counted_scores(*training.evaluate(solo.task, predict, own.valid), counts)
+    return Alone(threshold, loss, accuracy, valid, trained)

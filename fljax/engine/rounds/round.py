@@ -1,0 +1,301 @@
+"""One round of any algorithm, as a pure function of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from fljax.core import trees
+from fljax.engine.devices.lanes import fold_lanes
+from fljax.engine.devices.layout import Layout
+from fljax.engine.devices.placement import shardings
+from fljax.engine.rounds.federations import held_data, local_data
+from fljax.engine.rounds.keys import Purpose, client_key, round_key
+from fljax.engine.rounds.polling import poll
+from fljax.engine.rounds.servers import own_server
+from fljax.engine.rounds.states import State
+from fljax.protocol import (
+    Algorithm,
+    Available,
+    ClientData,
+    Cohort,
+    Federation,
+    Held,
+    Info,
+    Seat,
+    along,
+    messages,
+    seen_from,
+)
+from fljax.protocol.sums import Part, Total, add_up, as_streamed
+from fljax.results.non_finite import NonFinite
+
+
+def one_round(
+    algorithm: Algorithm,
+    federation: Federation,
+    layout: Layout,
+    state: State,
+    round: Int[Array, ""] | None = None,
+    available: Bool[Array, " N"] | None = None,
+    everybody: bool = False,
+    skip: bool | None = None,
+    rematerialise: bool = False,
+    non_finite: NonFinite = "freeze",
+) -> tuple[State, Info]:
+    """Poll, select, train, aggregate.
+
+    Args:
+      algorithm: any value of the protocol.
+      federation: stored by id (see ``by_id``).
+      layout: how many clients run side by side (see ``resolve``).
+      state: the state before the round.
+      round: equals ``state.round``. A separate argument when states of several seeds are batched, so that the decision
+        to poll is not batched.
+      available: ``[N]`` by id, the clients that could take part; clients without training samples never do. None: all.
+      everybody: whether all clients are known to have training samples; the check is then skipped.
+      skip: whether chunks of clients without work are skipped; reverse mode cannot differentiate this. None: True if
+        seeds are not batched.
+      rematerialise: whether reverse mode recomputes each chunk of clients instead of storing its intermediate results.
+      non_finite: what happens to clients whose message or new state is not finite (see ``is_not_finite`` below).
+        "freeze": nothing else. "drop": they are absent for the aggregation and keep their state; Info has ``dropped``
+        [S] and their number ``dropped_messages``. "stop": the state before the round is kept; Info has
+        ``not_finite`` [S].
+
+    Returns:
+      The state after the round, and Info: that of select and aggregate, with ``cohort_id``, ``cohort_slot``,
+      ``cohort_present`` [S] and ``polled``, the number of polled clients. A dropped client is present in the cohort: it
+      has trained and sent its message. If a NaN or infinity appears in the server or in a client's state, the state
+      before the round is kept and ``diverged`` holds the round; later records are meaningless.
+    """
+    round = state.round if round is None else round
+    size = federation.clients.train.size
+    able = able_clients(size, available, everybody)
+    ballots, polled = state.ballots, jnp.zeros((), jnp.int32)
+    if algorithm.poll is not None:
+
+        def ask() -> PyTree:
+            found = poll(algorithm, federation, state.seed, round, state.server, state.clients, layout)
+            return new_ballots(algorithm, able, found, state.ballots)
+
+        due = round % algorithm.poll.every == 0
+        ballots = ask() if algorithm.poll.every == 1 else jax.lax.cond(due, ask, lambda: state.ballots)
+        polled = jnp.where(due, asked_clients(algorithm, able), 0)
+
+    chosen = choose(algorithm, size, state, round, ballots, able)
+    kept = trees.take(state.clients, chosen.trains)
+    skip = layout.seeds == 1 if skip is None else skip
+    total, rows, trained, bad = train(
+        algorithm, federation, layout, state.seed, round, chosen, kept, chosen.trains, skip, rematerialise, non_finite
+    )
+    broken = trees.any_new_nonfinite(trained, kept)
+    after, counts, info = close(
+        algorithm, held_data(federation, layout), state, round, ballots, chosen, total, rows, bad, broken, non_finite
+    )
+    after = after._replace(clients=trees.set_rows(state.clients, chosen.row, counts, trained))
+    if layout.devices > 1:
+        after = jax.lax.with_sharding_constraint(after, shardings(after, layout.devices, 1))
+    return after, {**info, "polled": polled}
+
+
+class Chosen(NamedTuple):
+    """The cohort of a round, before it trains.
+
+    Attributes:
+      server: the Server after ``select``.
+      cohort: who takes part, ``[S]``.
+      row: ``[S]``, the ids of the cohort; those of empty rows lie in 0..N-1, too.
+      trains: ``[S]``, the ids of the clients that rows train.
+      cost: ``[S]``, the number of training samples of a present client, at least 1; 0 for an empty row.
+      info: Info of ``select``.
+    """
+
+    server: PyTree
+    cohort: Cohort
+    row: Int[Array, " S"]
+    trains: Int[Array, " S"]
+    cost: Int[Array, " S"]
+    info: Info
+
+
+def able_clients(size: Int[Array, " N"], available: Bool[Array, " N"] | None, everybody: bool) -> Available:
+    """The clients that could take part: they have training samples (``size``), and are ``available`` (None: all).
+
+    ``everybody`` says that all are known to have training samples; the check is then skipped.
+    """
+    able = Available(size.shape[0], available)
+    return able if everybody else able.only(size > 0)
+
+
+def new_ballots(algorithm: Algorithm, able: Available, found: PyTree, before: PyTree) -> PyTree:
+    """The ballots after a poll that gave ``found``, by id; who was not asked keeps the one before."""
+    asked = _asked(algorithm, able)
+    return found if asked.among is None else trees.where_rows(asked.among, found, before)
+
+
+def asked_clients(algorithm: Algorithm, able: Available) -> Int[Array, ""]:
+    """The number of clients that a poll asks."""
+    return jnp.sum(_asked(algorithm, able).mask(), dtype=jnp.int32)
+
+
+def _asked(algorithm: Algorithm, able: Available) -> Available:
+    assert algorithm.poll is not None
+    return able if algorithm.poll.shown else Available(able.population)
+
+
+def choose(
+    algorithm: Algorithm, size: Int[Array, " N"], state: State, round: Array, ballots: PyTree, able: Available
+) -> Chosen:
+    """Selects the cohort; ``size`` has the training samples of clients by id."""
+    key = round_key(state.seed, Purpose.SELECT, round)
+    server, cohort, info = algorithm.select(key, round, state.server, ballots, able)
+    row = jnp.clip(cohort.id, 0, size.shape[0] - 1)
+    # An empty row trains the smallest present client, and its result is discarded. So a NaN of an absent client cannot
+    # reach a gradient.
+    own = size[row]
+    trains = jnp.where(cohort.present, row, row[jnp.argmin(jnp.where(cohort.present, own, jnp.iinfo(own.dtype).max))])
+    # The cost of a client is its number of samples; an empty row costs 0.
+    cost = jnp.where(cohort.present, jnp.maximum(size[trains], 1), 0)
+    return Chosen(server, cohort, row, trains, cost, info)
+
+
+def close(
+    algorithm: Algorithm,
+    held: Held,
+    state: State,
+    round: Array,
+    ballots: PyTree,
+    chosen: Chosen,
+    total: Total,
+    rows: PyTree,
+    bad: Any,
+    broken: Bool[Array, ""],
+    non_finite: NonFinite,
+) -> tuple[State, Bool[Array, " S"], Info]:
+    """The server's step at the end of a round.
+
+    Args:
+      algorithm: any value of the protocol.
+      held: the server's own examples by name.
+      state: the state before the round.
+      round: equals ``state.round``.
+      ballots: of this round.
+      chosen: the cohort.
+      total: of ``train``.
+      rows: of ``train``.
+      bad: of ``train``.
+      broken: whether a NaN or infinity appeared in a client's state.
+      non_finite: as for ``one_round``.
+
+    Returns:
+      The state after the round, with the clients before it; which rows of the cohort have a new Client ``[S]``; Info.
+    """
+    cohort = chosen.cohort
+    counted = cohort._replace(present=cohort.present & ~bad) if non_finite == "drop" else cohort
+    key = round_key(state.seed, Purpose.AGGREGATE, round)
+    finish = as_streamed(algorithm.aggregate).finish
+    server, aggregated = finish(key, round, chosen.server, total, rows, counted, held)
+    if differs := trees.difference(state.server, server, exact=False):
+        raise ValueError(f"a round must leave a server like that of init_server: {differs}")
+
+    broken = trees.any_new_nonfinite(server, state.server) | broken
+    broken = broken | jnp.any(bad) if non_finite == "stop" else broken
+    sound = (state.diverged < 0) & ~broken
+    after = state._replace(
+        round=state.round + 1,
+        server=trees.where(sound, server, state.server),
+        ballots=trees.where(sound, ballots, state.ballots),
+        diverged=jnp.where((state.diverged < 0) & broken, round, state.diverged),
+    )
+    about = along("row", cohort_id=cohort.id, cohort_slot=cohort.slot, cohort_present=cohort.present)
+    info = {**chosen.info, **aggregated, **about}
+    if odd := sorted(name for name in info if "/" in name or name in ("", ".", "..")):
+        raise ValueError(f"expected names of records without '/', as files have, got {odd[0]!r}")
+    if non_finite != "freeze":
+        bad = bad & (state.diverged < 0)  # later rounds of a frozen seed are none of its run
+        info |= along("row", **{"dropped" if non_finite == "drop" else "not_finite": bad})
+    if non_finite == "drop":
+        info |= {"dropped_messages": jnp.sum(bad, dtype=jnp.int32)}
+    return after, counted.present & sound, info
+
+
+def train(
+    algorithm: Algorithm,
+    federation: Federation,
+    layout: Layout,
+    seed: Array,
+    round: Array,
+    chosen: Chosen,
+    kept: PyTree,
+    place: Int[Array, " S"],
+    skip: bool,
+    rematerialise: bool,
+    non_finite: NonFinite,
+) -> tuple[Total, PyTree, PyTree, Any]:
+    """Trains the cohort: the total, each row's record and new Client, and who is not finite ``[S]``.
+
+    ``kept`` has the Client of each row, and ``place`` its place in ``federation``: that of the client
+    ``chosen.trains``. With "freeze", which does not look who is not finite, that result is ``()``.
+
+    An empty row adds nothing, its record is zeros, and its Client must be discarded. A dropped row is like an empty
+    one, and its Client is the old one.
+    """
+    aggregate = as_streamed(algorithm.aggregate)
+    seats = Seat(round, chosen.trains, chosen.cohort.slot)
+    server_rows, server_of = own_server(algorithm, chosen.server, layout.devices, seats)
+
+    def one(row: tuple[Array, Array, Array, PyTree, Any]) -> tuple[tuple[Part, Array], tuple[PyTree, PyTree, Any]]:
+        place, slot, present, own, server_row = row
+        client, server = trees.take(federation.clients, place), server_of(server_row)
+        up, new = train_one(algorithm, federation, seed, round, server, client, slot, own)
+        bad: Any = () if non_finite == "freeze" else present & is_not_finite(up, new, own)
+        present = present & ~bad if non_finite == "drop" else present
+        seat = Seat(round, client.id, slot)
+        part, record = aggregate.contribute(seen_from(server, seat), seat, up)
+        kept = trees.where(present, record, trees.zeros_like(record)), trees.where(present, new, own)
+        return (part, present), (*kept, bad)
+
+    def sums(summands: tuple[Part, Array], real: Array) -> Total:
+        parts, present = summands
+        return add_up(parts, present & real)
+
+    xs = (place, chosen.cohort.slot, chosen.cohort.present, kept, server_rows)
+    total, (rows, trained, bad) = fold_lanes(
+        one, sums, xs, layout.clients, layout.devices, chosen.cost, skip=skip, rematerialise=rematerialise
+    )
+    return total, rows, trained, bad
+
+
+def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:
+    """Whether a client's message is not finite (``messages.is_not_finite``), or its state has become so."""
+    return messages.is_not_finite(up) | trees.any_new_nonfinite(new, own)
+
+
+def train_one(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: Array,
+    round: Array,
+    server: PyTree,
+    client: ClientData,
+    slot: Array,
+    own: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """(Up, Client) after the training of one client.
+
+    Raises:
+      ValueError: if the Client is not like the one before.
+    """
+    key = round_key(seed, Purpose.TRAIN, round)
+    seat = Seat(round, client.id, slot)
+    down = algorithm.down(server, seat)
+    result: Any = algorithm.train(client_key(key, client.id, slot), seat, down, own, local_data(federation, client))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(f"expected train to return a message and the client's state, got {type(result).__name__}")
+    # A float that is stored in an array of whole numbers would be rounded, in silence.
+    if differs := trees.difference(own, result[1], exact=False):
+        raise ValueError(f"train must return a client's state like that of init_client: {differs}")
+    return result

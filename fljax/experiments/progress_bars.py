@@ -1,0 +1,91 @@
+"""Progress of the commands that run experiments, on stderr: bars, and messages above them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fljax.results.folders import Event
+
+# Times left are estimated from all evaluations so far: rich's own 30 seconds may be less than one block of rounds.
+WHOLE_RUN = 10.0**9
+
+
+class _Time(TimeRemainingColumn):
+    """The time left; of a bar that is finished or has no length, the time that has passed."""
+
+    def render(self, task: Task) -> Text:
+        return TimeElapsedColumn().render(task) if task.total is None else super().render(task)
+
+
+class _Words(TextColumn):
+    """Text that is cut where the terminal is too narrow, so that the other columns stay."""
+
+    def render(self, task: Task) -> Text:
+        found = super().render(task)
+        found.no_wrap, found.overflow = True, "ellipsis"
+        return found
+
+
+def progress_bars(quiet: bool) -> Progress:
+    """Progress bars with the time left, or the time taken; messages are printed above them."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Words("{task.fields[speed]}", markup=False, table_column=Column()),
+        _Time(compact=True, elapsed_when_finished=True),
+        console=Console(stderr=True, markup=False, emoji=False),
+        speed_estimate_period=WHOLE_RUN,
+        disable=quiet,
+    )
+
+
+def listener(progress: Progress) -> Any:
+    """Returns a function that shows training events as one bar per algorithm, and other events as lines above.
+
+    Standalone models are trained by one compiled program, which says nothing until it ends: a bar without a length
+    shows the time that has passed.
+    """
+    bars: dict[str, Any] = {}
+    began: dict[str, float] = {}
+    done: dict[str, int] = {}
+    alone: list[Any] = []
+
+    def listen(event: Event) -> None:
+        if event.stage in ("train", "standalone"):
+            for task in alone:
+                progress.update(task, total=1, completed=1)
+            alone.clear()
+        if event.stage == "train":
+            if event.label not in bars:
+                bars[event.label] = progress.add_task(event.label, total=event.rounds, speed="")
+                began[event.label] = event.seconds
+            done[event.label] = event.round
+            elapsed = event.seconds - began[event.label]
+            speed = f"{event.round / elapsed:.1f} rounds/s" if event.round and elapsed > 0 else ""
+            speed = ", ".join(filter(None, [event.message, speed]))
+            progress.update(bars[event.label], completed=event.round, speed=speed)
+            return
+        if event.message and not progress.disable:
+            start = f"{event.label}: " if event.label else ""
+            progress.console.print(f"{start}{event.message}", highlight=False)
+        if event.stage == "standalone":
+            alone.append(progress.add_task("standalone", total=None, speed=""))
+        elif event.stage == "saved" and done.get(event.label):
+            progress.update(bars[event.label], total=done[event.label])  # fewer rounds if it stopped early
+
+    return listen

@@ -1,0 +1,389 @@
+"""Metrics of the papers, as pure functions on arrays whose last axis is the clients.
+
+Leading axes (seed, evaluated round, ...) are kept; arrays with fewer axes are aligned at the last one, as in NumPy.
+NumPy arrays give NumPy results; JAX arrays give JAX results, also inside ``jit`` and ``vmap``.
+
+Accuracies and differences of accuracies are fractions: 0.01 is one percentage point. A client without test samples has
+NaN for its loss and accuracy. Averages leave it out; a result without any client is NaN.
+
+The papers' comparisons differ and are kept as printed: INCFL and MaxFL require *better* (strict), IAFL *not worse*
+(ties count). ``fljax.metrics.registry`` lists the variables of a run that each metric compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Real
+
+from fljax.protocol import NumpyArray
+
+Array = jax.Array | NumpyArray
+
+# Equal differences of accuracies may differ by this many machine precisions (eps).
+ROUNDING = 8
+
+# --- One value per client -----------------------------------------------------------------------------------
+
+
+def incentivised(
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
+) -> Bool[Array, "*#batch client"]:
+    """``1{f_k(w) < f_k(what_k)}``: strictly better than training alone. False where either is NaN.
+
+    Args:
+      loss: test loss ``f_k(w)`` of the model that the client would get.
+      standalone_loss: test loss of its standalone model, or its threshold ``rho_k``.
+
+    Source: INCFL, Definition 1. MaxFL's Definition 1 has the threshold ``rho_k`` as second argument.
+    """
+    _, loss, standalone_loss = _aligned(loss, standalone_loss)
+    return loss < standalone_loss
+
+
+def preferred_accuracy(
+    accuracy: Float[Array, "*#batch client"],
+    standalone_accuracy: Float[Array, "*#batch client"],
+    loss: Float[Array, "*#batch client"] | None = None,
+    standalone_loss: Float[Array, "*#batch client"] | None = None,
+    *,
+    prefer: Literal["loss", "accuracy"] = "loss",
+) -> Float[Array, "*#batch client"]:
+    """Test accuracy of the model that each client chooses: the global one or its own.
+
+    Args:
+      accuracy: accuracy of the model that the client would get.
+      standalone_accuracy: accuracy of its standalone model.
+      loss: test loss of the model that the client would get; required for ``prefer="loss"``.
+      standalone_loss: test loss of the standalone model (INCFL's metric), or the threshold ``rho_k`` (MaxFL's metric);
+        required for ``prefer="loss"``.
+      prefer: ``"loss"``: the client chooses the global model iff ``loss < standalone_loss`` (strict, as in the IPR or
+        GM-Appeal); ``"accuracy"``: it chooses the more accurate model.
+
+    Returns:
+      Fractions; NaN if an accuracy, or a loss that decides, is NaN.
+
+    Raises:
+      ValueError: for another ``prefer``, or if the losses are missing.
+
+    Source: INCFL, section 4 ("preferred model, either the global model or their solo-trained local model"; the model
+    that a client prefers is that of Definition 1); MaxFL, section 5 ("whichever one satisfies the client's
+    requirement", which is ``f_k(w) < rho_k``).
+    """
+    if prefer not in ("loss", "accuracy"):
+        raise ValueError(f"expected how clients choose, got {prefer!r}; valid names are 'loss', 'accuracy'")
+    if prefer == "accuracy":
+        xp, a, b = _aligned(accuracy, standalone_accuracy)
+        return xp.maximum(a, b)
+    if loss is None or standalone_loss is None:
+        raise ValueError("expected loss and standalone_loss for prefer='loss', got None")
+    xp, a, b, f, g = _aligned(accuracy, standalone_accuracy, loss, standalone_loss)
+    known = ~(xp.isnan(a) | xp.isnan(b) | xp.isnan(f) | xp.isnan(g))
+    return xp.where(known, xp.where(f < g, a, b), xp.nan)
+
+
+def personalised_model_accuracy_gain(
+    accuracy: Float[Array, "*#batch client"], baseline_accuracy: Float[Array, "*#batch client"]
+) -> Float[Array, "*#batch client"]:
+    """``PMA_k = acc_k(theta_k) - acc_k(w)``, a difference of fractions.
+
+    Args:
+      accuracy: accuracy of the client's personalised model ``theta_k``.
+      baseline_accuracy: accuracy of FedAvg's model ``w`` on the same test data.
+
+    Source: IP-FL, section 6.4.
+    """
+    _, a, b = _aligned(accuracy, baseline_accuracy)
+    return a - b
+
+
+# --- One value per population -------------------------------------------------------------------------------
+
+
+def incentivised_participation_rate(
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``IPR = (1/M) sum_k 1{f_k(w) < f_k(what_k)}``, a fraction. Strict: a tie does not count.
+
+    Args:
+      loss: test loss of the model that the client would get, after any tuning.
+      standalone_loss: test loss of its standalone model.
+
+    Source: INCFL, equation (1).
+    """
+    return _fraction(lambda a, b: a < b, loss, standalone_loss)
+
+
+def global_model_appeal(
+    loss: Float[Array, "*#batch client"], threshold: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``GM-Appeal = (1/M) sum_k 1{f_k(w) < rho_k}``, a fraction. Strict: a tie does not count.
+
+    Args:
+      loss: test loss ``f_k(w)`` of the global model, before a client tunes it; or the training loss of the tuned model,
+        for the appeal after local tuning (MaxFL, Table 4).
+      threshold: ``rho_k``, the loss that the client requires. MaxFL's experiments (section 5) use the training loss
+        ``F_k(what_k)`` of the standalone model. With its test loss ``f_k(what_k)`` (MaxFL's example in section 2), this
+        is INCFL's IPR.
+
+    Source: MaxFL, Definition 1 and equation (1).
+    """
+    return _fraction(lambda a, b: a < b, loss, threshold)
+
+
+def ipr_loss(
+    loss: Float[Array, "*#batch client"], standalone_loss: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k 1{f(theta_k) <= f(what_k)}``, a fraction. Not strict: a tie counts.
+
+    Args:
+      loss: loss of the client's reward model; IAFL uses one global test set for all clients.
+      standalone_loss: loss of its standalone model on the same data.
+
+    Source: IAFL, section 6.1.
+    """
+    return _fraction(lambda a, b: a <= b, loss, standalone_loss)
+
+
+def ipr_accuracy(
+    accuracy: Float[Array, "*#batch client"], standalone_accuracy: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k 1{acc(theta_k) >= acc(what_k)}``, a fraction. Not strict: a tie counts.
+
+    Args:
+      accuracy: accuracy of the client's reward model; IAFL uses one global test set for all clients.
+      standalone_accuracy: accuracy of its standalone model on the same data.
+
+    Source: IAFL, section 6.1.
+    """
+    return _fraction(lambda a, b: a >= b, accuracy, standalone_accuracy)
+
+
+def preferred_model_accuracy(
+    accuracy: Float[Array, "*#batch client"],
+    standalone_accuracy: Float[Array, "*#batch client"],
+    loss: Float[Array, "*#batch client"] | None = None,
+    standalone_loss: Float[Array, "*#batch client"] | None = None,
+    *,
+    prefer: Literal["loss", "accuracy"] = "loss",
+) -> Float[Array, "*batch"]:
+    """Mean over clients of ``preferred_accuracy`` (same arguments and errors), a fraction.
+
+    Source: INCFL, section 4; MaxFL, section 5 ("preferred-model test accuracy").
+    """
+    chosen = preferred_accuracy(accuracy, standalone_accuracy, loss, standalone_loss, prefer=prefer)
+    return average_accuracy(chosen)
+
+
+def average_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k acc_k``, a fraction: all clients have the same weight, whatever their number of samples.
+
+    Source: INCFL, MaxFL and IAFL.
+    """
+    xp, values = _aligned(accuracy)
+    return _mean(xp, values, ~xp.isnan(values))
+
+
+def maximum_accuracy(accuracy: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``max_k acc_k``, a fraction.
+
+    Source: IAFL, section 6.1.
+    """
+    xp, values = _aligned(accuracy)
+    valid = ~xp.isnan(values)
+    top = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
+    return xp.where(xp.any(valid, axis=-1), top, xp.nan)
+
+
+def accuracy_increase(
+    accuracy: Float[Array, "*#batch client"], standalone_accuracy: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``(1/M) sum_k (acc(theta_k) - acc(what_k))``, a difference of fractions.
+
+    With FedAvg's accuracy as second argument this is IP-FL's average PMA.
+
+    Source: IAFL, section 6.1.
+    """
+    return average_accuracy(personalised_model_accuracy_gain(accuracy, standalone_accuracy))
+
+
+def pearson_correlation(a: Float[Array, "*#batch client"], b: Float[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``corr_k(a_k, b_k)`` in [-1, 1] over the clients with both values.
+
+    Args:
+      a: e.g. the accuracy of each client's final model.
+      b: e.g. its standalone accuracy, or the probability with which it participates.
+
+    Returns:
+      The correlation; NaN if ``a`` or ``b`` is constant over clients (the papers print "undefined") or has an infinity.
+
+    Source: IAFL, section 6.1.
+    """
+    xp, a, b = _aligned(a, b)
+    valid = ~(xp.isnan(a) | xp.isnan(b))
+    infinite = xp.any(valid & (xp.isinf(a) | xp.isinf(b)), axis=-1)
+    valid = valid & ~infinite[..., None]
+
+    def centred(values: Array) -> tuple[Array, Array]:
+        mean = _mean(xp, values, valid)[..., None]
+        low = xp.min(xp.where(valid, values, xp.inf), axis=-1)
+        high = xp.max(xp.where(valid, values, -xp.inf), axis=-1)
+        # Comparing the extremes detects constants exactly; a variance would have rounding errors.
+        return xp.where(valid, values - mean, 0.0), low < high
+
+    (da, varies_a), (db, varies_b) = centred(a), centred(b)
+    defined = varies_a & varies_b
+
+    def norm(d: Array) -> Array:
+        return xp.sqrt(xp.where(defined, xp.sum(d * d, axis=-1), 1.0))
+
+    r = xp.sum(da * db, axis=-1) / xp.where(defined, norm(da) * norm(db), 1.0)
+    return xp.where(defined, xp.clip(r, -1.0, 1.0), xp.nan)
+
+
+def contribution_correlation(
+    accuracy: Float[Array, "*#batch client"], contribution: Float[Array, "*#batch client"]
+) -> Float[Array, "*batch"]:
+    """``corr_k(acc(theta_k), p_k)`` in [-1, 1]: whether clients that contribute more get better models.
+
+    Args:
+      accuracy: accuracy of each client's model.
+      contribution: ``p_k`` in the last round before the evaluation; a share, a number of samples, a reputation.
+
+    Returns:
+      As for ``pearson_correlation``.
+
+    Source: IAFL, section 6.3 and Table 3, where contributions are participation rates.
+    """
+    return pearson_correlation(accuracy, contribution)
+
+
+def opt_outs(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
+    """``sum_k 1{PMA_k < delta_k}``: the number of clients that opt out. Strict: a gain of exactly delta_k stays.
+
+    So does a gain that is below delta_k by rounding alone. Nobody leaves the run: the scenario ``opting_out`` has a
+    ``delta`` of its own.
+
+    Args:
+      gain: ``personalised_model_accuracy_gain``.
+      threshold: ``delta_k``, a number or one per client.
+
+    Returns:
+      A number of clients (floating; NaN if no client has a gain).
+
+    Source: IP-FL, section 6.4.
+    """
+    xp, gain, threshold = _aligned(gain, threshold)
+    valid = ~(xp.isnan(gain) | xp.isnan(threshold))
+    count = xp.sum(
+        xp.where(valid & (gain < _without_rounding(xp, threshold, gain)), 1.0, 0.0).astype(gain.dtype), axis=-1
+    )
+    return xp.where(xp.any(valid, axis=-1), count, xp.nan)
+
+
+def participation_rate(gain: Float[Array, "*#batch client"], *, threshold: Any = 0.0) -> Float[Array, "*batch"]:
+    """``1 - opt_outs / M``, a fraction of the clients that have a gain (same arguments as ``opt_outs``).
+
+    Source: IP-FL, section 6.4.
+    """
+    xp, gain, threshold = _aligned(gain, threshold)
+    return _fraction(lambda a, b: a >= b, gain, _without_rounding(xp, threshold, gain))
+
+
+def gini_coefficient(values: Real[Array, "*#batch client"]) -> Float[Array, "*batch"]:
+    """``G = sum_j sum_k |x_j - x_k| / (2 M^2 mean(x))``: the inequality of values over clients.
+
+    Twice the area between the Lorenz curve and the diagonal: 0 if all clients have the same value, ``(M - 1) / M`` if
+    one client has everything.
+
+    Args:
+      values: ``x_k``, at least 0, e.g. each client's tokens.
+
+    Returns:
+      In [0, 1); 0 if all values are 0, NaN if no client has a value.
+
+    Source: C. Gini, "Variabilità e mutabilità" (1912); here of IP-FL's tokens.
+    """
+    xp, values = _aligned(values)
+    values = values if xp.issubdtype(values.dtype, xp.floating) else values.astype(float)
+    valid = ~xp.isnan(values)
+    ordered = xp.sort(xp.where(valid, values, xp.inf), axis=-1)
+    count = xp.sum(valid, axis=-1, keepdims=True)
+    place = xp.reshape(xp.arange(1, values.shape[-1] + 1), (1,) * (values.ndim - 1) + (-1,))
+    ordered = xp.where(place <= count, ordered, 0.0)
+    # The value in place i is subtracted from M - i others and has i - 1 subtracted from it.
+    apart = xp.sum((2 * place - count - 1).astype(ordered.dtype) * ordered, axis=-1)
+    total = xp.sum(ordered, axis=-1)
+    scale = count[..., 0].astype(ordered.dtype) * total
+    share = xp.where(scale > 0, apart / xp.where(scale > 0, scale, 1.0), 0.0)
+    return xp.where(count[..., 0] > 0, share, xp.nan)
+
+
+# --- Over seeds ---------------------------------------------------------------------------------------------
+
+
+def standard_deviation(values: Float[Array, "*axes"], axis: int = 0) -> Float[Array, "*other_axes"]:
+    """Sample standard deviation over seeds (divided by n - 1) without NaN seeds; NaN for fewer than two seeds.
+
+    INCFL and MaxFL print it over 3 seeds.
+    """
+    return _spread(values, axis)[0]
+
+
+def standard_error(values: Float[Array, "*axes"], axis: int = 0) -> Float[Array, "*other_axes"]:
+    """``standard_deviation / sqrt(n)`` over the n seeds that are not NaN; NaN for fewer than two. IAFL prints it."""
+    deviation, n = _spread(values, axis)
+    return deviation / n**0.5
+
+
+# --- Helpers ------------------------------------------------------------------------------------------------
+
+
+def _aligned(*values: Any) -> tuple[Any, ...]:
+    """The namespace, then the arrays with the same number of axes (new axes in front)."""
+    xp: Any = jnp if any(isinstance(v, jax.Array) for v in values) else np
+    arrays = [v if hasattr(v, "ndim") else xp.asarray(v) for v in values]
+    rank = max(a.ndim for a in arrays)
+    if rank == 0:
+        raise ValueError("expected arrays whose last axis is the clients, got a scalar")
+    # Plain Python numbers take the dtype of the arrays.
+    dtype = next(a.dtype for a in arrays if a.ndim)
+    arrays = [a if hasattr(v, "ndim") else a.astype(dtype) for v, a in zip(values, arrays, strict=True)]
+    return xp, *(xp.reshape(a, (1,) * (rank - a.ndim) + a.shape) for a in arrays)
+
+
+def _without_rounding(xp: Any, threshold: Any, gain: Any) -> Any:
+    """The threshold, lower by as much as rounding may move a difference of two fractions."""
+    return threshold - ROUNDING * float(xp.finfo(gain.dtype).eps)
+
+
+def _mean(xp: Any, values: Any, valid: Any) -> Any:
+    """Mean of the valid values over the last axis; NaN if there are none."""
+    n = xp.sum(valid, axis=-1)
+    total = xp.sum(xp.where(valid, values, 0.0), axis=-1)
+    return xp.where(n > 0, total / xp.maximum(n, 1).astype(total.dtype), xp.nan)
+
+
+def _fraction(compare: Any, a: Any, b: Any) -> Any:
+    xp, a, b = _aligned(a, b)
+    return _mean(xp, compare(a, b).astype(a.dtype), ~(xp.isnan(a) | xp.isnan(b)))
+
+
+def _spread(values: Any, axis: int) -> tuple[Any, Any]:
+    xp, values = _aligned(values)
+    values = xp.moveaxis(values, axis, -1)
+    valid = ~xp.isnan(values)
+    n = xp.sum(valid, axis=-1).astype(values.dtype)
+    off = xp.where(valid, values - _mean(xp, values, valid)[..., None], 0.0)
+    variance = xp.sum(off * off, axis=-1) / xp.maximum(n - 1, 1)
+    return xp.where(n > 1, xp.sqrt(variance), xp.nan), xp.maximum(n, 1)
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the values that are known; None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,213 @@
+"""Aggregation as a sum: each client's part of the sums, and the server's step from the total.
+
+Floor 0: imports JAX and jaxtyping only. Each update of a round is added to the sums as soon as it is computed, so the
+memory of a round does not grow with the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key, PyTree
+
+from fljax.core import trees
+from fljax.protocol.algorithm import Aggregate
+from fljax.protocol.data import Held
+from fljax.protocol.rounds import Cohort, Info, Seat, seen_from
+
+
+class Part(NamedTuple):
+    """What one client adds to the sums of a round.
+
+    Attributes:
+      value: a pytree of floating leaves ``[...]``.
+      weight: ``[]``, or ``[R]`` for R sums (one per cluster, for example). A value whose weights are all 0 is ignored,
+        even if it is NaN.
+    """
+
+    value: PyTree
+    weight: float | Array = 1.0
+
+
+class Total(NamedTuple):
+    """The sums of a round, in float32 or wider.
+
+    Attributes:
+      value: ``sum_s weight_s * value_s``: leaves ``[...]``, or ``[R, ...]`` if weights are ``[R]``.
+      weight: ``sum_s weight_s``, ``[]`` or ``[R]``.
+    """
+
+    value: PyTree
+    weight: Array
+
+
+@runtime_checkable
+class Contribute(Protocol):
+    """ONE ``(server, seat, up) -> (Part, Row)``: what this client adds to the sums, and its record (any pytree).
+
+    ``PerClient`` and ``Exchanged`` parts of ``server`` hold the client's own row.
+    """
+
+    def __call__(self, server: PyTree, seat: Seat, up: PyTree, /) -> tuple[Part, PyTree]: ...
+
+
+@runtime_checkable
+class Finish(Protocol):
+    """``(key, round, server, total, rows, cohort, held) -> (Server, Info)``: the server's step from a round's sums.
+
+    ``rows`` are the clients' records ``[S, ...]`` by row of the cohort; empty rows are zeros. ``held`` maps names to
+    Subsets of the server's own examples.
+    """
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+        /,
+    ) -> tuple[PyTree, Info]: ...
+
+
+class Streamed(NamedTuple):
+    """Aggregation of the cohort's messages, client by client.
+
+    Each present client s gives ``(part_s, row_s) = contribute(server, seat_s, up_s)``; ``finish`` receives
+    ``sum_s weight_s * value_s``, ``sum_s weight_s`` and the rows. The engine adds up the parts while the cohort trains.
+    It ignores absent clients, even if their values are NaN. ``select`` may write values that all clients of a round
+    need into the server.
+
+    Attributes:
+      contribute: see Contribute.
+      finish: see Finish.
+    """
+
+    contribute: Contribute
+    finish: Finish
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        up: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
+        """The same aggregation of a whole cohort at once, as an ``Aggregate`` with ``up`` [S, ...]."""
+
+        def one(id: Array, slot: Array, up: PyTree) -> tuple[Part, PyTree]:
+            seat = Seat(round, id, slot)
+            return self.contribute(seen_from(server, seat), seat, up)
+
+        parts, rows = jax.vmap(one)(cohort.id, cohort.slot, up)
+        rows = trees.where_rows(cohort.present, rows, trees.zeros_like(rows))
+        return self.finish(key, round, server, add_up(parts, cohort.present), rows, cohort, held)
+
+
+def as_streamed(aggregate: Streamed | Aggregate) -> Streamed:
+    """Any aggregation as a ``Streamed``. A ``Streamed`` is returned unchanged.
+
+    For an ``Aggregate``, each client's record is its whole message, so ``finish`` reads the messages from ``rows``. The
+    sums hold only the number of clients.
+    """
+    if isinstance(aggregate, Streamed):
+        return aggregate
+
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
+        return Part(()), up
+
+    def finish(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
+        return aggregate(key, round, server, rows, cohort, held)
+
+    return Streamed(contribute, finish)
+
+
+def within(
+    aggregate: Streamed | Aggregate, unwrap: Callable[[PyTree], PyTree], rewrap: Callable[[PyTree, PyTree], PyTree]
+) -> Streamed:
+    """``aggregate`` in a larger Server: ``unwrap(server)`` extracts its Server, ``rewrap(server, own)`` replaces it."""
+    inner = as_streamed(aggregate)
+
+    def contribute(server: PyTree, seat: Seat, up: PyTree) -> tuple[Part, PyTree]:
+        return inner.contribute(unwrap(server), seat, up)
+
+    def finish(
+        key: Key[Array, ""],
+        round: Int[Array, ""],
+        server: PyTree,
+        total: Total,
+        rows: PyTree,
+        cohort: Cohort,
+        held: Held,
+    ) -> tuple[PyTree, Info]:
+        own, info = inner.finish(key, round, unwrap(server), total, rows, cohort, held)
+        return rewrap(server, own), info
+
+    return Streamed(contribute, finish)
+
+
+def add_up(parts: Part, present: Bool[Array, " L"]) -> Total:
+    """The sums of present clients over the leading axis of ``parts``: one matrix product for each leaf.
+
+    Args:
+      parts: leaves ``[L, ...]``, weights ``[L]`` or ``[L, R]``.
+      present: ``[L]``; values of absent clients are ignored.
+
+    Returns:
+      The total, in float32 or wider. Products have the highest precision.
+
+    Raises:
+      ValueError: if a leaf holds integers, or a weight is neither one number nor a row of them.
+    """
+    weight = trees.wide(parts.weight)
+    if weight.ndim not in (1, 2):
+        raise ValueError(f"expected a weight of one number or [R] for each client, got shape {weight.shape[1:]}")
+    for leaf in jax.tree.leaves(parts.value):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(f"expected floating leaves to add up, got a leaf of dtype {leaf.dtype}")
+    weight = jnp.where(present.reshape(-1, *[1] * (weight.ndim - 1)), weight, 0)
+    used = jnp.any(weight.reshape(weight.shape[0], -1) != 0, axis=1)
+
+    def combine(leaf: Array) -> Array:
+        rows = trees.wide(jnp.where(used[:, None], leaf.reshape(leaf.shape[0], -1), jnp.zeros((), leaf.dtype)))
+        found = jnp.matmul(weight.T.astype(rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+        return found.reshape(*weight.shape[1:], *leaf.shape[1:])
+
+    return Total(jax.tree.map(combine, parts.value), jnp.sum(weight, axis=0))
+
+
+def mean(total: Total) -> PyTree:
+    """``value / weight``: the weighted mean of the clients' values; zeros where the weight is zero.
+
+    The mean is in float32 or wider, like the sums; ``trees.add_scaled`` adds it to a model in the model's dtype.
+    """
+    return divided(total.value, total.weight)
+
+
+def divided(value: PyTree, by: float | Array) -> PyTree:
+    """``value / by``, zeros where ``by`` is zero; ``by`` is ``[]``, or ``[R]`` for leaves ``[R, ...]``.
+
+    See ``trees.ratio``.
+    """
+    by = jnp.asarray(by)
+
+    def divide(leaf: Array) -> Array:
+        each = by.astype(leaf.dtype).reshape(by.shape + (1,) * (leaf.ndim - by.ndim))
+        return trees.ratio(leaf, each)
+
+    return jax.tree.map(divide, value)

@@ -1,0 +1,1 @@
+"""Printed tables of papers, our numbers beside them, verdicts and claims."""

@@ -1,0 +1,195 @@
+"""Published tables (``fljax.published.tables``), beside our results; ``fljax.published.verdicts`` has their kinds of spread.
+
+IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
+distributions (``fljax.metrics.clusters.align_clusters``). For a split "best-distribution", both numbers are on the distribution
+where the cluster's model is best. The split names the paper's distribution; ours may be another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax import metrics as formulas
+from fljax.metrics.clusters import align_clusters
+from fljax.published.tables import Published, plain_label, plain_metric
+from fljax.published.verdicts import DEVIATION_OVER_CLIENTS, STANDARD_DEVIATION, STANDARD_ERROR, spread
+from fljax.report.tables import last_values, mean_and_std
+from fljax.results.endings import end_of
+from fljax.results.non_finite import diverged_seeds
+
+
+class Ours(NamedTuple):
+    """Our metric for a published one: ``offset + factor * name`` is in the paper's units."""
+
+    name: str
+    factor: float = 1
+    offset: float = 0
+
+
+# Our metric by the published metric, without the number of a cluster.
+METRICS = {
+    "IPR": Ours("incentivised_participation_rate"),
+    "IPR_tuned5": Ours("incentivised_participation_rate"),
+    # MaxFL judges the global model, before any client adapts it. Its definition compares with a training loss, but its
+    # printed numbers for unseen clients equal INCFL's, which compare test losses. Ours compare test losses.
+    "GM_Appeal": Ours("global_incentivised_participation_rate"),
+    # Tuned models against what clients require, both on training rows.
+    "GM_Appeal_tuned5": Ours("deployed_model_appeal"),
+    "avg_test_acc_pct": Ours("global_average_accuracy", 100),
+    "pref_model_test_acc_pct": Ours("preferred_model_accuracy", 100),
+    "pref_model_test_acc_tuned5_pct": Ours("preferred_model_accuracy", 100),
+    "IPR_accu": Ours("ipr_accuracy"),
+    "IPR_loss": Ours("ipr_loss"),
+    "pearson_rho": Ours("pearson_correlation"),
+    "avg_client_acc_pct": Ours("average_accuracy", 100),
+    "max_client_acc_pct": Ours("maximum_accuracy", 100),
+    "avg_acc_increase_pct": Ours("accuracy_increase", 100),
+    "pearson_rho_acc_vs_p": Ours("contribution_correlation"),
+    "client_acc_pct": Ours("test_accuracy", 100),  # of the client in the split
+    "personalized_acc_pct": Ours("average_accuracy", 100),
+    "avg_PMA_pct": Ours("average_gain", 100),
+    "optouts_count_or_pct_of_100": Ours("opt_outs"),
+    "optouts_pct": Ours("participation_rate", -100, 100),
+    "optout_ratio": Ours("participation_rate", -1, 1),
+    "cluster_model_acc_pct": Ours("cluster_accuracy", 100),
+    "cluster_model_best_acc_pct": Ours("cluster_accuracy", 100),
+}
+
+BEST = "best-distribution"  # prefix of splits that name the distribution where a cluster's model is best
+
+# The variable over clients behind each of our means over clients; spreads over clients are of this variable.
+OVER_CLIENTS = {"average_accuracy": "test_accuracy", "average_gain": "personalised_model_accuracy_gain"}
+
+
+class Compared(NamedTuple):
+    """A printed number and ours.
+
+    Attributes:
+      published: the printed number.
+      mean: our mean over seeds; NaN if there is none.
+      spread: the paper's kind of spread; NaN if there is none.
+      missing: what our results lack, if they have no number; else "".
+      seeds: the number of seeds with a finite value.
+      rounds: after how many rounds.
+      diverged: which of our seeds diverged, in words; may be empty.
+    """
+
+    published: Published
+    mean: float
+    spread: float
+    missing: str = ""
+    seeds: int = 0
+    rounds: int = 0
+    diverged: str = ""
+
+
+def beside(metrics: xr.Dataset, rows: Sequence[Published]) -> list[Compared]:
+    """Compares our numbers at the last evaluation with published numbers.
+
+    Algorithms are matched by label without case and punctuation: "q-FFL(q=1)" is ``qffl_q1``, "PerFedAvg" is
+    ``perfedavg``. Published metrics that we do not have are left out.
+    """
+    marks = diverged_seeds(metrics)
+    return [_compared(metrics, row, marks) for row in rows if plain_metric(row.metric) in METRICS]
+
+
+def _compared(metrics: xr.Dataset, row: Published, marks: Mapping[str, str]) -> Compared:
+    label = label_of(metrics, row)
+    if label is None:
+        return Compared(row, math.nan, math.nan, f"no algorithm {row.algorithm}")
+    values = _ours(metrics, label, row)
+    if values is None:
+        return Compared(row, math.nan, math.nan, f"the results have no {METRICS[plain_metric(row.metric)].name}")
+    mean, std, seeds = mean_and_std(values)
+    spreads = {
+        STANDARD_DEVIATION: std,
+        STANDARD_ERROR: std / math.sqrt(max(seeds, 1)),
+        DEVIATION_OVER_CLIENTS: _over_clients(metrics, label, row),
+    }
+    rounds = int(metrics["evaluated_round"].values[end_of(metrics, label)])
+    missing = "" if seeds else "no seed has a finite number"
+    return Compared(row, mean, spreads[spread(row.paper)], missing, seeds, rounds, marks.get(label, ""))
+
+
+def label_of(metrics: xr.Dataset, row: Published) -> str | None:
+    """The label of the row's algorithm in our results; None if our results do not have it."""
+    labels = {plain_label(str(label)): str(label) for label in metrics["algorithm"].values}
+    return labels.get(plain_label(row.algorithm))
+
+
+def caption(rows: Sequence[Published]) -> str:
+    """Notes for the reader of one paper's numbers: the kind of spread and of distribution; may be empty."""
+    spreads = [f"mean ± {spread(row.paper)}" for row in rows[:1] if not all(math.isnan(row.std) for row in rows)]
+    best = any(row.split.startswith(BEST) for row in rows)
+    return "; ".join(spreads + ["ours: on the distribution where our cluster's model is best"] * best)
+
+
+def number(mean: float, spread: float, metric: str) -> str:
+    """``mean ± spread`` with two decimals, percentages with one; a dash if there is no mean."""
+    if math.isnan(mean):
+        return "–"
+    digits = 1 if "pct" in metric else 2
+    return f"{mean:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+
+
+def _ours(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: our values of a row's metric at the last evaluation; None if our results do not have them."""
+    name, factor, offset = METRICS[plain_metric(row.metric)]
+    special = {"test_accuracy": _of_client, "cluster_accuracy": _of_cluster}
+    if name in special:
+        values = special[name](metrics, label, row)
+    else:
+        values = last_values(metrics, label, f"{_prefix(row)}{name}")
+    return None if values is None else offset + factor * values
+
+
+def _of_client(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: accuracy of the client in the row's split; papers count clients from 1."""
+    accuracy = _over_rounds(metrics, label, "test_accuracy", "client")
+    own = int(row.split.removeprefix("client")) - 1
+    if accuracy is None or own not in metrics["client"].values:
+        return None
+    return accuracy[:, end_of(metrics, label), metrics["client"].values.tolist().index(own)]
+
+
+def _of_cluster(metrics: xr.Dataset, label: str, row: Published) -> np.ndarray | None:
+    """``[seed]``: accuracy of a cluster's model on the split's distribution, or on the one where it is best."""
+    accuracy = _over_rounds(metrics, label, "cluster_accuracy", "cluster", "distribution")
+    cluster = int(row.metric.partition("[c")[2].removesuffix("]"))
+    if accuracy is None or cluster >= accuracy.shape[2]:
+        return None
+    own = align_clusters(accuracy)[:, end_of(metrics, label), cluster]
+    if row.split.startswith(BEST):
+        return np.asarray(formulas.maximum_accuracy(own))
+    distribution = ord(row.split[-1]) - ord("A")
+    return own[:, distribution] if distribution < own.shape[1] else None
+
+
+def _over_clients(metrics: xr.Dataset, label: str, row: Published) -> float:
+    """Standard deviation over clients (n - 1) at the last evaluation, averaged over seeds; NaN for other metrics."""
+    name, factor, _ = METRICS[plain_metric(row.metric)]
+    if name not in OVER_CLIENTS:
+        return math.nan
+    prefix = _prefix(row)
+    values = _over_rounds(metrics, label, prefix + OVER_CLIENTS[name], "unseen" if prefix else "client")
+    if values is None:
+        return math.nan
+    spreads = np.asarray(formulas.standard_deviation(values[:, end_of(metrics, label)], axis=-1))
+    return abs(factor) * mean_and_std(spreads)[0]
+
+
+def _over_rounds(metrics: xr.Dataset, label: str, name: str, *dims: str) -> np.ndarray | None:
+    """``[seed, evaluated_round, *dims]`` of one algorithm; None if the variable does not exist."""
+    whole = ("algorithm", "seed", "evaluated_round", *dims)
+    if name not in metrics or set(metrics[name].dims) != set(whole) or not metrics[name].size:
+        return None
+    return np.asarray(metrics[name].sel(algorithm=label).transpose(*whole[1:]).values, float)
+
+
+def _prefix(row: Published) -> str:
+    return "unseen_" if row.split == "unseen" else ""

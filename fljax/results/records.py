@@ -1,0 +1,133 @@
+"""Records of rounds as labelled arrays, with what they say by client and the bytes on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.protocol import Labelled, unlabelled
+
+# Largest number of entries of a table over rounds and clients; larger tables are left out of the
+# records, and ``by_client`` derives them.
+LARGEST_TABLE = 10**7
+
+
+class Wire(NamedTuple):
+    """Bytes of messages.
+
+    Attributes:
+      down: received by one client that trains.
+      shown: received by one client before its ballot.
+      up: sent by one row of the cohort.
+      ballot: sent by one polled client.
+    """
+
+    down: int
+    shown: int
+    up: int
+    ballot: int
+
+
+def dataset(
+    seeds: Sequence[int],
+    first: int,
+    blocks: Sequence[Mapping[str, Any]],
+    wire: Wire,
+    population: int,
+    rounds: int | None = None,
+) -> xr.Dataset:
+    """Joins the Info of blocks, ``[seeds, rounds, ...]`` each, and adds bytes on the wire.
+
+    Entries without ``Labelled`` get numbered dimensions.
+
+    Args:
+      seeds: coordinate.
+      first: round of the first record.
+      blocks: in order; may be empty.
+      wire: bytes of messages.
+      population: number of seen clients.
+      rounds: of the run, if the blocks are only some of it; tables that are too large for the run are left out.
+
+    Returns:
+      The records, with ``bytes_down``, ``bytes_up``, ``participation`` over ``client`` (the number of cohort rows in
+      which a client trained) and, if the algorithm records a ``weight`` by row, ``client_weight`` over ``client`` (NaN
+      for clients that did not train). If messages are dropped, ``dropped_by_client`` over ``client`` has the number of
+      a client's rows that were. Tables over clients with more than 10^7 entries are left out; ``by_client``
+      derives them.
+    """
+    if not blocks:
+        return xr.Dataset(coords={"seed": list(seeds), "round": np.arange(first, first)})
+    parts = [unlabelled(dict(block)) for block in blocks]
+    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    variables: dict[str, Any] = {}
+    for name, entry in blocks[0].items():
+        numbered = tuple(f"{name}_axis_{i}" for i in range(joined[name].ndim - 2))
+        extra = entry.dimensions if isinstance(entry, Labelled) else numbered
+        variables[name] = (("seed", "round", *extra), joined[name])
+    rows = joined["cohort_present"].sum(axis=-1, dtype=np.int64)
+    polled = joined["polled"].astype(np.int64)
+    by_row = "weight" in variables and variables["weight"][0] == ("seed", "round", "row")
+    count = joined["polled"].shape[1]
+    if len(seeds) * (count if rounds is None else rounds) * population <= LARGEST_TABLE:
+        variables |= _by_client(joined, by_row, population)
+    variables["bytes_down"] = (("seed", "round"), rows * wire.down + polled * wire.shown)
+    variables["bytes_up"] = (("seed", "round"), rows * wire.up + polled * wire.ballot)
+    found = xr.Dataset(variables, {"seed": list(seeds), "round": np.arange(first, first + count)})
+    # With coordinates, so that algorithms with cohorts of different sizes can be joined.
+    return found.assign_coords({dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords})
+
+
+def by_client(records: xr.Dataset, population: int) -> xr.Dataset:
+    """``participation`` and the other tables over ``client`` of ``dataset``, derived from the rows of cohorts.
+
+    For records that leave them out, since they are large: choose rounds first, by ``records.isel(round=...)``.
+
+    Args:
+      records: over ``seed`` and ``round``.
+      population: number of seen clients.
+    """
+    names = [name for name in ("cohort_id", "cohort_present", "weight", "dropped") if name in records]
+    dims = ("seed", "round", "row")
+    joined = {name: records[name].transpose("seed", "round", ...).values for name in names}
+    weighed = "weight" in records and set(records["weight"].dims) == set(dims)
+    found = xr.Dataset(_by_client(joined, weighed, population), {"client": np.arange(population)})
+    return found.assign_coords(seed=records["seed"], round=records["round"])
+
+
+def datasets(
+    seeds: Sequence[int],
+    first: int,
+    blocks: Iterable[Mapping[str, Any]],
+    wire: Wire,
+    population: int,
+    rounds: int,
+) -> Iterator[xr.Dataset]:
+    """``dataset`` of each block of a run of ``rounds`` rounds, without the others in memory."""
+    for block in blocks:
+        found = dataset(seeds, first, [block], wire, population, rounds)
+        yield found
+        first += found.sizes["round"]
+
+
+def _by_client(joined: Mapping[str, np.ndarray], weighed: bool, population: int) -> dict[str, Any]:
+    """Participation by client; dropped messages if there may be some; and, if rows are ``weighed``, weights."""
+    id, present = joined["cohort_id"], joined["cohort_present"]
+    seeds, rounds, _ = id.shape
+    seed, round, row = np.nonzero(present)
+    place = (seed, round, id[seed, round, row])
+    count = np.zeros((seeds, rounds, population), np.int16)
+    np.add.at(count, place, 1)
+    dims = ("seed", "round", "client")
+    found: dict[str, Any] = {"participation": (dims, count)}
+    if "dropped" in joined:
+        dropped = np.zeros_like(count)
+        np.add.at(dropped, place, joined["dropped"][seed, round, row])
+        found["dropped_by_client"] = (dims, dropped)
+    if weighed:
+        weight = np.zeros(count.shape, joined["weight"].dtype)
+        np.add.at(weight, place, joined["weight"][seed, round, row])
+        found["client_weight"] = (dims, np.where(count > 0, weight, np.nan))
+    return found

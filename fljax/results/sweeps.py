@@ -1,0 +1,173 @@
+"""Results of the cells of a sweep, joined over the axes of its grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+pass
+from typing import Any, NamedTuple
+
+from fljax.metrics.registry import is_lower_better
+from fljax.results.endings import at_end
+from fljax.results.folders import Parts
+
+
+def unstack_cells(datasets: Sequence[xr.Dataset], axes: Sequence[Axis]) -> xr.Dataset:
+    """Joins datasets of cells (last axis fastest) to one Dataset with the axes in front of every variable."""
+    numbers = [
+        each.assign({name: values.astype(np.int8) for name, values in each.items() if values.dtype == bool})
+        for each in datasets
+    ]
+    joined = xr.concat(numbers, dim="cell", data_vars="all", coords="minimal", compat="override", join="outer")
+    shape = tuple(len(axis.values) for axis in axes)
+    names = tuple(axis.name for axis in axes)
+    variables = {}
+    for name, values in joined.items():
+        rest = values.transpose("cell", ...)
+        # A record may have the name of an axis.
+        free = f"{name}_recorded" if name in names else str(name)
+        variables[free] = ((*names, *rest.dims[1:]), rest.values.reshape(*shape, *rest.shape[1:]), values.attrs)
+    return xr.Dataset(variables, {**joined.coords, **{axis.name: coordinate(axis.values) for axis in axes}})
+
+
+def coordinate(values: Sequence[Any]) -> np.ndarray:
+    """The coordinate of an axis: numbers unchanged, other values as text."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return np.asarray(values)
+    return np.asarray([value if isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def shape_in_words(axes: Sequence[Axis]) -> str:
+    """The numbers of values of all axes."""
+    return ", ".join(f"{len(axis.values)} of {axis.name}" for axis in axes)
+
+
+def values_of(axes: Sequence[Axis], place: int) -> dict[str, Any]:
+    """The values of a cell by axis, from its place among the cells (last axis fastest)."""
+    positions = _positions(axes, place)
+    return {axis.name: axis.values[positions[axis.name]] for axis in axes}
+
+
+def parts_of(parts: Parts, axes: Sequence[Axis], place: int) -> Parts:
+    """Metrics and records of one cell by label, from its place among the cells (last axis fastest)."""
+    at = _positions(axes, place)
+    return {label: (metrics.isel(at), records.isel(at)) for label, (metrics, records) in parts.items()}
+
+
+def _positions(axes: Sequence[Axis], place: int) -> dict[str, int]:
+    """The position of a cell along each axis, from its place among the cells (last axis fastest)."""
+    places = np.unravel_index(place, [len(axis.values) for axis in axes])
+    return {axis.name: int(each) for axis, each in zip(axes, places, strict=True)}
+
+
+# The criteria by validation rows; the first one that results have is used, so that of losses for tasks without a score.
+VALIDATION = ("average_valid_accuracy", "average_valid_loss")
+
+
+class Best(NamedTuple):
+    """The best cell of one algorithm at the last evaluation.
+
+    Attributes:
+      algorithm: its label.
+      criterion: the criterion of the choice: the sweep's metric or one of ``VALIDATION``.
+      cell: value by axis; None on an axis without effect on the algorithm.
+      chosen_by: mean of the criterion over seeds in this cell.
+      mean: mean of the sweep's metric over seeds in this cell.
+      std: standard deviation of the sweep's metric over these seeds (n - 1; NaN for one seed).
+      seeds: number of seeds with a finite value.
+      edges: numeric axes of more than two values on which the cell has the least or the largest value.
+    """
+
+    algorithm: str
+    criterion: str
+    cell: dict[str, Any]
+    chosen_by: float
+    mean: float
+    std: float
+    seeds: int
+    edges: tuple[str, ...]
+
+
+def axes_of(metrics: xr.Dataset) -> list[str]:
+    """Names of the axes of a sweep's results; empty for results of a run."""
+    return list(json.loads(metrics.attrs.get("grid", "{}")))
+
+
+def best(metrics: xr.Dataset, metric: str) -> tuple[Best, ...]:
+    """The best cell of every algorithm by the mean over seeds at the last evaluation of each cell.
+
+    Args:
+      metrics: of a sweep.
+      metric: the metric to maximise, or to minimise if lower is better; on test rows, as in the papers.
+
+    Returns:
+      For each algorithm, the best cell by ``metric`` and, if clients have validation rows, the best cell by
+      ``average_valid_accuracy`` (``average_valid_loss`` without accuracies). Cells with a diverged seed are considered
+      only if there are no others; among equal cells the first wins. Algorithms without finite values are left out.
+    """
+    if metric not in metrics:
+        raise ValueError(f"expected metric to be in the results, got {metric!r}")
+    names = axes_of(metrics)
+    by_validation = () if metric in VALIDATION else [name for name in VALIDATION if name in metrics][:1]
+    found = []
+    for algorithm in metrics["algorithm"].values:
+        own = at_end(metrics).sel(algorithm=algorithm)
+        judged = own[metric].transpose(*names, "seed")
+        for criterion in dict.fromkeys([metric, *by_validation]):
+            mean = mean_over_seeds(own[criterion].transpose(*names, "seed").values)
+            sound = (own["diverged"].transpose(*names, "seed").values < 0).all(axis=-1)
+            score = np.where(np.isfinite(mean), -mean if is_lower_better(criterion) else mean, -np.inf)
+            if (sound & np.isfinite(score)).any():
+                score = np.where(sound, score, -np.inf)
+            if not np.isfinite(score).any():
+                continue
+            at = np.unravel_index(int(np.argmax(score)), score.shape)
+            both = (judged.values, own[criterion].transpose(*names, "seed").values)
+            same = [all(_makes_no_difference(values, place) for values in both) for place in range(len(names))]
+            cell = {
+                name: None if same[place] else metrics[name].values.tolist()[at[place]]
+                for place, name in enumerate(names)
+            }
+            edges = tuple(
+                name
+                for place, name in enumerate(names)
+                if cell[name] is not None and _at_edge(metrics[name].values, at[place])
+            )
+            values = judged.values[at]
+            finite = values[np.isfinite(values)]
+            std = float(finite.std(ddof=1)) if finite.size > 1 else float("nan")
+            level = float(finite.mean()) if finite.size else float("nan")
+            found.append(Best(str(algorithm), criterion, cell, float(mean[at]), level, std, finite.size, edges))
+    return tuple(found)
+
+
+def mean_over_seeds(values: np.ndarray) -> np.ndarray:
+    """The mean of finite values over the last axis; NaN if there are none."""
+    there = np.isfinite(values)
+    count = there.sum(axis=-1)
+    return np.where(count > 0, np.where(there, values, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+
+
+def _makes_no_difference(values: np.ndarray, axis: int) -> bool:
+    return values.shape[axis] > 1 and np.array_equal(
+        values, np.broadcast_to(values.take([0], axis), values.shape), equal_nan=True
+    )
+
+
+def _at_edge(values: np.ndarray, place: Any) -> bool:
+    """Whether the value is the least or the largest of more than two numbers."""
+    numeric = np.issubdtype(values.dtype, np.number)
+    return bool(numeric and len(values) > 2 and values[place] in (values.min(), values.max()))
+
+
+class Axis(NamedTuple):
+    """One axis of a grid: its name in results, the path of the key, and the values in the given order."""
+
+    name: str
+    path: str
+    values: tuple[Any, ...]

@@ -1,0 +1,131 @@
+"""Callbacks that a config names."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fljax import config as configuration
+from fljax.config.sweeping import parse_grid
+from fljax.engine import Block
+from fljax.engine.callbacks import CALLBACKS
+from fljax.experiments import run, sweep
+from fljax.experiments.following import Watch
+from fljax.experiments.setup import CallbackSetup
+from tests.engine.callbacks.blocks import block
+from tests.experiments.test_run import BASE
+
+MINE = """
+import json
+
+def noted(*, folder, label, seeds, rounds, path, times=1):
+    def callback(block):
+        with open(path, "a") as file:
+            file.write(json.dumps([label, block.round, list(seeds), rounds, times]) + "\\n")
+        return label == "incfl" and block.round >= 2
+    return callback
+
+def broken():
+    return None
+"""
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_callbacks.py").write_text(MINE)
+    yield tmp_path
+    sys.modules.pop("my_callbacks", None)
+
+
+def parsed(*callbacks: dict[str, Any], **options: Any) -> configuration.Config:
+    return configuration.parse(BASE | {"callbacks": list(callbacks)}, name="tiny", **options)
+
+
+def test_a_callback_of_ones_own(here: pathlib.Path):
+    config = parsed({"name": "my_callbacks:noted", "path": "notes", "times": 3})
+    assert configuration.parse(tomllib.loads(configuration.dumps(config))) == config
+    outcome = run.run(config)
+    lines = [json.loads(line) for line in (here / "notes").read_text().splitlines()]
+    assert lines == [["fedavg", 2, [0, 1], 4, 3], ["fedavg", 4, [0, 1], 4, 3], ["incfl", 2, [0, 1], 4, 3]]
+    # What it answers counts.
+    assert outcome.metrics["rounds_done"].sel(algorithm=["fedavg", "incfl"]).values.tolist() == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        ({"name": "tensorbord"}, "callbacks.tensorbord: expected one of the callbacks tensorboard, got 'tensorbord'"),
+        ({"name": "tensorboard", "by_seeds": True}, "callbacks.tensorboard: expected one of the options by_seed, got"),
+        ({"name": "tensorboard", "by_seed": 3}, "callbacks.tensorboard.by_seed: expected true or false, got 3"),
+        ({"by_seed": True}, "callbacks.0.name: expected a value"),
+    ],
+)
+def test_names_and_options(callback: dict[str, Any], message: str):
+    with pytest.raises(configuration.ConfigError, match=message):
+        parsed(callback)
+
+
+def test_import_paths_may_be_refused(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(configuration.ConfigError, match="import paths are refused here"):
+        parsed({"name": "my_callbacks:noted", "path": "notes"}, imports=False)
+    assert "my_callbacks" not in sys.modules
+    config = parsed({"name": "my_callbacks:noted", "path": "notes"})
+    monkeypatch.setenv("FLJAX_NO_IMPORT", "1")
+    with pytest.raises(ValueError, match="import paths are refused here"):
+        run.run(config)
+
+
+def test_what_makes_no_callback(here: pathlib.Path):
+    with pytest.raises(ValueError, match="expected broken to make a callback, a function of a Block, got None"):
+        run.run(parsed({"name": "my_callbacks:broken"}))
+
+
+def test_what_is_missing_is_said_before_anything_is_computed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    told: list[Any] = []
+    with pytest.raises(ValueError, match="expected the package tensorboardX"):
+        run.run(parsed({"name": "tensorboard"}), directory=tmp_path, on_event=told.append)
+    assert {event.stage for event in told} == {"data"}
+
+
+def test_event_files_lie_in_the_run_folder(tmp_path: pathlib.Path):
+    pytest.importorskip("tensorboardX")
+    tensorboard = CallbackSetup(CALLBACKS["tensorboard"], {"by_seed": False})
+    run.run(parsed(), directory=tmp_path, callbacks=[tensorboard])
+    found = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("events.out*"))
+    assert found == ["tensorboard/fedavg/mean", "tensorboard/incfl/mean"]
+    with pytest.raises(ValueError, match="expected a run folder for the event files of TensorBoard, got none"):
+        run.run(parsed(), callbacks=[tensorboard])
+
+
+@pytest.mark.thorough
+def test_cells_of_a_sweep(tmp_path: pathlib.Path):
+    pytest.importorskip("tensorboardX")
+    raw = BASE | {"callbacks": [{"name": "tensorboard"}], "sweep": {"grid": {"local.learning_rate": [0.1, 0.2]}}}
+    sweep.run(parse_grid(raw, name="tiny"), directory=tmp_path)
+    cells = sorted(path.name for path in (tmp_path / "tensorboard" / "incfl").iterdir())
+    assert cells == ["cell_0", "cell_1"]
+
+
+def test_all_callbacks_are_called_even_if_one_stops_the_run():
+    seen: list[tuple[str, int]] = []
+
+    def build(label: str) -> Any:
+        def callback(block: Block) -> bool:
+            seen.append((label, block.round))
+            return True
+
+        return callback
+
+    watch = Watch(None, lambda *_: None, callbacks=[CallbackSetup(build), CallbackSetup(build)])
+    following = watch.callback("a")
+    assert following(block({"ipr_loss": [0.5, 0.5]}, round=0, ran=0)) is False  # neither is called at the start
+    assert following(block({"ipr_loss": [0.5, 0.5]})) is True
+    assert seen == [("a", 4), ("a", 4)]
