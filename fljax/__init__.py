@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fljax.engine.checkpoints import Stopped as Stopped
     from fljax.engine.checkpoints import StopRequest as StopRequest
     from fljax.experiments import clustering as clustering
-    from fljax.experiments import run as experiment
+    from fljax.experiments import run as experiment  # noqa: F401
     from fljax.experiments import saved_models as saved_models
     from fljax.experiments.compare import Comparison as Comparison
     from fljax.experiments.compare import compare as compare
@@ -86,7 +86,7 @@ _HOME = {
     "load": "experiments.load",
     "distributed": "core.processes",
     "Local": "training",
-    "Requirement": "requirements",
+    "Requirement": "experiments.requirements",
     "Result": "results",
     "Reference": "results",
     "Algorithm": "protocol",
@@ -94,27 +94,24 @@ _HOME = {
     "Federation": "protocol",
     "Task": "protocol",
 }
+_PACKAGES = (
+    "aggregators",
+    "algorithms",
+    "config",
+    "contributions",
+    "data",
+    "engine",
+    "metrics",
+    "models",
+    "protocol",
+    "report",
+    "results",
+    "scenarios",
+    "testing",
+    "theory",
+    "training",
+)
 _MODULES = {
-    **{
-        name: name
-        for name in (
-            "aggregators",
-            "algorithms",
-            "config",
-            "contributions",
-            "data",
-            "engine",
-            "metrics",
-            "models",
-            "protocol",
-            "report",
-            "results",
-            "scenarios",
-            "testing",
-            "theory",
-            "training",
-        )
-    },
     "clustering": "experiments.clustering",
     "experiment": "experiments.run",
     "saved_models": "experiments.saved_models",
@@ -125,10 +122,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"fljax.{_HOME[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"fljax.{_MODULES[name]}")
+    if name in _PACKAGES or name in _MODULES:
+        return importlib.import_module(f"fljax.{_MODULES.get(name, name)}")
     raise AttributeError(f"module 'fljax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *_HOME, *_MODULES])
+    return sorted(["__version__", *_HOME, *_MODULES, *_PACKAGES])

@@ -32,7 +32,7 @@ from jax.experimental import topologies  # noqa: E402
 from jax.sharding import SingleDeviceSharding  # noqa: E402
 from workloads import CLASSES, LEARNING_RATE, SEED, WORKLOADS  # noqa: E402
 
-from fljax import models
+from fljax import models  # noqa: E402
 from fljax.core import trees  # noqa: E402
 from fljax.engine.devices.layout import Layout  # noqa: E402
 from fljax.engine.programs import program  # noqa: E402

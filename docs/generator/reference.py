@@ -52,8 +52,16 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 # Modules of the API reference: those of the face, and what algorithms outside the package import. Algorithms and
 # scenarios have pages of their own.
-_MORE = ("algorithms.common", "config", "messages", "results", "roles", "streaming")
-_FACE = (name for name in dir(fljax) if inspect.ismodule(getattr(fljax, name)))
+_MORE = (
+    "algorithms.common",
+    "engine.callbacks",
+    "engine.checkpoints",
+    "protocol.messages",
+    "protocol.roles",
+    "protocol.sums",
+)
+_VALUES = (getattr(fljax, name) for name in dir(fljax))
+_FACE = (value.__name__.removeprefix("fljax.") for value in _VALUES if inspect.ismodule(value))
 MODULES = tuple(sorted({*_MORE, *_FACE} - {"algorithms", "scenarios"}))
 
 

@@ -64,7 +64,11 @@ class Data(Table):
 
 
 class Model(Named):
-    """The model; other keys are passed to its builder. ``initial``: what it starts from (``fljax.experiments.initial_models``)."""
+    """The model; other keys are passed to its builder.
+
+    Attributes:
+      initial: what it starts from (``fljax.experiments.initial_models``).
+    """
 
     initial: Printable | None = None
     initial_seed: Annotated[int, Field(ge=0)] | None = None

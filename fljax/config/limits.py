@@ -14,7 +14,8 @@ from fljax.core.names import shown
 
 # JAX indexes arrays with 32-bit integers.
 LARGEST_INTEGER = 2**31 - 1
-# Random keys hold the round in 27 bits, above five bits of purpose, and the client's id in 24 (fljax.engine.rounds.keys).
+# A random key holds the round in 27 bits, above five bits of purpose, and the client's id in 24
+# (fljax.engine.rounds.keys).
 MOST_ROUNDS = 2**27 - 1
 MOST_CLIENTS = 2**24
 # Keys are made of 32-bit seeds; larger seeds would repeat the random numbers of smaller seeds.

@@ -1,4 +1,4 @@
-"""What an annotation of a parameter allows: which numbers, arrays, names, records and functions (``fljax.core.values``).
+"""What an annotation of a parameter allows: numbers, arrays, names, records and functions (``fljax.core.values``).
 
 Floor 0: imports ``naming`` and ``signatures`` only.
 """

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-_OURS = pathlib.Path(__file__).resolve().parent
+_OURS = pathlib.Path(__file__).resolve().parents[1]
 _LONGEST = 600  # characters of an error's own words
 # Where JAX's advice begins.
 _ADVICE = ("\n\n", "\nThe error occurred while tracing", "\nThis BatchTracer", "\nSee https://")
@@ -26,7 +26,7 @@ _STEP = "local step "
 # Packages whose lines say nothing of a user's mistake, if the user's own packages are installed beside them.
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "jaxtyping", "beartype", "fljax")
 # The module of the engine that calls the functions of algorithms.
-_CALLER = _OURS / "engine" / "errors.py"
+_CALLER = _OURS / "engine" / "rounds" / "errors.py"
 # Code that was typed, without a file.
 _TYPED = ("<stdin>", "<ipython-input", "<doctest")
 

@@ -103,15 +103,16 @@ def run(
 
     Args:
       config: validated.
-      directory: the run folder (see ``fljax.results.folders``), locked against other processes during the run; None: nothing is
-        saved. Of the processes that ``fljax.distributed`` has joined, only process 0 reads and writes it.
+      directory: the run folder (see ``fljax.results.folders``), locked against other processes during the run; None:
+        nothing is saved. Of the processes that ``fljax.distributed`` has joined, only process 0 reads and writes it.
       resume: skip algorithms whose results ``directory`` already has, and go on after the newest checkpoint of the
         next one. If False, the folder must not have results.
       on_event: called with an ``Event`` for each step of the run.
       on_result: called with label, plan and Result of every algorithm after it has run and is saved.
       saving: how often checkpoints are saved, and how many are kept; None: the defaults.
       callbacks: builders of callbacks beside those of the config, for example
-        ``CallbackSetup(fljax.engine.callbacks.CALLBACKS["tensorboard"])``; they are not part of the config when a run resumes.
+        ``CallbackSetup(fljax.engine.callbacks.CALLBACKS["tensorboard"])``; they are not part of the config when a
+        run resumes.
 
     ``config.save_models`` says which models are saved in the folder.
 
@@ -120,8 +121,8 @@ def run(
       ValueError: if the data cannot be partitioned as configured, if a callback is not ready, or if
         ``fljax.results.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
-      fljax.results.non_finite.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The results
-        until then are saved, but not the models. Resuming runs this algorithm again.
+      fljax.results.non_finite.NotFinite: if the config's ``non_finite`` is "stop" and something was not finite. The
+        results until then are saved, but not the models. Resuming runs this algorithm again.
     """
     labels = [entry.label for entry in config.algorithms]
     processes.check_same(lambda: flat(dumps(config)))

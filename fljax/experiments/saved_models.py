@@ -6,9 +6,9 @@
     logits = models.predict(client=3, x=x)
 
 A file has the state of one algorithm (server and clients, all seeds) and its arguments by seed, such as thresholds. It
-has no code and no pickle. Loading needs no data (``fljax.experiments.outlines``), and names in the config must be importable. Only
-a model that depends on its client's rows when it is used reads them, and refuses data that have changed.
-``fljax.load`` is a run folder as a value, with metrics and models.
+has no code and no pickle. Loading needs no data (``fljax.experiments.outlines``), and names in the config must
+be importable. Only a model that depends on its client's rows when it is used reads them, and refuses data that have
+changed. ``fljax.load`` is a run folder as a value, with metrics and models.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def run(
       ValueError: if the sweep's metric does not exist, if the data cannot be partitioned as configured, or if
         ``fljax.results.folders.claim`` refuses the folder.
       OSError: if the disk has no room for the results; results saved before are kept.
-      fljax.results.non_finite.NotFinite: if a cell's ``non_finite`` is "stop" and something was not finite in it. The results of
-        algorithms before are saved.
+      fljax.results.non_finite.NotFinite: if a cell's ``non_finite`` is "stop" and something was not finite in it.
+        The results of algorithms before are saved.
     """
     processes.check_same(lambda: flat(dumps(grid.config)) | {"grid": repr(paths(grid))})
     metric = check(grid)

@@ -2,8 +2,8 @@
 
 The compilers of GPUs and TPUs choose the layout in memory themselves, so nothing is arranged by hand here. Under
 ``vmap`` over clients, a convolution becomes a grouped one. On CPUs that is slow; ``planes`` and ``lines`` are the forms
-for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.core.gpu_rules`` may choose for GPUs.
-``benchmarks/results`` holds what the compilers say about each form.
+for them. ``convolve_patches`` and ``convolve_tiles`` are other forms, which ``fljax.core.gpu_rules`` may choose for
+GPUs. ``benchmarks/results`` holds what the compilers say about each form.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Under ``vmap`` over clients, ``lax.conv_general_dilated`` becomes a grouped conv
 weight gradient is slow inside loops. Compiled for a CPU, a convolution here extracts patches and computes one matrix
 product, which ``vmap`` turns into a batched matrix product; the batch becomes the innermost axis (``planes``, and
 ``lines`` for large images). Compiled for a TPU it is ``lax.conv_general_dilated``, and for a GPU the form that
-``fljax.core.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers (``trunk``).
+``fljax.core.gpu_rules`` says. The built-in models keep the layouts of ``planes`` and ``lines`` between layers
+(``trunk``).
 
 Any flax module can use this convolution: ``nn.Conv(16, (3, 3), conv_general_dilated=convolution)``, and likewise
 ``nnx.Conv``.

@@ -194,8 +194,8 @@ class Algorithm(NamedTuple):
 
     Only the results of ``send`` (Down), ``poll`` (Ballot) and ``train`` (Up) cross between server and client, so their
     sizes are the bytes on the wire. Scenarios know two parts of Up and Ballot: the field ``update``, a model change
-    (new minus old), and any ``fljax.protocol.messages.Report``, the client's report about itself. A builder closes over its
-    hyper-parameters; floats among them may be traced.
+    (new minus old), and any ``fljax.protocol.messages.Report``, the client's report about itself. A builder closes over
+    its hyper-parameters; floats among them may be traced.
 
     A complete algorithm, FedSGD, in which each client takes one step along its full gradient:
 

@@ -1,8 +1,8 @@
-"""Published tables (``fljax.published.tables``), beside our results; ``fljax.published.verdicts`` has their kinds of spread.
+"""Published tables beside our results.
 
 IP-FL's cluster models are numbered: ``metric[c0]`` is about cluster 0. Our clusters have the numbers of their matched
-distributions (``fljax.metrics.clusters.align_clusters``). For a split "best-distribution", both numbers are on the distribution
-where the cluster's model is best. The split names the paper's distribution; ours may be another one.
+distributions (``fljax.metrics.clusters.align_clusters``). For a split "best-distribution", both numbers are on the
+distribution where the cluster's model is best. The split names the paper's distribution; ours may be another one.
 """
 
 from __future__ import annotations

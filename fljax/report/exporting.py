@@ -43,8 +43,8 @@ def latex_table(rows: Sequence[Row], columns: Mapping[str, str], diverged: Mappi
     Args:
       rows: of ``summary``.
       columns: headings by metric.
-      diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these labels
-        have a dagger, and the first line says which.
+      diverged: which seeds diverged, by the label of the algorithm (``fljax.results.non_finite.diverged_seeds``); these
+        labels have a dagger, and the first line says which.
     """
     diverged = diverged or {}
     seeds = max((row.of for row in rows), default=1)

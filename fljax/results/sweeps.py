@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-
-pass
-from typing import Any, NamedTuple
 
 from fljax.metrics.registry import is_lower_better
 from fljax.results.endings import at_end

@@ -98,11 +98,12 @@ class Result(NamedTuple):
         clients; see ``fljax list metrics``. Also ``server_test_loss`` and ``server_test_accuracy`` if the server has a
         model of its own and test rows.
       records: over ``seed, round, row``: the cohort, the algorithm's Info, bytes on the wire. Those of a run with
-        checkpoints that need more than 256 MB are on the disk, and what is asked for is read (``fljax.results.stores``).
+        checkpoints that need more than 256 MB are on the disk, and what is asked for is read
+        (``fljax.results.stores``).
       state: of all seeds; ``simulate(..., initial=state)`` continues from it.
       deployed: ``(client, *, seed=0, unseen=False) -> Deployed``: the model that a client would use now; ``seed`` is
-        the position in the list of seeds. A Result can be pickled; ``fljax.engine.loop.trained.DeployedModels`` describes
-        the conditions for ``deployed`` and ``predict``.
+        the position in the list of seeds. A Result can be pickled; ``fljax.engine.loop.trained.DeployedModels``
+        describes the conditions for ``deployed`` and ``predict``.
       predict: ``(client, x, *, seed=0, unseen=False) -> logits`` of that model on raw examples ``x [b, ...]``.
       diverged: ``((seed, round), ...)`` of the seeds in which a NaN or infinity appeared and the state was frozen.
       infinite: evaluations with an infinite loss of finite parameters: ``fljax.results.infinite_losses``.

@@ -30,8 +30,8 @@ def compile_all(
       capacity: rounds of the longest block.
       inputs: the traced part of a plan.
       seeds: ``[runs]``.
-      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.memory``); later calls do not
-        reuse them.
+      quick: whether the programs are compiled for their memory only (``fljax.engine.devices.memory``); later calls do
+        not reuse them.
 
     Returns:
       The three programs (``jax.stages.Compiled``); none where ``jax.jit`` is off.

@@ -133,8 +133,8 @@ def simulate(
       Stopped: if ``Checkpoint.stop`` asks for it, after a checkpoint.
       AlgorithmError: if a function of the algorithm raises an exception, which is the cause.
       fljax.core.errors.ProcessLost: if one of several processes has ended.
-      fljax.results.non_finite.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the round,
-        the clients and the Result until then.
+      fljax.results.non_finite.NotFinite: with ``non_finite="stop"``, if something was not finite; it has the seed, the
+        round, the clients and the Result until then.
     """
     if initial is not None and initial_model is not None:
         raise ValueError("expected at most one of initial, a state to go on from, and initial_model, got both")

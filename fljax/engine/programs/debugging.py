@@ -1,7 +1,7 @@
 """Debug mode: a run op by op, without ``jax.jit``, one client after another.
 
-The same host loop, rounds and evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops that
-replace compiled ones, ``fljax.engine.rounds.errors`` names what failed.
+The same host loop, rounds and evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops
+that replace compiled ones, ``fljax.engine.rounds.errors`` names what failed.
 """
 
 from __future__ import annotations

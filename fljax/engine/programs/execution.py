@@ -29,9 +29,9 @@ CACHE = 256 * 2**10
 # estimates for a TPU v5e (benchmarks/results/2026-11-23-ahead-of-time.md), in client-steps per second. What one step
 # holds should fit a TPU's on-chip memory of 128 MiB: an MLP of 52,000 parameters (3.3 MB read and written for a client)
 # made 1.15 million with 125 clients, 1.32 million with 250 and 0.54 million with 1,000; a LeNet (25 MB) made 45,000
-# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. GPUs have a table of their own (``fljax.core.gpu_rules``),
-# which a benchmark writes. Without measurements it follows this thought: a step should move enough bytes that starting
-# its kernels (20 to 50, some microseconds each) takes a tenth of its time at most.
+# with 10, 42,000 with 20, 33,000 with 50 and 28,000 with 100. GPUs have a table of their own
+# (``fljax.core.gpu_rules``), which a benchmark writes. Without measurements it follows this thought: a step
+# should move enough bytes that starting its kernels (20 to 50, some microseconds each) takes a tenth of its time.
 TPU_CHUNK = 2**29
 # The memory of an accelerator that reports none.
 ACCELERATOR = 8 * 2**30

@@ -138,7 +138,8 @@ class Program:
         """Runs the function; the first call with these static arguments and shapes compiles it.
 
         Where ``jax.jit`` is off, the function runs op by op. With ``jax_debug_nans`` a program in which NaN appeared
-        is repeated in this way (``fljax.engine.programs.nans``); JAX's own check would stop at every NaN that says "unknown".
+        is repeated in this way (``fljax.engine.programs.nans``); JAX's own check would stop at every NaN that says
+        "unknown".
         """
         if eager.is_on():
             return self._op_by_op(*arguments, **named)
