@@ -1,7 +1,4 @@
-"""What an annotation of a parameter allows: numbers, arrays, names, records and functions (``fljax.core.values``).
-
-Floor 0: imports ``naming`` and ``signatures`` only.
-"""
+"""What an annotation of a parameter allows: numbers, arrays, names, records and functions (``fljax.core.values``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Arguments of builders by parameter name: an experiment offers values, and a builder receives those it has names for.
 
-Floor 0: imports the standard library only. Builders are algorithms, scenarios, models, data sets, partitions and
-measures of contributions.
+Builders are algorithms, scenarios, models, data sets, partitions and measures of contributions.
 """
 
 from __future__ import annotations

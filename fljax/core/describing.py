@@ -1,7 +1,6 @@
 """Short texts about values, for ``repr`` and for files that say how a run was made.
 
-Only shapes and types of arrays are read, so tracers and shapes without arrays are described as well as arrays. Floor 0:
-imports the standard library only.
+Only shapes and types of arrays are read, so tracers and shapes without arrays are described as well as arrays.
 """
 
 from __future__ import annotations

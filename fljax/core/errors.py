@@ -1,7 +1,4 @@
-"""Errors of users' code: which algorithm failed, in which function, for which client, and at which line.
-
-Floor 0: imports the standard library only.
-"""
+"""Errors of users' code: which algorithm failed, in which function, for which client, and at which line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements.
-
-Floor 0: imports nothing of fljax.
-"""
+"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements."""
 
 from __future__ import annotations
 

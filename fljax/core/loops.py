@@ -1,7 +1,4 @@
-"""Loops with a traced number of iterations that reverse mode can differentiate.
-
-Floor 0: imports JAX and jaxtyping only.
-"""
+"""Loops with a traced number of iterations that reverse mode can differentiate."""
 
 from __future__ import annotations
 

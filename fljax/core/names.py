@@ -1,7 +1,4 @@
-"""Looking up names that users write, and error messages with suggestions.
-
-Floor 0: imports the standard library and ``failures`` only.
-"""
+"""Looking up names that users write, and error messages with suggestions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the signatures of builders say: the types of options, and which options are records.
-
-Floor 0: imports nothing of fljax.
-"""
+"""What the signatures of builders say: the types of options, and which options are records."""
 
 from __future__ import annotations
 

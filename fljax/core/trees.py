@@ -1,7 +1,7 @@
 """Small functions on pytrees of arrays.
 
-Floor 0: imports JAX only. All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They
-broadcast masks explicitly, so they work with ``jax_numpy_rank_promotion="raise"``.
+All functions work under ``jit``, ``vmap`` and ``grad`` and keep dtypes. They broadcast masks explicitly, so they work
+with ``jax_numpy_rank_promotion="raise"``. This module imports JAX and NumPy alone.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ annotation of its parameter does not allow:
 
 Of traced values, the shape and the dtype are checked alone. NumPy's numbers, and JAX's where a whole number is asked
 for, become Python's. A parameter with another annotation, or with none, takes anything.
-
-Floor 0: imports ``allowed_values``, ``arguments``, ``signatures`` and ``naming`` only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The types of fljax: data, tasks, and the protocol of every algorithm.
 
-Floor 0: imports JAX and jaxtyping only. All of these types are pytrees and may cross ``jit``, ``vmap`` and
+All of these types are pytrees and may cross ``jit``, ``vmap`` and
 ``lax.scan``. ``Seat.known`` and ``Seat.first`` are static, and so are whole ``Algorithm`` values: they have no leaves,
 and equal values share a program. The leaves of a ``Task`` are the arrays that its functions hold
 (``fljax.models.freeze``).

@@ -1,7 +1,6 @@
 """What clients send: an update, and a report about themselves.
 
-Floor 0: imports JAX and jaxtyping only. Scenarios find reports by their type and change them. The engine never uses a
-report; it only looks for NaN in it.
+Scenarios find reports by their type and change them. The engine never uses a report; it only looks for NaN in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Aggregation as a sum: each client's part of the sums, and the server's step from the total.
 
-Floor 0: imports JAX and jaxtyping only. Each update of a round is added to the sums as soon as it is computed, so the
-memory of a round does not grow with the cohort.
+Each update of a round is added to the sums as soon as it is computed, so the memory of a round does not grow with the
+cohort.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from fljax.core.names import unknown
 class Published(NamedTuple):
     """One printed number (NaN: "undefined") and its spread (NaN: none).
 
-    ``fljax.published.verdicts.spread`` gives the kind of a spread. ``digit`` is one unit of the last decimal that most of the table's numbers of this metric have.
+    ``fljax.published.verdicts.spread`` gives the kind of a spread. ``digit`` is one unit of the last decimal that most
+    of the table's numbers of this metric have.
     """
 
     paper: str

@@ -1,7 +1,4 @@
-"""Reads the package's docstrings: paragraphs, arguments and sources, for ``fljax list`` and ``fljax show``.
-
-Floor 0: imports the standard library only.
-"""
+"""Reads the package's docstrings: paragraphs, arguments and sources, for ``fljax list`` and ``fljax show``."""
 
 from __future__ import annotations
 
