@@ -17,7 +17,7 @@ from throughput import RESULTS, hardware
 import fljax
 from fljax import algorithms, config
 from fljax.experiments import run
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 
 OPTIONS: dict[str, dict[str, Any]] = {"fedbn": {"own": ["head/bias", "head/kernel"]}}  # the network has no BatchNorm
 

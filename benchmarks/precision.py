@@ -22,7 +22,7 @@ from throughput import RESULTS, hardware
 
 import fljax
 from fljax import algorithms, config, models
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 
 CONFIG = Path(__file__).resolve().parent / "digits.toml"
 FLOAT32_BITS = 23

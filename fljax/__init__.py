@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from fljax.engine.checkpoints import Checkpoint as Checkpoint
     from fljax.engine.checkpoints import Stopped as Stopped
     from fljax.engine.checkpoints import StopRequest as StopRequest
-    from fljax.experiments import clustering as clustering
     from fljax.experiments import run as experiment  # noqa: F401
-    from fljax.experiments import saved_models as saved_models
     from fljax.experiments.compare import Comparison as Comparison
     from fljax.experiments.compare import compare as compare
     from fljax.experiments.compare import run_config as run_config
-    from fljax.experiments.load import load as load
-    from fljax.experiments.requirements import Requirement as Requirement
+    from fljax.experiments.inputs import clustering as clustering
+    from fljax.experiments.inputs.requirements import Requirement as Requirement
+    from fljax.experiments.outputs import saved_models as saved_models
+    from fljax.experiments.outputs.load import load as load
     from fljax.protocol import Algorithm as Algorithm
     from fljax.protocol import Federation as Federation
     from fljax.protocol import Task as Task
@@ -83,10 +83,10 @@ _HOME = {
     "Checkpoint": "engine.checkpoints",
     "Stopped": "engine.checkpoints",
     "StopRequest": "engine.checkpoints",
-    "load": "experiments.load",
+    "load": "experiments.outputs.load",
     "distributed": "core.processes",
     "Local": "training",
-    "Requirement": "experiments.requirements",
+    "Requirement": "experiments.inputs.requirements",
     "Result": "results",
     "Reference": "results",
     "Algorithm": "protocol",
@@ -112,9 +112,9 @@ _PACKAGES = (
     "training",
 )
 _MODULES = {
-    "clustering": "experiments.clustering",
+    "clustering": "experiments.inputs.clustering",
     "experiment": "experiments.run",
-    "saved_models": "experiments.saved_models",
+    "saved_models": "experiments.outputs.saved_models",
     "trees": "core.trees",
 }
 

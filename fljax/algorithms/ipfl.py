@@ -141,8 +141,8 @@ def ipfl(
       local: how clients train.
       clusters: C.
       clients_per_cluster: K slots of each cluster in a round.
-      clustering: members and models to start from (``fljax.experiments.clustering``); None: all cluster models are
-        equal, and the members of round 0 are drawn from all clients.
+      clustering: members and models to start from (``fljax.experiments.inputs.clustering``); None: all cluster models
+        are equal, and the members of round 0 are drawn from all clients.
       tokens: what clients pay and are paid.
       bidding: the clusters that a client bids for, and what happens to clusters without bids.
       exploration: how many slots are filled at random.

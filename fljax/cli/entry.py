@@ -12,17 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from fljax.cli import describe, faults, show
-from fljax.cli.data import show_data
-from fljax.cli.export import compare, export
+from fljax.cli import faults
+from fljax.cli.commands import describe, show
+from fljax.cli.commands.data import show_data
+from fljax.cli.commands.export import compare, export
+from fljax.cli.commands.reproduce import reproduce
+from fljax.cli.commands.run import run
+from fljax.cli.commands.start import init
+from fljax.cli.commands.sweep import sweep
+from fljax.cli.commands.watch import watch
 from fljax.cli.printing import fail
-from fljax.cli.reproduce import reproduce
-from fljax.cli.run import run
 from fljax.cli.running import Invocation, part
-from fljax.cli.start import init
 from fljax.cli.stopping import Ended, Interrupted, interruptible
-from fljax.cli.sweep import sweep
-from fljax.cli.watch import watch
 from fljax.core.errors import ProcessLost, is_own, is_sentence
 
 app = typer.Typer(

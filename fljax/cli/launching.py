@@ -70,7 +70,7 @@ class Job(NamedTuple):
     def _run(self, signals: Signals) -> None:
         from fljax.cli.environment import start_jax
         from fljax.config import load_grid
-        from fljax.experiments.progress_files import Saving
+        from fljax.experiments.outputs.progress_files import Saving
         from fljax.results.folders import CONFIG
 
         folder = pathlib.Path(self.folder)

@@ -21,8 +21,8 @@ from fljax.core.errors import ProcessLost
 
 if TYPE_CHECKING:
     from fljax.config import Config
-    from fljax.experiments.progress_files import Saving
-    from fljax.experiments.setup import CallbackSetup
+    from fljax.experiments.inputs.setup import CallbackSetup
+    from fljax.experiments.outputs.progress_files import Saving
 
 # typer hands over a context of its own class, of which the public name is a subclass.
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def saving_of(context: Context, every: float, keep: int) -> Saving:
       ValueError: if a number is out of range.
     """
     from fljax.engine.checkpoints import Checkpoint
-    from fljax.experiments.progress_files import Saving
+    from fljax.experiments.outputs.progress_files import Saving
 
     Checkpoint(".", every, keep).check()
     return Saving(every, keep, context.obj.signals.stop)
@@ -231,6 +231,6 @@ def part() -> None:
 def extra_callbacks(tensorboard: bool) -> tuple[CallbackSetup, ...]:
     """The callbacks that options ask for, beside those of the config."""
     from fljax.engine.callbacks import CALLBACKS
-    from fljax.experiments.setup import CallbackSetup
+    from fljax.experiments.inputs.setup import CallbackSetup
 
     return (CallbackSetup(CALLBACKS["tensorboard"]),) if tensorboard else ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fljax.config.limits import (
     LARGEST_INTEGER,
@@ -155,3 +156,24 @@ Devices = Annotated[Literal["all"] | Count, BeforeValidator(_devices)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NumberOrNumbers = Annotated[float | tuple[float, ...], BeforeValidator(number_or_numbers)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Named(Table):
+    """A name and the options of its builder, in one TOML table."""
+
+    name: Printable
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        own = {key: value for key, value in raw.items() if key in cls.model_fields and key != "options"}
+        extra = {key: value for key, value in raw.items() if key not in cls.model_fields}
+        options = raw.get("options", {})
+        return {**own, "options": {**options, **extra} if isinstance(options, Mapping) else options}

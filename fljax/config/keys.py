@@ -14,12 +14,14 @@ from fljax.config.forms import (
     Label,
     LateClients,
     Name,
+    Named,
     NonNegative,
     NumberOrNumbers,
     Positive,
     Printable,
     Seeds,
     Strategy,
+    Table,
     UnseenClients,
     as_tuple,
     ceiling_of,
@@ -27,7 +29,6 @@ from fljax.config.forms import (
 )
 from fljax.config.limits import LARGEST_INTEGER, MOST_CLIENTS, MOST_ENTRIES, MOST_ROUNDS
 from fljax.config.requirement import Requirement
-from fljax.config.tables import Named, Table
 
 
 class Data(Table):
@@ -67,7 +68,7 @@ class Model(Named):
     """The model; other keys are passed to its builder.
 
     Attributes:
-      initial: what it starts from (``fljax.experiments.initial_models``).
+      initial: what it starts from (``fljax.experiments.inputs.initial_models``).
     """
 
     initial: Printable | None = None

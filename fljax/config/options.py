@@ -164,7 +164,7 @@ def checked_source(
     Raises:
       ConfigError: if there is no such data set, or an option is not one of its own.
     """
-    from fljax.data.sources import find_source
+    from fljax.data.registry import find_source
 
     try:
         source = find_source(name, found.datasets, imports=found.imports)

@@ -18,7 +18,7 @@ from fljax.core.arguments import parameters_of
 from fljax.core.names import shown, unknown
 
 if TYPE_CHECKING:
-    from fljax.data.owners import Owners
+    from fljax.data.partitions.owners import Owners
 
 _NO_CLIENTS = (
     "data: expected client, which says whose row it is, or a partition (iid, dirichlet, ...) and its number of "
@@ -36,7 +36,7 @@ def with_absolute_paths(raw: dict[str, Any], folder: pathlib.Path) -> dict[str, 
     name = data.get("dataset") if isinstance(data, Mapping) else None
     if not isinstance(name, str) or not ("." in name or "/" in name or os.sep in name):
         return raw  # so that reading other configs does not import JAX
-    from fljax.data.sources import absolute
+    from fljax.data.registry import absolute
 
     return {**raw, "data": {**raw["data"], "dataset": absolute(name, folder)}}
 
@@ -83,7 +83,7 @@ def with_natural_clients(raw: dict[str, Any], imports: bool) -> dict[str, Any]:
     keys = raw["data"].keys() if isinstance(name, str) else set()
     if not isinstance(name, str) or ({"partition", "clients"} <= keys <= Data.model_fields.keys()):
         return raw
-    from fljax.data.sources import find_source, own_source
+    from fljax.data.registry import find_source, own_source
 
     try:
         # A name that is misspelt explains more than a key that is missing.
@@ -112,7 +112,7 @@ def _count_seen(found: Owners, given: Any) -> int:
     Raises:
       ConfigError: if it gives an unseen client that the data do not have, or leaves nobody who trains.
     """
-    from fljax.data.owners import chosen_owners, count_seen
+    from fljax.data.partitions.owners import chosen_owners, count_seen
 
     everybody = len(found.training)
     try:
@@ -161,8 +161,8 @@ def _stamp(name: str) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=64)  # the cells of a sweep ask for the same number
 def _owners(name: str, options: str, folder: str | None, stamp: tuple[tuple[int, int], ...]) -> Owners:
-    from fljax.data.owners import owners_of
-    from fljax.data.sources import load
+    from fljax.data.partitions.owners import owners_of
+    from fljax.data.registry import load
 
     try:
         found = owners_of(load(name, folder=folder, **json.loads(options)))

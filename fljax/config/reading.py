@@ -9,12 +9,11 @@ from typing import Any
 
 import pydantic
 
-from fljax.config.errors import ConfigError, raise_all, sentences, tried
+from fljax.config.errors import ConfigError, raise_all, sentences, tried, without_errors
 from fljax.config.keys import Config
 from fljax.config.limits import DEEPEST_TABLE, LARGEST_FILE, MOST_BASES, check_values
 from fljax.config.options import with_checked_options
 from fljax.config.own_data import with_absolute_paths, with_natural_clients
-from fljax.config.partial import without_errors
 from fljax.config.shipped import find, suggestion
 from fljax.core.names import shown, unknown
 

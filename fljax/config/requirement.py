@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fljax.config.forms import Positive, Printable
-from fljax.config.tables import Table
+from fljax.config.forms import Positive, Printable, Table
 from fljax.core.names import shown
 
 

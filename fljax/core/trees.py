@@ -254,3 +254,9 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 def _struct(leaf: Any) -> Any:
     """The leaf itself if it has a dtype (arrays, ShapeDtypeStruct), else the leaf as an array (numbers)."""
     return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
+
+
+def numbers_of(leaf: Any) -> np.ndarray:
+    """A leaf as an array of NumPy; of random keys, their numbers."""
+    dtype: Any = getattr(leaf, "dtype", None)
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)

@@ -17,14 +17,14 @@ Data of one's own:
 
 from __future__ import annotations
 
-from fljax.data.assignment import Partition
 from fljax.data.clients import dataset_from_clients, from_clients
 from fljax.data.counts import ClientCounts, count_clients
 from fljax.data.datasets import Dataset, dataset
 from fljax.data.federation import federate, federations, from_arrays, place
-from fljax.data.frames import dataset_from_frame, from_frame
-from fljax.data.partition import PARTITIONERS
-from fljax.data.sources import SOURCES, load, own_forms, status
+from fljax.data.own.frames import dataset_from_frame, from_frame
+from fljax.data.partitions.assignment import Partition
+from fljax.data.partitions.partition import PARTITIONERS
+from fljax.data.registry import SOURCES, load, own_forms, status
 from fljax.data.tables import census, pad, row_numbers, stack
 
 __all__ = [

@@ -28,17 +28,18 @@ from fljax.engine.callbacks.contract import Callback
 from fljax.engine.checkpoints import StopRequest
 from fljax.engine.rounds.alone import Initial
 from fljax.engine.rounds.keys import Seeds, seeds_of
-from fljax.experiments import run, saved_comparisons
+from fljax.experiments import run
 from fljax.experiments.compare_checks import check_cohorts, check_folder, fingerprint, locked, opt_out_threshold_of
-from fljax.experiments.entrants import Algorithms, describe_comparison, entrants, settings_text
-from fljax.experiments.following import Watch
-from fljax.experiments.model_files import ModelFiles
-from fljax.experiments.progress_bars import listener, progress_bars
-from fljax.experiments.progress_files import ProgressFiles, Saving
-from fljax.experiments.requirements import Losses, Requirement, requirement_of
+from fljax.experiments.inputs.entrants import Algorithms, describe_comparison, entrants, settings_text
+from fljax.experiments.inputs.requirements import Losses, Requirement, requirement_of
+from fljax.experiments.inputs.setup import CallbackSetup, Setup, world_of
+from fljax.experiments.outputs import saved_comparisons
+from fljax.experiments.outputs.following import Watch
+from fljax.experiments.outputs.model_files import ModelFiles
+from fljax.experiments.outputs.progress_bars import listener, progress_bars
+from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
+from fljax.experiments.outputs.saved_comparisons import SavedModels
 from fljax.experiments.run import Outcome, Outputs
-from fljax.experiments.saved_comparisons import SavedModels
-from fljax.experiments.setup import CallbackSetup, Setup, world_of
 from fljax.protocol import Federation, Task
 from fljax.results import Result, checkpoint_origins, folders
 from fljax.results.endings import at_end
@@ -63,7 +64,7 @@ class Comparison(NamedTuple):
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       infinite: evaluations with an infinite loss of finite parameters.
       origin: the text that says how it was run, by the name of its file: ``config.toml`` or ``comparison.toml``.
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outputs.outlines``).
     """
 
     name: str

@@ -19,7 +19,7 @@ from fljax.contributions.tables import is_named
 from fljax.core import processes
 from fljax.core.describing import describe
 from fljax.core.names import shown
-from fljax.experiments.setup import OptOut, Setup
+from fljax.experiments.inputs.setup import OptOut, Setup
 from fljax.protocol import Federation, Task
 from fljax.results import folders
 from fljax.results.folders import COMPARISON, CONFIG, RESULTS

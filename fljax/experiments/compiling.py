@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fljax.core.names import about_algorithm
 from fljax.engine import Plan, compile_ahead, rehearse
 from fljax.engine.devices.layout import default_platform
-from fljax.experiments.setup import Setup
+from fljax.experiments.inputs.setup import Setup
 
 
 class Ahead:

@@ -33,13 +33,14 @@ from fljax.engine import (
 from fljax.engine.loop.simulation import check_rounds
 from fljax.engine.programs.debugging import mode
 from fljax.engine.rounds.alone import check_initial, check_stop_alone, check_valid_alone
-from fljax.experiments import outlines, preparation
 from fljax.experiments.compiling import Ahead
-from fljax.experiments.following import Watch
-from fljax.experiments.model_files import ModelFiles, keep_beginning, state_of
-from fljax.experiments.plans import build_plan
-from fljax.experiments.progress_files import ProgressFiles, Saving
-from fljax.experiments.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.plans import build_plan
+from fljax.experiments.inputs.setup import CallbackSetup, OptOut, Setup, Tell, resolve_setup
+from fljax.experiments.outputs import outlines
+from fljax.experiments.outputs.following import Watch
+from fljax.experiments.outputs.model_files import ModelFiles, keep_beginning, state_of
+from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
 from fljax.protocol import Algorithm
 from fljax.results import Reference, Result, further_rounds, stores
 from fljax.results.differences import flat
@@ -78,7 +79,7 @@ class Outcome(NamedTuple):
       diverged: ``(label, seed, round)`` of runs in which a NaN or infinity appeared.
       models: the Results of ``simulate`` by label (absent for resumed algorithms).
       infinite: evaluations in which a loss is infinite (``fljax.results.infinite_losses``).
-      outline: what saved models need to know of the data, without rows (``fljax.experiments.outlines``).
+      outline: what saved models need to know of the data, without rows (``fljax.experiments.outputs.outlines``).
     """
 
     metrics: xr.Dataset

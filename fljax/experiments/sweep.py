@@ -16,12 +16,12 @@ from fljax.config.sweeping import Grid
 from fljax.core import processes
 from fljax.core.names import about_algorithm
 from fljax.engine import Block, Memory, checksum_of, groups, sentences, standalone_sweep, sweep
-from fljax.experiments import preparation
 from fljax.experiments import run as experiment
-from fljax.experiments.following import Watch
-from fljax.experiments.plans import build_plan, reads_requirement
-from fljax.experiments.progress_files import ProgressFiles, Saving
-from fljax.experiments.setup import CallbackSetup, Setup, Tell, resolve_cells
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.plans import build_plan, reads_requirement
+from fljax.experiments.inputs.setup import CallbackSetup, Setup, Tell, resolve_cells
+from fljax.experiments.outputs.following import Watch
+from fljax.experiments.outputs.progress_files import ProgressFiles, Saving
 from fljax.metrics.names import OF_LOSSES, SCALARS
 from fljax.protocol import Federation
 from fljax.results import Reference, judged_by

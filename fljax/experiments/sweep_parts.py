@@ -17,7 +17,7 @@ import xarray as xr
 from fljax.config import dumps
 from fljax.config.sweeping import Grid
 from fljax.experiments import sweep
-from fljax.experiments.progress_files import Saving
+from fljax.experiments.outputs.progress_files import Saving
 from fljax.results.environment import join_environments
 from fljax.results.folders import ENVIRONMENT, PARTS, OnEvent, Parts, claim, read_finished, save
 from fljax.results.sweeps import Axis

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fljax.engine.loop.trained import numbers_of
+from fljax.core.trees import numbers_of
 
 
 def _pairs(a: Any, b: Any) -> list[tuple[str, np.ndarray, np.ndarray]]:

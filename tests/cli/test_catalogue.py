@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from fljax import algorithms, data, models, scenarios
 from fljax.cli import catalogue
 from fljax.cli.catalogue import KINDS, Description, describe, entries, of_algorithm, type_in_words, written
-from fljax.cli.describe import LISTS
+from fljax.cli.commands.describe import LISTS
 
 
 def described(name: str, kind: str) -> Description:

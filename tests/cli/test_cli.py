@@ -14,9 +14,9 @@ import xarray as xr
 from fljax import algorithms, cli, report, scenarios
 from fljax import config as configuration
 from fljax.cli import catalogue
-from fljax.cli.describe import LISTS
+from fljax.cli.commands.describe import LISTS
+from fljax.cli.commands.run import start_jax
 from fljax.cli.environment import mend_cache
-from fljax.cli.run import start_jax
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
 from fljax.metrics import names

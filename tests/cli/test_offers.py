@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from fljax import cli, config
-from fljax.cli.describe import WIDEST
+from fljax.cli.commands.describe import WIDEST
 from fljax.experiments import run as experiment
 from fljax.report.exporting import escape
 from fljax.results import folders
@@ -121,7 +121,7 @@ def test_long_lines_of_a_list_are_wrapped_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = call(capsys, "list", "datasets")[1]
-    monkeypatch.setattr("fljax.cli.describe._width", lambda: 60)
+    monkeypatch.setattr("fljax.cli.commands.describe._width", lambda: 60)
     wrapped = call(capsys, "list", "datasets")[1]
     assert all(len(line) <= 60 for line in wrapped.splitlines())
     assert wrapped.split() == whole.split()

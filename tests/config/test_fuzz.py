@@ -25,7 +25,7 @@ from fljax import algorithms, cli, data, models, scenarios
 from fljax.config.reading import read
 from fljax.config.writing import toml_text
 from fljax.experiments import run, sweep
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 
 # beartype draws random numbers, which hypothesis refuses inside strategies.
 pytestmark = [pytest.mark.thorough, pytest.mark.unchecked]

@@ -13,8 +13,9 @@ import pytest
 from fljax import algorithms, contributions, data, models, scenarios
 from fljax import config as configuration
 from fljax.config.offers import OFFERS
-from fljax.experiments import plans, run
-from fljax.experiments.setup import build_federation, resolve_setup
+from fljax.experiments import run
+from fljax.experiments.inputs import plans
+from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from fljax.results import Reference
 from tests.experiments.test_run import BASE
 

@@ -12,9 +12,10 @@ import fljax
 from fljax import cli, data
 from fljax.config import ConfigError, dumps, load, load_grid, parse
 from fljax.config.sweeping import parse_grid
-from fljax.experiments import preparation, sweep
 from fljax.experiments import run as experiment
-from fljax.experiments.setup import build_world, resolve_setup
+from fljax.experiments import sweep
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.setup import build_world, resolve_setup
 from fljax.protocol import Features
 from fljax.results.differences import difference
 

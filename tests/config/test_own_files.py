@@ -9,7 +9,7 @@ import pytest
 import fljax
 from fljax import cli
 from fljax.config import load
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 
 Image = pytest.importorskip("PIL.Image")
 TEXT = """

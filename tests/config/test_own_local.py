@@ -10,7 +10,7 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.training import Local
 from tests.experiments.test_run import BASE
 

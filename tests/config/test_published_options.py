@@ -12,7 +12,7 @@ import pytest
 from fljax import config
 from fljax.config import ConfigError
 from fljax.data import row_numbers
-from fljax.experiments.setup import build_federation, resolve_setup
+from fljax.experiments.inputs.setup import build_federation, resolve_setup
 from tests.experiments.test_run import BASE
 
 

@@ -16,8 +16,8 @@ from fljax import algorithms, config, engine
 from fljax.config import ConfigError, parse_grid
 from fljax.contributions import Measure
 from fljax.experiments import run
-from fljax.experiments.clustering import ByF1
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.clustering import ByF1
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.training import OptimizerSettings
 from tests.experiments.test_run import BASE
 

@@ -14,7 +14,7 @@ from fljax import config, models
 from fljax.config import Config
 from fljax.config.sweeping import load_grid
 from fljax.experiments import run
-from fljax.experiments.setup import assemble
+from fljax.experiments.inputs.setup import assemble
 from fljax.protocol import ClientData, Examples, Federation, Rows
 from fljax.published import beside, tables
 

@@ -21,7 +21,7 @@ from fljax.algorithms.market import Clustering
 from fljax.core import values
 from fljax.core.allowed_values import ALL, Allowed, Range
 from fljax.core.values import Count, NonNegative, Share, checked
-from fljax.data.partition import PARTITIONERS
+from fljax.data.partitions.partition import PARTITIONERS
 from fljax.engine.programs.program import partition_plan
 from fljax.protocol import Algorithm, AnyArray, Census, Task
 from fljax.training import Local, named_optimizer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fljax.data import download
+from fljax.data.sources import download
 
 
 def pretend(monkeypatch, remote):

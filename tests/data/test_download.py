@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fljax.data import download, images, load
-from fljax.data.download import fetch_files
+from fljax.data import load
+from fljax.data.sources import download, images
+from fljax.data.sources.download import fetch_files
 from tests.data.remote import pretend
 
 

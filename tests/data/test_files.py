@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from fljax.data import federate, load
-from fljax.data.sources import absolute, find_source, is_path
+from fljax.data.registry import absolute, find_source, is_path
 
 FRAME = pandas.DataFrame({"age": [20, 40, 30, 50], "ill": ["no", "yes", "no", "yes"], "site": ["b", "a", "b", "a"]})
 

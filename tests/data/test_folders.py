@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from fljax.data.client_files import array_folder, table_folder
-from fljax.data.folders import folder_source
-from fljax.data.image_folders import image_folder
-from fljax.data.leaf import leaf
-from fljax.data.sources import find_source
+from fljax.data.own.client_files import array_folder, table_folder
+from fljax.data.own.folders import folder_source
+from fljax.data.own.image_folders import image_folder
+from fljax.data.own.leaf import leaf
+from fljax.data.registry import find_source
 
 LEAF = json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": [[1]], "y": [0]}}})
 

@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from fljax.data import glove
-from fljax.data.glove import average, vectors, words
+from fljax.data.sources import glove
+from fljax.data.sources.glove import average, vectors, words
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import fljax
 from fljax import cli
 from fljax.data import federate, load, row_numbers
 from fljax.data.datasets import count_owners
-from fljax.data.sources import own_source
+from fljax.data.registry import own_source
 
 
 def write(path, rows_of, **changes):

@@ -9,8 +9,8 @@ from fljax import cli
 from fljax.config import ConfigError, load
 from fljax.data import federate
 from fljax.data import load as load_data
-from fljax.data.medmnist import is_medmnist
-from fljax.experiments.setup import build_world, resolve_setup
+from fljax.data.sources.medmnist import is_medmnist
+from fljax.experiments.inputs.setup import build_world, resolve_setup
 
 SIZES = {"train": 12, "val": 4, "test": 6}
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.data.mixtures import block_mixture, class_clusters, mixture
+from fljax.data.partitions.mixtures import block_mixture, class_clusters, mixture
 
 LABELS = np.tile(np.arange(10), 200)
 

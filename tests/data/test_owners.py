@@ -9,7 +9,7 @@ import pytest
 
 from fljax.data import dataset, dataset_from_frame, federate, federations, from_arrays, from_clients, row_numbers
 from fljax.data.assembly import Piece, assemble
-from fljax.data.owners import chosen_owners, count_seen, owners_of
+from fljax.data.partitions.owners import chosen_owners, count_seen, owners_of
 
 TOWNS = np.repeat(["elm", "fir", "oak", "yew"], 5)
 ROWS = np.arange(20, dtype=np.float32)[:, None]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fljax.data.assignment import cut, largest_remainders, repair
-from fljax.data.partition import (
+from fljax.data.partitions.assignment import cut, largest_remainders, repair
+from fljax.data.partitions.partition import (
     PARTITIONERS,
     classes_per_client,
     cluster_labels,

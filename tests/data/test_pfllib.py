@@ -16,8 +16,8 @@ from fljax import cli
 from fljax.config import load
 from fljax.data import federate, row_numbers
 from fljax.data import load as load_data
-from fljax.data.pfllib import is_pfllib
-from fljax.experiments.setup import build_world
+from fljax.data.own.pfllib import is_pfllib
+from fljax.experiments.inputs.setup import build_world
 
 
 def save(folder, part, client, x, y):

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from fljax.data.pickled_arrays import ArrayOfObjects, array_of, read_pickle
+from fljax.data.own.pickled_arrays import ArrayOfObjects, array_of, read_pickle
 
 Bad = pickle.UnpicklingError
 

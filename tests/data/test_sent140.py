@@ -7,7 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from fljax.data import federate, glove, load, row_numbers, status
+from fljax.data import federate, load, row_numbers, status
+from fljax.data.sources import glove
 from tests.data.remote import pretend
 
 TABLE = "training.1600000.processed.noemoticon.csv"

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fljax.data import Dataset, download, images, load, status
-from fljax.data.cache import cache_folder, read_cached, write_cached
-from fljax.data.idx import read_idx
-from fljax.data.sources import SOURCES
+from fljax.data import Dataset, load, status
+from fljax.data.registry import SOURCES
+from fljax.data.sources import download, images
+from fljax.data.sources.cache import cache_folder, read_cached, write_cached
+from fljax.data.sources.idx import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 

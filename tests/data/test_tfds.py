@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fljax.data import load
-from fljax.data import tfds as source
 from fljax.data.datasets import count_owners
+from fljax.data.sources import tfds as source
 
 tfds = pytest.importorskip("tensorflow_datasets")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TFDS itself

@@ -12,7 +12,7 @@ import numpy as np
 from fljax.algorithms import fedavg, incfl
 from fljax.engine import Plan, as_declared, groups
 from fljax.engine.programs import program
-from fljax.experiments.plans import Composed
+from fljax.experiments.inputs.plans import Composed
 from fljax.protocol import Seat, Task
 from fljax.scenarios import dropout, free_riding
 from fljax.training import Local

@@ -15,7 +15,7 @@ from fljax.algorithms import REGISTRY, fedavg
 from fljax.engine import Execution
 from fljax.engine.loop.trained import stored_features
 from fljax.engine.rounds.federations import by_id
-from fljax.experiments.clustering import by_f1
+from fljax.experiments.inputs.clustering import by_f1
 from fljax.protocol import Features, Federation, Moments
 from fljax.training import Local
 from tests.compiled import compilations

@@ -13,7 +13,8 @@ from sklearn.metrics import f1_score
 
 from fljax import Local, Plan, config, data, simulate
 from fljax.algorithms import ipfl
-from fljax.experiments import clustering, run
+from fljax.experiments import run
+from fljax.experiments.inputs import clustering
 from fljax.models import MODELS, standardise
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quick_compilation")]

@@ -16,11 +16,11 @@ from rich.console import Console
 
 import fljax
 from fljax import algorithms, data, scenarios
-from fljax.cli.run import _table
+from fljax.cli.commands.run import _table
 from fljax.contributions import Measure
 from fljax.engine.checkpoints import Stopped, StopRequest
-from fljax.experiments.entrants import entrants
-from fljax.experiments.setup import AlgorithmSetup
+from fljax.experiments.inputs.entrants import entrants
+from fljax.experiments.inputs.setup import AlgorithmSetup
 from fljax.report import summary, write
 from tests.experiments.test_run import BASE
 from tests.toys.federation import tiny_federation

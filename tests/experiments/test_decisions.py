@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fljax import config
-from fljax.experiments import preparation, run
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments import run
+from fljax.experiments.inputs import preparation
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.results import folders
 
 pytestmark = pytest.mark.thorough

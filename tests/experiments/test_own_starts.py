@@ -19,7 +19,7 @@ from fljax.engine import Execution, estimate_standalone, standalone
 from fljax.engine.rounds.keys import Purpose, client_key, round_key
 from fljax.experiments import run as experiment
 from fljax.experiments import sweep
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.models.starting import is_given
 from fljax.protocol import Federation, Rows, Subset
 from fljax.testing.federation import tiny_federation

@@ -12,7 +12,7 @@ import xarray as xr
 from fljax import config as configuration
 from fljax.engine.checkpoints import Stopped, StopRequest
 from fljax.experiments import run, sweep
-from fljax.experiments.progress_files import Saving
+from fljax.experiments.outputs.progress_files import Saving
 from fljax.results import folders
 from tests.experiments.test_run import BASE
 

@@ -13,7 +13,7 @@ import xarray as xr
 
 import fljax
 from fljax import data, models
-from fljax.experiments.requirements import (
+from fljax.experiments.inputs.requirements import (
     Clients,
     Given,
     Requirement,

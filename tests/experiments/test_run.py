@@ -14,7 +14,7 @@ from fljax.core import trees
 from fljax.engine import Plan, groups
 from fljax.engine.programs import jit
 from fljax.experiments import compiling, run
-from fljax.experiments.setup import build_federation
+from fljax.experiments.inputs.setup import build_federation
 from fljax.results import folders, read_lines
 from fljax.results.non_finite import NotFinite, diverged_seeds
 from tests.toys.not_finite import sends_nan

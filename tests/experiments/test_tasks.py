@@ -11,10 +11,10 @@ from rich.console import Console
 
 from fljax import config as configuration
 from fljax import report
-from fljax.cli.run import _table
+from fljax.cli.commands.run import _table
 from fljax.config import ConfigError, parse_grid
 from fljax.experiments import run, sweep
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.report.best_cells import best_rows
 from fljax.report.drawing import panels
 from fljax.results import folders

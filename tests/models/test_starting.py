@@ -18,8 +18,8 @@ from fljax import data, engine, models
 from fljax.algorithms import fedavg
 from fljax.core import trees
 from fljax.engine.programs.program import partition_plan
-from fljax.experiments import initial_models
 from fljax.experiments import run as experiment
+from fljax.experiments.inputs import initial_models
 from fljax.training import Local
 from tests.toys.quick import quick_programs
 

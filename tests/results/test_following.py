@@ -16,8 +16,8 @@ from fljax.config.sweeping import parse_grid
 from fljax.engine import Block
 from fljax.engine.callbacks import CALLBACKS
 from fljax.experiments import run, sweep
-from fljax.experiments.following import Watch
-from fljax.experiments.setup import CallbackSetup
+from fljax.experiments.inputs.setup import CallbackSetup
+from fljax.experiments.outputs.following import Watch
 from tests.engine.callbacks.blocks import block
 from tests.experiments.test_run import BASE
 

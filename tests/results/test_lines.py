@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from fljax.experiments.following import Watch
+from fljax.experiments.outputs.following import Watch
 from fljax.results import Line, append, read_lines
 from tests.engine.callbacks.blocks import block
 

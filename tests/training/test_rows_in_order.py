@@ -14,8 +14,8 @@ from fljax import algorithms, config, training
 from fljax.algorithms import fedavg, mwfed, perfedavg
 from fljax.config import ConfigError
 from fljax.engine import Execution, Plan, rehearse, simulate, standalone
-from fljax.experiments import plans
-from fljax.experiments.setup import resolve_setup
+from fljax.experiments.inputs import plans
+from fljax.experiments.inputs.setup import resolve_setup
 from fljax.protocol import Algorithm
 from fljax.results import Reference
 from fljax.scenarios import finetuned

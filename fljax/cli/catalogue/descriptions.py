@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fljax.cli.catalogue import usage
 from fljax.cli.catalogue.docstrings import Docstring, docstring_of, plain
 from fljax.cli.catalogue.facts import FACTS
 from fljax.cli.catalogue.names import KINDS, find, line
@@ -78,7 +79,7 @@ def _description(kind: str, name: str, entry: Any) -> Description:
         facts=FACTS[kind](name, entry) if kind in FACTS else {},
         source=plain(own.source or _header(kind, builder).source),
         bibtex=str(getattr(entry, "reference", "")).strip(),
-        configs={} if kind == "configs" else shipped.uses().get(kind, {}).get(name, {}),
+        configs={} if kind == "configs" else usage.uses().get(kind, {}).get(name, {}),
     )
 
 

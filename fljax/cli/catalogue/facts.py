@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fljax.cli.catalogue import usage
 from fljax.cli.catalogue.wording import written
 from fljax.config import shipped
 
@@ -193,7 +194,7 @@ def _of_dataset(name: str, entry: Any) -> dict[str, str]:
 
 def _of_config(name: str, entry: Any) -> dict[str, str]:
     path = shipped.configs()[name]
-    used = {kind: sorted(names) for kind, names in shipped.names_in(path).items() if names}
+    used = {kind: sorted(names) for kind, names in usage.names_in(path).items() if names}
     return {"file": str(path)} | {kind: ", ".join(names) for kind, names in used.items()}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fljax.core import processes
+from fljax.core.trees import numbers_of
 from fljax.core.values import as_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, of_this_process, on_one
@@ -247,12 +248,6 @@ def arrays_of(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a tree by path, as arrays on the host."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): numbers_of(leaf) for path, leaf in leaves}
-
-
-def numbers_of(leaf: Any) -> np.ndarray:
-    """A leaf as an array of NumPy; of random keys, their numbers."""
-    dtype: Any = getattr(leaf, "dtype", None)
-    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else leaf)
 
 
 def restore(

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from fljax.core import processes
+from fljax.core.trees import numbers_of
 from fljax.engine.checkpoints import checksum
 from fljax.engine.devices import eager
-from fljax.engine.loop.trained import numbers_of
 
 # Addresses of functions, and numbers of devices.
 _OF_PROCESS = re.compile(r"0x[0-9a-f]+|\bid=\d+")

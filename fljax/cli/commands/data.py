@@ -1,0 +1,200 @@
+"""``fljax data show``, which prints what the clients of a config have, and draws it."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fljax.cli.environment import start_jax
+from fljax.cli.printing import Json, console, print_json
+from fljax.cli.running import ConfigFile, NoImport, Overrides
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fljax.data import ClientCounts
+
+# More clients are summarised, and more labels are not columns of their own.
+MOST_CLIENTS = 40
+MOST_COLUMNS = 10
+# The number of labels that a client's most frequent ones are named of.
+MOST_FREQUENT = 3
+
+
+def show_data(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[pathlib.Path | None, typer.Option(help="A file for a picture of it: .png, .pdf or .svg.")] = None,
+    no_import: NoImport = False,
+    as_json: Json = False,
+) -> None:
+    """Print what each client of CONFIG has: rows, and training rows of each label, with the first seed."""
+    from fljax.config import load
+
+    chosen = load(config, overrides or (), imports=not no_import)
+    kinds = (".png", ".pdf", ".svg")
+    if out is not None and out.suffix.lower() not in kinds:
+        raise ValueError(f"expected --out to end in one of {', '.join(kinds)}, got {str(out)!r}")
+    start_jax()
+    import jax
+
+    from fljax import data
+    from fljax.experiments.inputs.setup import build_world
+
+    stacked, dataset, _ = build_world(chosen.model_copy(update={"seeds": chosen.seeds[:1]}))
+    held = {name: int(rows.size[0]) for name, rows in stacked.held.items()}
+    clients, unseen = jax.tree.map(lambda leaf: leaf[0], (stacked.clients, stacked.unseen))
+    counts = data.count_clients(stacked._replace(clients=clients, unseen=unseen), dataset.classes)
+    heading = f"{pathlib.PurePath(chosen.data.dataset).name}, {chosen.data.partition}"
+    said = None if out is None else _draw(out, counts, heading)
+    if as_json:
+        print_json(_plain(counts, held) | {"picture": None if out is None else str(out)})
+        return
+    many = len(counts.clients) > MOST_CLIENTS
+    shared = chosen.data.test == "global"
+    for table in _summary(counts, heading) if many else [_each_client(counts, heading, shared)]:
+        console(200).print(table)
+    for name, rows in held.items():
+        whose = ", on which all clients are tested" if name == "test" and shared else ""
+        print(f"The server has {rows} rows called {name!r}{whose}.")
+    if out is not None:
+        print(f"Picture: {out}", *filter(None, [said]), sep="\n")
+
+
+def _draw(out: pathlib.Path, counts: ClientCounts, heading: str) -> str | None:
+    """Writes the picture; a sentence if no font has some of its letters."""
+    from fljax.core.files import write
+    from fljax.report import data_picture, font_note, fonts_for
+
+    content, texts = io.BytesIO(), [heading, *_texts(counts.clients), *_texts(counts.classes or ())]
+    with fonts_for(texts):
+        data_picture(counts, heading).savefig(content, format=out.suffix.lower()[1:], dpi=150)
+    try:
+        write(out, content.getvalue())
+    except OSError as error:
+        said = getattr(error.__cause__, "strerror", None) or error
+        raise ValueError(f"expected a place for the picture, got {str(out)!r} ({said})") from None
+    return font_note(texts)
+
+
+def _texts(names: Sequence[Any]) -> list[str]:
+    from fljax.data.counts import name_text
+
+    return [name_text(name) for name in names]
+
+
+def _each_client(counts: ClientCounts, heading: str, shared: bool) -> Table:
+    """One line for each client, and one for all; ``shared`` is whether all have the same test rows."""
+    import numpy as np
+
+    unseen = bool(counts.unseen.any())
+    table = Table(title=f"Clients of {heading}", caption=_caption(counts))
+    table.add_column("client")
+    sizes = {"train": counts.train, "valid": counts.valid, "test": counts.test, "deployment": counts.deployment}
+    sizes = {name: size for name, size in sizes.items() if size.any() or name == "train"}
+    columns = [*sizes, *_label_columns(counts)]
+    for name in columns:
+        table.add_column(name, justify="right" if name != "most frequent labels" else "left")
+    for client, name in enumerate(_texts(counts.clients)):
+        shown = f"{name} (unseen)" if unseen and counts.unseen[client] else name
+        rows = [str(size[client]) for size in sizes.values()]
+        table.add_row(shown, *rows, *_label_cells(counts, np.array([client])))
+    table.add_section()
+    totals = [str(size[0] if name == "test" and shared else size.sum()) for name, size in sizes.items()]
+    table.add_row("all", *totals, *_label_cells(counts, np.arange(len(counts.clients))))
+    return table
+
+
+def _label_columns(counts: ClientCounts) -> list[str]:
+    if counts.labels is not None:
+        few = counts.labels.shape[1] <= MOST_COLUMNS
+        return _texts(counts.classes) if few else ["labels", "most frequent labels"]
+    return ["mean", "std", "min", "median", "max"]
+
+
+def _label_cells(counts: ClientCounts, clients: np.ndarray) -> list[str]:
+    """The labels of these clients together."""
+    import numpy as np
+
+    if counts.labels is not None:
+        rows = counts.labels[clients].sum(axis=0)
+        if len(rows) <= MOST_COLUMNS:
+            return [str(each) if each else "·" for each in rows.tolist()]
+        order = [int(each) for each in np.argsort(-rows, kind="stable")[:MOST_FREQUENT] if rows[each]]
+        names = _texts([counts.classes[each] for each in order])
+        frequent = [f"{name} {rows[each] / rows.sum():.0%}" for name, each in zip(names, order, strict=True)]
+        return [str(int((rows > 0).sum())), ", ".join(frequent)]
+    assert counts.targets is not None
+    values = np.concatenate([counts.targets[client] for client in clients.tolist()]).astype(float)
+    if not values.size:
+        return [""] * 5
+    found = [values.mean(), values.std(), values.min(), np.median(values), values.max()]
+    return [_number(each) for each in found]
+
+
+def _number(value: float) -> str:
+    """Four digits, but no powers of ten for numbers that people read as they are."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def _summary(counts: ClientCounts, heading: str) -> list[Table]:
+    """The range over clients of what one client has; then the labels, with the number of clients that have each."""
+    import numpy as np
+
+    seen = int((~counts.unseen).sum())
+    title = f"{seen} clients" + (f" and {len(counts.clients) - seen} unseen ones" if seen < len(counts.clients) else "")
+    table = Table(title=f"{title} of {heading}", caption=_caption(counts))
+    for name in ("of one client", "least", "median", "mean", "most"):
+        table.add_column(name, justify="left" if name == "of one client" else "right")
+    lines: dict[str, np.ndarray] = {"training rows": counts.train}
+    others = {"validation": counts.valid, "test": counts.test, "deployment": counts.deployment}
+    lines |= {f"{name} rows": rows for name, rows in others.items() if rows.any()}
+    if counts.labels is not None:
+        lines["different labels"] = (counts.labels > 0).sum(axis=1)
+        lines["share of its most frequent label"] = counts.labels.max(axis=1) / np.maximum(counts.labels.sum(axis=1), 1)
+    elif counts.targets is not None:
+        lines["mean of its numbers"] = np.array([each.mean() for each in counts.targets if len(each)])
+        lines["std of its numbers"] = np.array([each.std() for each in counts.targets if len(each)])
+    for name, values in ((name, each.astype(float)) for name, each in lines.items()):
+        found = [values.min(), np.median(values), values.mean(), values.max()]
+        table.add_row(name, *[_number(each) for each in found])
+    if counts.labels is None:
+        return [table]
+    rows, holders = counts.labels.sum(axis=0), (counts.labels > 0).sum(axis=0)
+    order = np.argsort(-rows, kind="stable")[:MOST_CLIENTS]
+    left = len(rows) - len(order)
+    labels = Table(title="Labels", caption=f"and {left} less frequent labels" if left else None)
+    for name in ("label", "training rows", "clients that have it"):
+        labels.add_column(name, justify="left" if name == "label" else "right")
+    names = _texts(counts.classes)
+    for each in sorted(order.tolist()):
+        labels.add_row(names[each], str(rows[each]), str(holders[each]))
+    return [table, labels]
+
+
+def _caption(counts: ClientCounts) -> str:
+    if counts.labels is not None:
+        return "labels: of training rows"
+    return "mean to max: of the numbers to predict in training rows" if len(counts.clients) <= MOST_CLIENTS else ""
+
+
+def _plain(counts: ClientCounts, held: dict[str, int]) -> dict[str, Any]:
+    """The counts for JSON."""
+
+    def texts(names: Sequence[Any]) -> list[Any]:
+        return [each if isinstance(each, int | float | bool | str) else str(each) for each in names]
+
+    found: dict[str, Any] = {"clients": texts(counts.clients), "classes": texts(counts.classes)}
+    found |= {name: getattr(counts, name).tolist() for name in ("unseen", "train", "valid", "test")}
+    found |= {"deployment": counts.deployment.tolist()} if counts.deployment.any() else {}
+    if counts.labels is not None:
+        found["labels"] = counts.labels.tolist()
+    if counts.targets is not None:
+        found["mean"] = [float(each.mean()) if len(each) else None for each in counts.targets]
+        found["std"] = [float(each.std()) if len(each) else None for each in counts.targets]
+    return found | {"server": held}

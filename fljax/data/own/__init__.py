@@ -1,0 +1,1 @@
+"""A user's own data: tables, arrays, images and folders of clients."""

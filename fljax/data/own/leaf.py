@@ -1,0 +1,217 @@
+"""Data in the JSON files of LEAF, in which users own their examples."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fljax.core.names import shown
+from fljax.data.assembly import Piece, assemble
+from fljax.data.datasets import Dataset
+from fljax.data.own.image_folders import ENDINGS, read_images
+
+
+def leaf(
+    path: str | Path,
+    *,
+    shape: Sequence[int] | None = None,
+    classes: int | None = None,
+    regression: bool | None = None,
+    standardise: bool = True,
+    images: str | Path | None = None,
+    size: Sequence[int] | None = None,
+) -> Dataset:
+    """Data in LEAF's JSON format: a file, a folder of files, or a folder with the folders ``train`` and ``test``.
+
+    A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``. Every user is a
+    client (partition "natural"). Test rows of a user with training rows are the client's own; test rows of other users
+    are a global test set. LEAF's ``preprocess.sh -t user`` puts whole users into ``test``: with ``unseen = "test"``
+    they are unseen clients instead. In a config::
+
+        [data]
+        dataset = "leaf/femnist/data/"  # the folders train and test are in it
+        shape = [28, 28, 1]
+
+    Args:
+      path: the file or folder.
+      shape: the shape of one example, where files have it as a list.
+      classes: number of classes, if some class has no row.
+      regression: true makes numbers to predict of whole numbers; false makes classes of floats.
+      standardise: whether models see float features ``[n, d]`` with mean 0 and standard deviation 1.
+      images: the folder of the images, where rows are names of image files; LEAF's own, ``raw/img_align_celeba``, is
+        found beside the files.
+      size: height and width to which images are resized; without it all must have one size. LEAF's models take 84, 84.
+
+    Rows of text (Shakespeare) become tokens, one for each character, with 0 as padding at the end. Rows that are names
+    of image files (CelebA) become images.
+
+    Source: Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018.
+
+    Raises:
+      ValueError: if files are not found, are no JSON, or are not as LEAF writes them.
+    """
+    place = Path(path).expanduser()
+    pieces = [piece for file, test in _files(place) for piece in _pieces(file, test)]
+    texts = any(isinstance(row, str) for piece in pieces for row in piece.x[:1])
+    if texts and not all(isinstance(row, str) for piece in pieces for row in piece.x):
+        raise ValueError("expected rows of text or rows of numbers, got both")
+    if texts and all(_names_image(row) for piece in pieces for row in piece.x):
+        folder = _images_of(place, images, pieces[0].x[0])
+        pixels = read_images([folder / row for piece in pieces for row in piece.x], size)
+        ends = np.cumsum([len(piece.x) for piece in pieces])
+        parts = [piece._replace(x=x) for piece, x in zip(pieces, np.split(pixels, ends[:-1]), strict=True)]
+        return assemble(parts, classes=classes, regression=regression)
+    alphabet = sorted({letter for piece in pieces for row in piece.x for letter in row}) if texts else []
+    length = max((len(row) for piece in pieces for row in piece.x), default=0) if texts else 0
+    number = {letter: token for token, letter in enumerate(alphabet, 1)}
+    arranged = [
+        piece._replace(x=_tokens(piece.x, number, length) if texts else _numbers(piece, shape)) for piece in pieces
+    ]
+    vocabulary = len(alphabet) + 1 if texts else None
+    standardise = standardise and not texts
+    return assemble(arranged, classes=classes, regression=regression, vocabulary=vocabulary, standardise=standardise)
+
+
+def _names_image(row: str) -> bool:
+    """Whether a row is the name of an image file, in no folder."""
+    return row.lower().endswith(ENDINGS) and not re.search(r"[\s/\\]", row)
+
+
+def is_leaf(place: Path) -> bool:
+    """Whether a folder has LEAF's JSON files. Beside folders of images a JSON file must begin as LEAF's do."""
+    if not any(each.suffix.lower() in ENDINGS for each in place.glob("*/*")) and any(
+        _of_folder(folder) for folder in (place, place / "train")
+    ):
+        return True
+    return names_users(place) is not None
+
+
+def names_users(place: Path) -> Path | None:
+    """The first JSON file of a folder that begins as LEAF's do; None if there is none."""
+    return next((each for folder in (place, place / "train", place / "test") for each in _of_leaf(folder)), None)
+
+
+def _of_leaf(folder: Path) -> list[Path]:
+    """The JSON files in a folder that begin as LEAF's do."""
+    return [each for each in _of_folder(folder) if b'"user' in _beginning(each)]
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    """The JSON files in a folder, without hidden ones."""
+    found = [each for each in folder.glob("*") if each.suffix.lower() == ".json" and not each.name.startswith(".")]
+    return sorted(each for each in found if each.is_file())
+
+
+def _beginning(file: Path) -> bytes:
+    """The first bytes of a file; none if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(4096)
+    except OSError:
+        return b""
+
+
+def _images_of(place: Path, images: str | Path | None, example: str) -> Path:
+    """The folder of the images whose names are rows."""
+    if images is not None:
+        found = [place.parent / Path(images).expanduser(), place / Path(images).expanduser()]
+    else:
+        found = [above / "raw" / "img_align_celeba" for above in (place, *place.resolve().parents[:2])]
+    for folder in found:
+        if folder.is_dir():
+            return folder
+    got = "no such folder" if images is None else f"no folder {shown(str(images))}"
+    raise ValueError(
+        f"expected images=, the folder of the images, for rows that are names of files such as {shown(example)}, got "
+        f"{got}"
+    )
+
+
+def _files(place: Path) -> list[tuple[Path, bool]]:
+    """The JSON files, and whether each has test rows."""
+    if place.is_file():
+        return [(place, False)]
+    parts = [(place / "train", False), (place / "test", True)]
+    tests = _of_folder(place / "test")
+    if not (place / "train").is_dir():
+        if tests:
+            got = f"none in {shown(str(place))}, where there is {shown(f'test/{tests[0].name}')}"
+            raise ValueError(f"expected the folder train with LEAF's JSON files beside the folder test, got {got}")
+        parts = [(place, False)]
+    elif beside := _of_leaf(place):
+        got = f"{shown(beside[0].name)} beside the folder train"
+        raise ValueError(
+            f"expected LEAF's JSON files in the folders train and test, or in {shown(str(place))}, got {got}"
+        )
+    found = [(file, test) for folder, test in parts for file in _of_folder(folder)]
+    if not found:
+        inside = [each for each in (*place.glob("*"), *place.glob("*/*")) if each.is_file()]
+        others = [each for each in sorted(inside) if each.suffix.lower() != ".json"]
+        named = f", where there is {shown(str(others[0].relative_to(place)))}" if others else ""
+        raise ValueError(f"expected a JSON file, or a folder of them, got none at {shown(str(place))}{named}")
+    return found
+
+
+def _pieces(file: Path, test: bool) -> list[Piece]:
+    """The rows of each user in a file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON in {file}, got {shown(str(error))}") from None
+    data = content.get("user_data") if isinstance(content, Mapping) else None
+    if not isinstance(data, Mapping) or not data:
+        raise ValueError(f'expected LEAF\'s keys "users", "num_samples" and "user_data" in {file}, got others')
+    users = content.get("users", list(data))
+    counts = content.get("num_samples", [None] * len(users) if isinstance(users, list) else None)
+    if not isinstance(users, list) or not isinstance(counts, list) or len(users) != len(counts):
+        raise ValueError(f"expected users and num_samples of one length in {file}, got others")
+    times = Counter(each for each in users if isinstance(each, str))
+    if twice := [each for each, count in times.items() if count > 1]:
+        raise ValueError(f"expected different users in {file}, got {shown(twice[0])} {times[twice[0]]} times")
+    found = []
+    for user, count in zip(users, counts, strict=True):
+        rows = data.get(user) if isinstance(user, str) else None
+        if not isinstance(rows, Mapping) or not all(isinstance(rows.get(key), list) for key in ("x", "y")):
+            raise ValueError(f'expected lists "x" and "y" of the user {shown(user)} in {file}, got others')
+        x, y = rows["x"], rows["y"]
+        if len(x) != len(y) or count not in (None, len(y)):
+            wanted = "as many labels" if count in (None, len(x)) else f"{count} rows"
+            raise ValueError(
+                f"expected {wanted} of the user {shown(user)} in {file}, got {len(x)} rows and {len(y)} labels"
+            )
+        if len(y):
+            found.append(Piece(x, y, np.full(len(y), user), test, f"rows of {shown(user)}"))  # type: ignore[arg-type]
+    if lacking := [each for each in data if each not in times]:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise ValueError(f"expected all users of user_data in users in {file}, got none of {shown(lacking[0])}{more}")
+    return found
+
+
+def _numbers(piece: Piece, shape: Sequence[int] | None) -> np.ndarray:
+    try:
+        x = np.asarray(piece.x)
+    except ValueError:
+        raise ValueError(f"expected {piece.name} of one length, got several") from None
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers or texts as {piece.name}, got {shown(piece.x[0])}")
+    if shape is not None:
+        if math.prod(shape) != math.prod(x.shape[1:]):
+            raise ValueError(f"expected {piece.name} of shape {list(shape)}, got {list(x.shape[1:])}")
+        x = x.reshape(len(x), *shape)
+    return x.astype(np.float32)
+
+
+def _tokens(rows: Any, number: Mapping[str, int], length: int) -> np.ndarray:
+    if not all(isinstance(row, str) for row in rows):
+        raise ValueError("expected texts as all rows, got numbers in some")
+    found = np.zeros((len(rows), length), np.int32)
+    for line, row in zip(found, rows, strict=True):
+        line[: len(row)] = [number[letter] for letter in row]
+    return found

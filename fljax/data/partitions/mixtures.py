@@ -1,0 +1,317 @@
+"""Partitioners whose clients mix several source distributions, as in IP-FL's experiments.
+
+Source: "IP-FL: Incentivized and Personalized Federated Learning", the section on experiments, and Ruan and
+Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", AAAI 2022. The papers omit several
+details; reconstructions are noted in each function.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from fljax.core.names import unknown
+from fljax.core.values import Count, CountOrZero, Range, checked
+from fljax.data.checks import check_count, check_fraction
+from fljax.data.partitions.assignment import Partition, begin, count_classes, cut, relative_order, require, take
+
+_PATTERNS = ("10:90", "30:70", "40:60", "linear", "random")
+
+
+@checked
+def mixture(
+    labels: np.ndarray,
+    *,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    pattern: str = "10:90",
+    rotate: bool = False,
+    complement: bool = False,
+    test_fraction: Annotated[float, Range(0, 1, below=True)] = 0.4,
+    deployment_fraction: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    size: int | tuple[int, int] | None = None,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
+) -> Partition:
+    """Two source distributions A and B; client k draws the fraction ``a_k`` of its rows from A.
+
+    ========  ===========================================================
+    pattern   ``a_k`` for k = 0..M-1
+    ========  ===========================================================
+    "p:q"     ``p/100`` for the first half of the clients, then ``q/100``
+    "linear"  ``(k + 1/2) / M``
+    "random"  ``U(0, 1)``
+    ========  ===========================================================
+
+    A has the rows of the first half of the labels, and B those of the second half. With ``rotate``, A is a random part
+    of the rows, unchanged, and B has the other rows, rotated by 90 degrees, with the same labels.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients, M.
+      unseen: number of unseen clients, whose ``a_k`` follow the same pattern with M = unseen.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      pattern: two percentages that sum to 100, e.g. "10:90", or "linear" or "random".
+      rotate: make the distributions differ by rotation instead of labels.
+      complement: clients' data change after training: their later rows are mixed in the opposite proportion,
+        ``1 - a_k`` from A. Training rows, and validation rows that ``federate`` splits off them, keep ``a_k``.
+      test_fraction: share of a client's rows that are its later rows; used only with ``complement``. They are test
+        rows, less those of ``deployment_fraction``.
+      deployment_fraction: share of the later rows that are the client's validation rows when it uses its model, and no
+        test rows; at least one test row remains. Used only with ``complement``; ``federate`` gives its
+        ``valid_fraction``. With 0 a client whose model depends on validation rows has none of its new data.
+      size: rows per client, or (low, high) for a uniform draw of each client's size. If not given, all clients have the
+        same size, the largest that the rows allow, at most ``floor(n / all clients)``.
+      holdout: share of A and of B that stays with the server, as ``held["distribution_0"]`` and
+        ``held["distribution_1"]``.
+      classes: number of labels; the largest label plus one if not given.
+
+    Raises:
+      ValueError: if an argument is out of range, or there are too few rows.
+    """
+    labels, _, rng = begin(labels, clients, unseen, seed, minimum)
+    check_fraction("holdout", holdout)
+    first = _first_share(pattern, clients, unseen, rng)
+    weights = np.stack([first, 1 - first], axis=1)
+    test_share = check_fraction("test_fraction", test_fraction, zero=False) if complement else 0.0
+    check_fraction("deployment_fraction", deployment_fraction)
+    if rotate:
+        order = rng.permutation(len(labels))
+        # Give A the share that the clients need, so that few rows remain unused.
+        part = float(np.mean(first * (1 - test_share) + (1 - first) * test_share))
+        pools = take(order, cut(np.array([part, 1 - part]), len(labels)))
+    else:
+        pools = _class_pools(labels, 2, classes, rng)
+    later = _Later(weights[:, ::-1], test_share, deployment_fraction) if complement else None
+    split = _deal(pools, weights, later, size, holdout, minimum, rng)
+    split = split._replace(group=(first < 0.5).astype(np.int32))
+    return _turn(split, pools[1], len(labels)) if rotate else split
+
+
+@checked
+def block_mixture(
+    labels: np.ndarray,
+    *,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    blocks: Annotated[int, Range(2)] = 4,
+    size: int | tuple[int, int] | None = None,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
+) -> Partition:
+    """Several source distributions, consecutive blocks of labels; a client mixes its own block with all the others.
+
+    Clients are assigned evenly and in order to the blocks. The j-th of m clients of a block draws ``(j + 1/2) / m`` of
+    its rows from its own block, and the rest evenly from the other blocks. (The paper does not state whether j counts
+    inside the block or over all clients: inside is the reconstruction.)
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients, assigned to the blocks in the same way.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      blocks: number of distributions, at least 2.
+      size: rows per client, or (low, high) for a uniform draw; the largest size that the rows allow if not given.
+      holdout: share of each distribution that stays with the server, as ``held["distribution_<g>"]``.
+      classes: number of labels; the largest label plus one if not given.
+
+    Raises:
+      ValueError: if an argument is out of range, or there are too few rows.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    check_count("blocks", blocks, 2)
+    check_fraction("holdout", holdout)
+    pools = _class_pools(labels, blocks, classes, rng)
+    position, population = relative_order(clients, unseen)
+    own = position * blocks // population
+    start = -(-own * population // blocks)  # the first position of the block: ceil(own * population / blocks)
+    end = -(-(own + 1) * population // blocks)
+    share = (position - start + 0.5) / (end - start)
+    weights = np.repeat(((1 - share) / (blocks - 1))[:, None], blocks, axis=1)
+    weights[np.arange(everybody), own] = share
+    return _deal(pools, weights, None, size, holdout, minimum, rng)._replace(group=own.astype(np.int32))
+
+
+@checked
+def class_clusters(
+    labels: np.ndarray,
+    *,
+    clients: Count,
+    unseen: CountOrZero = 0,
+    seed: CountOrZero = 0,
+    minimum: Count = 1,
+    k: Count = 2,
+    holdout: Annotated[float, Range(0, 1, below=True)] = 0.0,
+    classes: Count | None = None,
+) -> Partition:
+    """k classes per client: the rows of classes ``g k .. g k + k - 1`` are divided evenly among cluster g's clients.
+
+    Clients are assigned evenly and in order to the ``floor(K / k)`` clusters; remaining classes are not used.
+
+    Args:
+      labels: ``[n]``.
+      clients: number of seen clients.
+      unseen: number of unseen clients, assigned to the clusters in the same way.
+      seed: seed of the draw.
+      minimum: least rows per client.
+      k: classes per cluster.
+      holdout: share of each cluster's rows that stays with the server, as ``held["distribution_<g>"]``.
+      classes: number of labels K; the largest label plus one if not given.
+
+    Raises:
+      ValueError: if an argument is out of range, or there are too few rows.
+    """
+    labels, everybody, rng = begin(labels, clients, unseen, seed, minimum)
+    count = count_classes(labels, classes)
+    if check_count("k", k) > count:
+        raise ValueError(f"expected k of at most {count}, the number of classes, got {k}")
+    check_fraction("holdout", holdout)
+    clusters = count // k
+    position, population = relative_order(clients, unseen)
+    group = position * clusters // population
+    rows, held = [np.zeros(0, int)] * everybody, {}
+    for each in range(clusters):
+        pool = rng.permutation(np.flatnonzero(labels // k == each))
+        kept = int(holdout * len(pool))
+        if kept:
+            held[f"distribution_{each}"] = pool[:kept]
+        inside = np.flatnonzero(group == each)
+        for client, part in zip(inside, np.array_split(pool[kept:], max(len(inside), 1)), strict=False):
+            rows[client] = part
+    require(rows, minimum, "use fewer clients, fewer classes per client or a smaller minimum")
+    return Partition(tuple(rows), group=group.astype(np.int32), held=held)
+
+
+def _first_share(pattern: str, clients: int, unseen: int, rng: np.random.Generator) -> np.ndarray:
+    position, population = relative_order(clients, unseen)
+    if pattern == "linear":
+        return (position + 0.5) / population
+    if pattern == "random":
+        return rng.random(len(position))
+    match = re.fullmatch(r"(\d+):(\d+)", str(pattern))
+    if match is None or sum(map(int, match.groups())) != 100:
+        raise ValueError(f"{unknown('pattern', str(pattern), _PATTERNS)}; other percentages must sum to 100")
+    low, high = (int(each) / 100 for each in match.groups())
+    return np.where(position < population / 2, low, high)
+
+
+def _class_pools(labels: np.ndarray, parts: int, classes: int | None, rng: np.random.Generator) -> list[np.ndarray]:
+    count = count_classes(labels, classes)
+    if count < parts:
+        raise ValueError(f"expected at least {parts} classes for {parts} distributions, got {count}")
+    blocks = np.array_split(np.arange(count), parts)
+    return [rng.permutation(np.flatnonzero(np.isin(labels, block))) for block in blocks]
+
+
+class _Later(NamedTuple):
+    """The rows of clients whose data change after training.
+
+    Attributes:
+      weights: their mixture, ``[clients, pools]``.
+      share: of all rows of a client.
+      deployment: the share of them that are no test rows.
+    """
+
+    weights: np.ndarray
+    share: float
+    deployment: float
+
+
+def _deal(
+    pools: list[np.ndarray],
+    weights: np.ndarray,
+    later: _Later | None,
+    size: int | tuple[int, int] | None,
+    holdout: float,
+    minimum: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Assigns the pools to clients by ``weights`` [clients, pools]; without ``size``, uses the largest common size."""
+    kept = {f"distribution_{g}": pool[: int(holdout * len(pool))] for g, pool in enumerate(pools)}
+    held = {name: rows for name, rows in kept.items() if len(rows)}
+    pools = [pool[int(holdout * len(pool)) :] for pool in pools]
+    room, everybody = np.array([len(pool) for pool in pools]), len(weights)
+
+    def demand(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if later is None:
+            return _shares(weights, sizes), np.zeros(weights.shape, int)
+        new = np.rint(sizes * later.share).astype(int)
+        return _shares(weights, sizes - new), _shares(later.weights, new)
+
+    if size is None:
+        most = room.sum() // everybody
+        asked = np.sum(demand(np.full(everybody, most)), axis=(0, 1))
+        ratio = np.min(np.where(asked > 0, room / np.maximum(asked, 1), np.inf))
+        most = min(most, int(most * min(ratio, 1.0)) + 1)
+        # The estimate is wrong only by rounding, so few steps are needed.
+        while most > 0 and (np.sum(demand(np.full(everybody, most)), axis=(0, 1)) > room).any():
+            most -= 1
+        sizes = np.full(everybody, most)
+    else:
+        sizes = _draw_sizes(size, everybody, rng)
+    train, new = demand(sizes)
+    asked = (train + new).sum(axis=0)
+    if (asked > room).any():
+        raise ValueError(
+            f"expected at least {asked.tolist()} samples of the source distributions for size {size}, "
+            f"got {room.tolist()}"
+        )
+    if sizes.min() < minimum or (later is not None and sizes.min() < 2):
+        raise ValueError(
+            f"expected at least {minimum} samples for each client, got {sizes.min()}; "
+            "use fewer clients or a smaller minimum"
+        )
+    deployed = np.zeros(new.shape, int)
+    if later is not None:
+        count = new.sum(axis=1)
+        wanted = np.rint(count * later.deployment).astype(int)
+        deployed = _shares(later.weights, np.minimum(wanted, np.maximum(count - 1, 0)))
+    # Cut each pool into the training rows of all clients, then their test rows, then their deployment rows.
+    cuts = np.concatenate([train, new - deployed, deployed]).T
+    parts = [take(pool, cut) for pool, cut in zip(pools, cuts, strict=True)]
+    pieces = [rng.permutation(np.concatenate(each)) for each in zip(*parts, strict=True)]
+    first, second, third = (tuple(pieces[start : start + everybody]) for start in range(0, 3 * everybody, everybody))
+    return Partition(
+        first,
+        test=None if later is None else second,
+        held={name: rows for name, rows in held.items() if len(rows)},
+        deployment=third if later is not None and later.deployment > 0 else None,
+    )
+
+
+def _shares(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Whole numbers near ``weights * sizes`` whose rows sum to ``sizes``."""
+    edges = np.floor(np.cumsum(weights, axis=1) * sizes[:, None] + 0.5).astype(int)
+    edges[:, -1] = sizes
+    return np.diff(edges, axis=1, prepend=0)
+
+
+def _draw_sizes(size: int | tuple[int, int], everybody: int, rng: np.random.Generator) -> np.ndarray:
+    if isinstance(size, (tuple, list)):
+        if len(size) != 2 or check_count("size", size[0]) > check_count("size", size[1]):
+            raise ValueError(f"expected size as a number or as (low, high), got {size!r}")
+        return rng.integers(size[0], size[1] + 1, everybody)
+    return np.full(everybody, check_count("size", size))
+
+
+def _turn(split: Partition, turned: np.ndarray, n: int) -> Partition:
+    """Replaces the rows in ``turned`` by their rotated copies; makes no copy of an unused row."""
+    used = np.concatenate([*split.rows, *(split.test or ()), *(split.deployment or ()), *split.held.values()])
+    rotated = np.intersect1d(turned, used)
+    place = np.arange(n)
+    place[rotated] = n + np.arange(len(rotated))
+    return split._replace(
+        rows=tuple(place[each] for each in split.rows),
+        test=None if split.test is None else tuple(place[each] for each in split.test),
+        deployment=None if split.deployment is None else tuple(place[each] for each in split.deployment),
+        held={name: place[each] for name, each in split.held.items()},
+        rotated=rotated,
+    )

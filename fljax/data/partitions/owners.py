@@ -1,0 +1,154 @@
+"""Owners of rows: who has training rows, and which owners a user chooses as unseen clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fljax.core.arguments import is_whole
+from fljax.core.names import nearest, shown
+from fljax.data.checks import check_count
+from fljax.data.datasets import Dataset, training_owners
+from fljax.data.partitions.assignment import rows_by_owner
+from fljax.protocol import NumpyArray
+
+# A number of clients, the owners themselves, or "test": all owners without training rows.
+Unseen = int | Sequence[Any] | Literal["test"]
+# The number of owners that an error message names.
+_NAMED = 10
+
+
+class Owners(NamedTuple):
+    """The owners of a data set's rows, as numbers in ascending order.
+
+    Attributes:
+      training: those with training rows.
+      tested: those whose rows are all for validation or test.
+      validated: those of ``tested`` whose rows are all for validation.
+      names: what the user calls each owner, by number; None: owners have no names.
+    """
+
+    training: NumpyArray
+    tested: NumpyArray
+    validated: NumpyArray
+    names: tuple[Any, ...] | None
+
+
+class RowsApart(NamedTuple):
+    """Rows that belong to no client that trains.
+
+    Attributes:
+      unseen: all rows of each chosen unseen owner, if that owner has no training rows; otherwise none.
+      validation: the server's validation rows, ``held["validation"]``.
+      test: rows of the global test set, ``held["test"]``.
+    """
+
+    unseen: list[NumpyArray]
+    validation: NumpyArray
+    test: NumpyArray
+
+
+def owners_of(dataset: Dataset) -> Owners:
+    """The owners of a data set; both lists are empty if rows have no owners."""
+    training = training_owners(dataset)
+    if dataset.owner is None:
+        return Owners(training, training, training, dataset.owner_names)
+    owner = np.asarray(dataset.owner)
+    tested = np.setdiff1d(owner[owner >= 0], training)
+    return Owners(training, tested, np.setdiff1d(tested, owner[_are_tests(dataset)]), dataset.owner_names)
+
+
+def _are_tests(dataset: Dataset) -> np.ndarray:
+    """Which rows are test rows by their author: of upstream's test part, or of their owner's."""
+    upstream = np.arange(len(dataset.y)) >= dataset.train_size
+    return upstream if dataset.part is None else upstream | (np.asarray(dataset.part) == 2)
+
+
+def chosen_owners(owners: Owners, unseen: Unseen) -> np.ndarray | None:
+    """The numbers of the owners that are unseen clients, in ascending order.
+
+    Args:
+      owners: of the data set.
+      unseen: a number of clients, a list of owners by name, or "test": all owners without training rows. Where no name
+        is equal to an entry, the texts of both are compared; owners without names are chosen by number.
+
+    Returns:
+      The numbers; None if ``unseen`` is a number of clients, which a partition draws.
+
+    Raises:
+      ValueError: if an owner does not exist or is named twice, or no owner is chosen.
+    """
+    if is_whole(unseen):
+        check_count("unseen", unseen, 0)
+        return None
+    if isinstance(unseen, str) and unseen == "test":
+        found = np.setdiff1d(owners.tested, owners.validated)
+        if not len(found):
+            raise ValueError("expected owners whose rows are all test rows for unseen='test', got none")
+        return found
+    if isinstance(unseen, str) or not isinstance(unseen, Sequence | np.ndarray):
+        raise ValueError(f"expected unseen to be a number of clients, a list of owners or 'test', got {shown(unseen)}")
+    if not len(unseen):
+        raise ValueError("expected the owners that are unseen clients, or 0 for none, got an empty list")
+    everybody = np.sort(np.concatenate([owners.training, owners.tested])).tolist()
+    if not everybody:
+        raise ValueError("expected data whose rows have owners, to choose unseen clients by name, got data without")
+    names = {number if owners.names is None else owners.names[number]: number for number in everybody}
+    texts = {str(name): number for name, number in names.items()}
+    given = np.asarray(unseen).tolist() if isinstance(unseen, np.ndarray) else list(unseen)
+    found = [_number(each, names, texts) for each in given]
+    if len(set(found)) < len(found):
+        twice = next(each for place, each in enumerate(given) if found[place] in found[:place])
+        raise ValueError(f"expected different owners as unseen clients, got {shown(twice)} twice")
+    return np.sort(found)
+
+
+def _number(given: Any, names: dict[Any, int], texts: dict[str, int]) -> int:
+    """The number of the owner that the user calls so."""
+    plain = isinstance(given, str | int | float) and not isinstance(given, bool)
+    number = names.get(given) if plain else None
+    number = texts.get(str(given)) if number is None else number
+    if number is not None:
+        return number
+    listed = ", ".join(list(texts)[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
+    close = nearest(str(given), texts)
+    question = "" if close is None else f" (did you mean {close!r}?)"
+    raise ValueError(f"expected one of the owners {listed} as an unseen client, got {shown(given)}{question}")
+
+
+def count_seen(owners: Owners, unseen: Unseen, chosen: np.ndarray | None) -> int:
+    """The number of owners that may train, where ``chosen`` are the unseen ones; None: ``unseen`` of them."""
+    if chosen is None:
+        return len(owners.training) - check_count("unseen", unseen, 0)
+    return int(np.sum(~np.isin(owners.training, chosen)))
+
+
+def rows_apart(dataset: Dataset, owners: Owners, chosen: np.ndarray | None, held_fraction: float) -> RowsApart:
+    """The rows that no client trains on, since their owner has no training rows or since they have no owner.
+
+    Of an owner without training rows who is no unseen client, validation rows are the server's, and test rows are part
+    of the global test set, whether a file or a column says so. So are validation rows and test rows without an owner.
+
+    Raises:
+      ValueError: if the server has validation rows and a share of the training rows, ``held_fraction``, is asked for.
+    """
+    tests, part, own = _are_tests(dataset), dataset.part, list[np.ndarray]()
+    upstream = np.arange(len(tests)) >= dataset.train_size
+    free, global_tests = np.ones(len(tests), bool), upstream
+    if dataset.owner is not None:
+        owner = np.asarray(dataset.owner)
+        free = (owner < 0) | np.isin(owner, owners.tested)
+        if chosen is not None:
+            found = rows_by_owner(owner, np.arange(len(owner)), chosen)
+            own = [each if number in owners.tested else each[:0] for each, number in zip(found, chosen, strict=True)]
+            taken = np.concatenate(own)
+            free[taken] = upstream[taken] = False
+        global_tests = upstream | (free & tests)
+    validation = np.flatnonzero(free & ~tests & (np.asarray(part) == 1)) if part is not None else np.zeros(0, int)
+    if len(validation) and held_fraction > 0:
+        raise ValueError(
+            f"expected held_fraction of 0 for data with validation rows of the server, got {held_fraction}"
+        )
+    return RowsApart(own, validation, np.flatnonzero(global_tests))

@@ -1,0 +1,206 @@
+"""The algorithms that ``fljax.compare`` is given, as entries of a Setup, and a text that says what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from fljax import algorithms as registered
+from fljax import scenarios as wrapping
+from fljax import training
+from fljax.config.writing import toml_text
+from fljax.contributions import Contribution
+from fljax.core.arguments import parameters_of, takes_anything
+from fljax.core.describing import describe, name_of
+from fljax.core.names import about_algorithm, resolve, unknown
+from fljax.engine import Plan, plan_of
+from fljax.engine.programs.same_calls import checksum_of_programs
+from fljax.experiments.inputs.clustering import ByF1
+from fljax.experiments.inputs.requirements import describe_requirement
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.protocol import Algorithm, Federation, Task
+from fljax.training import Local
+
+Builder = Callable[..., Algorithm]
+# A name or a builder, with options and scenarios, or a value that runs as it is.
+Entrant = str | Builder | tuple[Any, ...] | Plan | Algorithm | AlgorithmSetup
+Algorithms = Sequence[Entrant] | Mapping[str, Entrant]
+
+_FORMS = "a name, a builder, (name or builder, options), (name or builder, options, scenarios), a Plan or an Algorithm"
+_SCENARIO_FORMS = "a scenario as a name, a wrapper or (name or wrapper, options)"
+# Parameters of builders that an experiment gives; options cannot.
+_GIVEN = ("task", "algorithm")
+
+
+def entrants(algorithms: Algorithms, local: Local, contribution: Contribution) -> tuple[AlgorithmSetup, ...]:
+    """The entries of a Setup.
+
+    Args:
+      algorithms: a list of entries, or entries by label, as for ``fljax.compare``.
+      local: how clients train, unless the options have ``local``.
+      contribution: as for ``fljax.contributions.measure``, unless the options have ``contribution``.
+
+    Raises:
+      ValueError: if a name or an option is unknown, an entry has another form, or two entries have one label.
+    """
+    single = isinstance(algorithms, str | Algorithm | Plan | AlgorithmSetup) or callable(algorithms)
+    if single or not isinstance(algorithms, Mapping | Sequence) or not algorithms:
+        raise ValueError(f"expected a list of algorithms, or algorithms by label, got {describe(algorithms)}")
+    if isinstance(algorithms, Mapping):
+        labels = [str(label) for label in algorithms]
+        if len(set(labels)) < len(labels):
+            raise ValueError(f"expected different labels of algorithms, got {', '.join(map(repr, algorithms))}")
+        return tuple(_entry(str(label), each, local, contribution) for label, each in algorithms.items())
+    found: dict[str, AlgorithmSetup] = {}
+    for each in algorithms:
+        label = _label(each)
+        if label in found:
+            raise ValueError(
+                f"expected a label for each algorithm, got two entries {label!r}; a mapping gives labels: "
+                f"{{'{label}, first': ..., '{label}, second': ...}}"
+            )
+        found[label] = _entry(label, each, local, contribution)
+    return tuple(found.values())
+
+
+def _label(entrant: Entrant) -> str:
+    """The label of an entry of a list: the name of its algorithm."""
+    if isinstance(entrant, AlgorithmSetup):
+        return entrant.label
+    if isinstance(entrant, Algorithm):
+        raise ValueError("expected a label for an Algorithm, which has no name, as in {'a label': algorithm}, got none")
+    if isinstance(entrant, Plan):
+        return name_of(getattr(entrant.build, "build", entrant.build))
+    first: Any = next(iter(entrant)) if _is_pair(entrant) else entrant  # type: ignore[arg-type]
+    return first if isinstance(first, str) else name_of(getattr(first, "build", first))
+
+
+def _is_pair(entrant: Any) -> bool:
+    return isinstance(entrant, tuple) and not hasattr(entrant, "_fields") and len(entrant) > 0
+
+
+def _entry(label: str, entrant: Entrant, local: Local, contribution: Contribution) -> AlgorithmSetup:
+    with about_algorithm(label):
+        if isinstance(entrant, AlgorithmSetup):
+            return entrant._replace(label=label)
+        if isinstance(entrant, Plan | Algorithm):
+            plan = plan_of(entrant)
+            return AlgorithmSetup(label, plan.build, {}, (), local, contribution, None, plan)
+        given: tuple[Any, ...] = tuple(entrant) if _is_pair(entrant) else (entrant,)  # type: ignore[arg-type]
+        first, options, scenarios = (*given, {}, ())[:3] if len(given) == 1 else (*given, ())[:3]
+        if len(given) > 3 or not isinstance(options, Mapping) or isinstance(scenarios, str | Mapping):
+            raise ValueError(f"expected {_FORMS}, got {describe(entrant)}")
+        build = _builder(first, registered.REGISTRY, "algorithm")
+        options = dict(options)
+        own, measure = options.pop("local", local), options.pop("contribution", contribution)
+        start = options.pop("clustering") if isinstance(options.get("clustering"), ByF1) else None
+        _check_options(build, options)
+        wrappers = tuple(map(_scenario, scenarios))
+        return AlgorithmSetup(label, build, options, wrappers, own, measure, start)
+
+
+def _scenario(given: Any) -> tuple[Callable[..., Algorithm], Mapping[str, Any]]:
+    first, options = given if _is_pair(given) and len(given) == 2 else (given, {})
+    wrap = _builder(first, wrapping.REGISTRY, "scenario")
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f"expected a scenario as a name, a wrapper or (name or wrapper, options), got {describe(given)}"
+        )
+    _check_options(wrap, options)
+    return wrap, dict(options)
+
+
+def _builder(given: Any, registry: Mapping[str, Any], kind: str) -> Callable[..., Algorithm]:
+    found = resolve(given, registry, kind) if isinstance(given, str) else given
+    build: Any = getattr(found, "build", found)
+    if not callable(build):
+        forms = _FORMS if kind == "algorithm" else _SCENARIO_FORMS
+        raise ValueError(f"expected {forms}, got {describe(given)}")
+    return cast(Callable[..., Algorithm], build)
+
+
+def _check_options(build: Callable[..., Algorithm], options: Mapping[str, Any]) -> None:
+    """Raises a ValueError if a builder has no parameter for an option."""
+    names = [name for name in parameters_of(build) if name not in _GIVEN]
+    for name in options:
+        if name not in names and not takes_anything(build):
+            raise ValueError(f"{unknown('option', str(name), names)} for {name_of(build)}")
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Nested settings as TOML: numbers, texts and lists as they are, other values in a few words."""
+    return toml_text({name: value for name, value in _plain(settings).items() if value is not None})
+
+
+def describe_comparison(setup: Setup, local: Local) -> str:
+    """How a comparison was made, as TOML, without what only Python has: data, model, functions."""
+    about = {} if setup.execution.clients == "debug" else marks_of(setup.task, setup.federation)
+    return settings_text(
+        {
+            "name": setup.name,
+            "made_by": "fljax.compare",
+            "rounds": setup.rounds,
+            "seeds": list(setup.seeds),
+            "evaluate_every": setup.evaluate_every,
+            "clients_per_round": setup.clients_per_round,
+            "non_finite": setup.non_finite,
+            "precision": setup.execution.precision,
+            "standalone": setup.standalone._asdict(),
+            "opt_out_threshold": setup.opt_out_threshold,
+            "standalone_initial": setup.standalone_initial,
+            "standalone_stop": setup.standalone_stop and setup.standalone_stop._asdict(),
+            "requirement": describe_requirement(setup.requirement),
+            "federation": repr(setup.federation),
+            "task": about,
+            **described(setup.algorithms, local),
+        }
+    )
+
+
+def described(entries: Sequence[AlgorithmSetup], local: Local) -> dict[str, Any]:
+    """Local training and algorithms, for ``settings_text``; an algorithm may have a ``local`` of its own."""
+    return {"local": local._asdict(), "algorithms": [_describe_entrant(entry, local) for entry in entries]}
+
+
+def marks_of(task: Task, federation: Federation) -> dict[str, Any]:
+    """A checksum of how a task computes the loss of one row, with the version and backend of JAX that traced it.
+
+    Empty if the task cannot be traced, since a finished run must be described in any case.
+    """
+    key = jax.random.key(0)
+    row = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)),
+        federation.examples,
+    )
+
+    def loss(model: Any, one: Any) -> Any:
+        return task.loss(task.logits(model, training.prepare(task, one.x)), one.y)
+
+    try:
+        traced = jax.jit(loss).trace(jax.eval_shape(task.init, key), row)
+        return {"checksum": checksum_of_programs([traced]), "jax": f"{jax.__version__}, {jax.default_backend()}"}
+    except Exception:  # a user's function may raise anything
+        return {}
+
+
+def _describe_entrant(entry: AlgorithmSetup, local: Local) -> dict[str, Any]:
+    build = getattr(entry.build, "build", entry.build)
+    found: dict[str, Any] = {"label": entry.label, "name": name_of(build), **entry.options}
+    found |= {} if entry.local == local else {"local": entry.local._asdict()}
+    wrappers = [{"name": name_of(wrap), **options} for wrap, options in entry.scenarios]
+    return found | ({"scenarios": wrappers} if wrappers else {})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields") and len(value) <= 100:
+        return [_plain(each) for each in value if each is not None]
+    return describe(value)

@@ -1,0 +1,243 @@
+"""Measurements of an experiment before an algorithm runs: facts for contributions, baselines, initial clusters.
+
+A scenario with a parameter ``baseline``, but no option for it, compares clients with the first algorithm. It decides in
+rounds that are multiples of its parameter ``every`` (in every round without this parameter). So the first algorithm is
+also evaluated after these numbers of rounds, whatever ``evaluate_every`` is. Its metrics contain these accuracies, as
+variables over a separate dimension ``decision_round``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fljax.contributions import Labels
+from fljax.core.arguments import argument_of, parameters_of
+from fljax.core.describing import name_of
+from fljax.data import row_numbers
+from fljax.experiments.inputs import clustering
+from fljax.experiments.inputs.requirements import Given, clients_of, with_requirement
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.protocol import Federation
+from fljax.results import Reference
+from fljax.results.folders import Parts
+from fljax.training import check_classes
+
+_SPLITS = ("valid", "test")
+_NAMED = 5  # classes in a sentence
+
+
+def initial_clusters(setup: Setup, entry: AlgorithmSetup, chosen: clustering.ByF1, trial: bool) -> Any:
+    """The initial clusters of all seeds; a ``trial`` trains nothing and returns a placeholder."""
+    count = argument_of(entry.build, entry.options, "clusters", None)
+    clustering.check(setup.federation, chosen.rows, count, chosen.late, setup.seeds)
+    check_classes(setup.task, "clustering")
+    if trial:
+        return clustering.placeholder(setup.task, count, setup.clients, len(setup.seeds))
+    return clustering.by_f1(
+        setup.task,
+        entry.local,
+        setup.federation,
+        clusters=count,
+        seeds=setup.seeds,
+        rounds=chosen.rounds,
+        features=chosen.features,
+        rows=chosen.rows,
+        late=chosen.late,
+        execution=setup.execution,
+    )
+
+
+def check_test_rows(federation: Federation) -> None:
+    """Raises a ValueError if no client has rows to test on, and the server has no test rows."""
+    groups = [clients for clients in (federation.clients, federation.unseen) if clients is not None]
+    tested = [each.test for each in groups] + [rows for name, rows in federation.held.items() if name == "test"]
+    if any(np.any(np.asarray(rows.size) > 0) for rows in tested):
+        return
+    most = max(int(np.max(np.asarray(each.train.size), initial=0)) for each in groups)
+    why = ": every client has one row at most" if most <= 1 else ""
+    raise ValueError(
+        f'expected clients with test rows, got none{why}; test = "global" tests all clients on the same rows, and '
+        "fljax.simulate trains without any"
+    )
+
+
+def absent_classes(setup: Setup) -> str | None:
+    """A sentence on the classes of which no client that trains has a training row; None: there are none."""
+    classes, federation = setup.task.classes, setup.federation
+    if classes is None:
+        return None
+    labels, rows = np.asarray(federation.examples.y), row_numbers(federation)
+    seeds = len(rows) // setup.clients  # the clients of each seed one after another
+    lacking = set[int]()
+    for seed in range(seeds):
+        own = np.concatenate(rows[seed * setup.clients : (seed + 1) * setup.clients])
+        lacking |= set(range(classes)) - set(np.unique(labels[own]).tolist())
+    if not lacking:
+        return None
+    names: Any = federation.names.classes
+    if names is None or len(names) != classes:
+        names = range(classes)
+    shown = ", ".join(str(names[each]) for each in sorted(lacking)[:_NAMED]) + (
+        ", ..." if len(lacking) > _NAMED else ""
+    )
+    seed_words = " in some seed" if seeds > 1 else ""
+    return f"no client that trains has a training row of {len(lacking)} of {classes} classes{seed_words}: {shown}"
+
+
+def untested_clients(setup: Setup) -> str | None:
+    """A sentence if more than half of the clients that train have no test rows, while others have; None otherwise."""
+    sizes = np.asarray(setup.federation.clients.test.size).reshape(-1)
+    untested = int(np.sum(sizes == 0))
+    if untested * 2 <= len(sizes) or untested == len(sizes):
+        return None
+    seed_words = " over all seeds" if len(sizes) > setup.clients else ""
+    return f"{untested} of {len(sizes)} clients{seed_words} have no test rows, so metrics over clients leave them out"
+
+
+def required_of(setup: Setup, reference: Reference, trial: bool = False) -> Reference:
+    """The reference with what the clients of an experiment require, the same for all of its algorithms.
+
+    Validation losses, which nothing else reads, are left out, so that plans do not depend on where it comes from.
+
+    Args:
+      setup: the experiment.
+      reference: standalone models.
+      trial: whether the reference has placeholders.
+
+    Raises:
+      ValueError: as ``fljax.experiments.inputs.requirements.with_requirement``.
+    """
+    names = [setup.federation.names] if setup.world is None else setup.world.names
+    clients = clients_of(setup.federation, names, len(setup.seeds))
+    found = with_requirement(reference, setup.requirement, _thresholds(setup), clients, trial=trial)
+    return found._replace(valid_loss=None, unseen_valid_loss=None)
+
+
+def _thresholds(setup: Setup) -> list[Given]:
+    """The thresholds that algorithms and scenarios were given."""
+    found: list[Given] = []
+    for entry in setup.algorithms:
+        own: Mapping[str, Any] = entry.options
+        if entry.plan is not None:
+            own = {**entry.plan.arguments, **entry.plan.by_seed}
+        found += [Given(entry.label, own["threshold"])] if "threshold" in own else []
+        for wrap, options in entry.scenarios:
+            if "threshold" in options:
+                found.append(Given(f"{name_of(wrap)} around {entry.label}", options["threshold"]))
+    return found
+
+
+def check_requirement(parts: Parts, reference: Reference, setup: Setup) -> None:
+    """Raises a ValueError if earlier results of algorithms were judged by other numbers of the user.
+
+    Losses of standalone models are not compared, since those of two runs may differ by rounding.
+    """
+    if setup.requirement is None or setup.requirement.value is None:
+        return
+    for label, (metrics, _) in parts.items():
+        if "required_loss" not in metrics:
+            continue
+        clients = slice(setup.clients)  # other cells of a sweep may have more
+        earlier = metrics["required_loss"].isel(client=clients).transpose("seed", "client").values
+        if not np.array_equal(earlier, np.asarray(reference.required, earlier.dtype), equal_nan=True):
+            raise ValueError(
+                f"expected the requirement that the results of {label} were judged by, got another one; a run with "
+                "another requirement needs another folder"
+            )
+
+
+def asks_for_baseline(wrap: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Whether a scenario compares clients with the first algorithm."""
+    return "baseline" in parameters_of(wrap) and "baseline" not in options
+
+
+def decision_rounds(setup: Setup) -> tuple[int, ...]:
+    """Numbers of rounds (including 0) after which a scenario compares clients with the first algorithm.
+
+    Empty if there is no such scenario.
+
+    Raises:
+      ValueError: if the first algorithm may stop early, and so be without some of these evaluations.
+    """
+    found: set[int] = set()
+    for entry in setup.algorithms[1:]:
+        for wrap, options in entry.scenarios:
+            if asks_for_baseline(wrap, options):
+                found |= set(range(0, setup.rounds, argument_of(wrap, options, "every", 1)))
+    if found and setup.stop is not None:
+        raise ValueError(
+            "stop: expected none where a scenario compares clients with the first algorithm, which must run to its "
+            "end, got early stopping; the baseline of such a scenario may be given as a number"
+        )
+    return tuple(sorted(found))
+
+
+def baselines_of(setup: Setup, parts: Parts) -> dict[str, np.ndarray] | None:
+    """Tables ``[seeds, rounds, N]`` of the accuracies of the first algorithm, by the rows that they are of.
+
+    Row t is after t rounds; NaN in rounds without a decision. Empty if no scenario asks for them; None before the first
+    algorithm has run.
+
+    Raises:
+      ValueError: if the first algorithm has no evaluation in a round in which a scenario decides.
+    """
+    label, decisions = setup.labels[0], list(decision_rounds(setup))
+    if label not in parts:
+        return None
+    metrics, found = parts[label][0], {}
+    for split in _SPLITS:
+        name = f"decision_{split}_accuracy"
+        if not decisions or f"{split}_accuracy" not in metrics:
+            continue
+        if name not in metrics or not set(decisions) <= set(metrics["decision_round"].values.tolist()):
+            raise ValueError(
+                f"expected results of {label} in every round in which a scenario decides, got results without some of "
+                "them (it was stopped early, or an earlier version of fljax saved none); run it again"
+            )
+        values = metrics[name].transpose("seed", "decision_round", "client").sel(decision_round=decisions).values
+        found[split] = np.full((values.shape[0], setup.rounds, values.shape[2]), np.nan, values.dtype)
+        found[split][:, decisions] = values
+    return found
+
+
+def baseline(
+    label: str, asking: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]], baselines: Mapping[str, Any] | None
+) -> Any:
+    """The baseline ``[seeds, rounds, N]`` of the scenarios that ask for one, on the rows of their ``split``."""
+    advice = "its baseline may be given as a number"
+    if baselines is None:
+        raise ValueError(
+            "expected a scenario that asks for a baseline on an algorithm after the first one, which is the baseline, "
+            f"and not in a sweep, got one on {label}; {advice}"
+        )
+    splits = set()
+    for wrap, own in asking:
+        splits.add(argument_of(wrap, own, "split", "test"))
+    if len(splits) > 1 or not splits <= baselines.keys():
+        raise ValueError(
+            f"expected the baseline of {label} on rows that the first algorithm is judged on, got "
+            f"{', '.join(sorted(splits))}; valid names are {', '.join(baselines)} (valid needs "
+            f"data.valid_fraction above 0); {advice}"
+        )
+    return baselines[splits.pop()]
+
+
+def facts(federation: Federation, reference: Reference) -> dict[str, Any]:
+    """The arguments that contribution measures may have, by client id; no accuracies if the task has no score."""
+    clients = federation.clients
+    size = np.take_along_axis(np.asarray(clients.train.size), np.argsort(clients.id, axis=-1), axis=-1)
+    size = np.broadcast_to(size, reference.test_loss.shape)  # one federation may be that of all seeds
+    alone = {"standalone_loss": reference.test_loss}
+    if reference.test_accuracy is not None:
+        alone["standalone_accuracy"] = reference.test_accuracy
+    return {"size": size, "population": size.shape[-1], **alone}
+
+
+def labels(setup: Setup) -> Labels:
+    """What a run calls its seeds, rounds and clients, for tables of contributions."""
+    shared = [setup.federation.names] * len(setup.seeds)
+    names = shared if setup.world is None else setup.world.names
+    return Labels(setup.seeds, setup.rounds, [each.clients for each in names], [each.unseen for each in names])

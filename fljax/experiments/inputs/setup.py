@@ -1,0 +1,360 @@
+"""A config, resolved once: federation, task, local training, algorithms and execution as values of their own.
+
+Only this module replaces the names in a config by what they name. ``experiment`` and ``sweep`` read only the config's
+name, rounds, labels and sweep.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fljax import algorithms, data, models, scenarios
+from fljax.config import AlgorithmEntry, Config, algorithm_arguments, builder_arguments, requirement_arguments
+from fljax.contributions import Contribution, Measure
+from fljax.core.arguments import accepts, arguments_for, is_required, parameters_of
+from fljax.core.names import about_algorithm, resolve, unknown
+from fljax.data.registry import find_source
+from fljax.engine import Execution, Plan, StopEarly, stop_early
+from fljax.engine import callbacks as tracking
+from fljax.engine.callbacks.contract import Callback
+from fljax.engine.rounds.alone import Initial
+from fljax.experiments.inputs.clustering import ByF1
+from fljax.experiments.inputs.initial_models import with_initial
+from fljax.experiments.inputs.requirements import Requirement, needs_validation, requirement_of
+from fljax.metrics.names import OF_LOSSES, OF_ONE_EVALUATION
+from fljax.protocol import Algorithm, Federation, Names, Task
+from fljax.results.non_finite import NonFinite
+from fljax.training import Local, StopAlone
+
+OptOut = float | tuple[float, ...]
+Tell = Callable[[str, str, int, int, str], None]  # (stage, label, round, rounds, message)
+
+
+class AlgorithmSetup(NamedTuple):
+    """One algorithm of an experiment, with the builders in place of their names.
+
+    Attributes:
+      label: its name in results.
+      build: the builder of the algorithm.
+      options: arguments of the builder that the config gives.
+      scenarios: ``(wrapper, options)`` of each scenario around it, the innermost first.
+      local: how its clients train.
+      contribution: as for ``fljax.contributions.measure``; standalone accuracies unless the config gives another.
+      clustering: how to find the clusters that it starts from; None: the algorithm draws them.
+      plan: is run as it is; None: it is made from ``build``, ``options`` and ``scenarios``.
+    """
+
+    label: str
+    build: Callable[..., Algorithm]
+    options: Mapping[str, Any]
+    scenarios: tuple[tuple[Callable[..., Algorithm], Mapping[str, Any]], ...]
+    local: Local
+    contribution: Contribution = Measure()
+    clustering: ByF1 | None = None
+    plan: Plan | None = None
+
+
+class CallbackSetup(NamedTuple):
+    """A callback of every algorithm, with its builder in place of its name, and the options that the config gives."""
+
+    build: Callable[..., Callback]
+    options: Mapping[str, Any] = {}
+
+
+class World(NamedTuple):
+    """The data of a config.
+
+    Attributes:
+      federation: of all seeds, stacked.
+      dataset: of the first seed.
+      names: of classes and clients, of each seed.
+    """
+
+    federation: Federation
+    dataset: data.Dataset
+    names: tuple[Names, ...]
+
+
+class Setup(NamedTuple):
+    """An experiment.
+
+    Attributes:
+      name: of the experiment.
+      federation: of all seeds, stacked.
+      task: the model and its loss.
+      algorithms: in the order of the config; the first one is what the others are compared with.
+      standalone: how standalone models are trained.
+      clients_per_round: the number in the config; a cohort has ``min(clients_per_round, clients)`` rows.
+      rounds: of every run.
+      seeds: of the runs.
+      evaluate_every: rounds between two evaluations.
+      execution: how clients and seeds are mapped to devices.
+      non_finite: as for ``simulate``.
+      callbacks: of every algorithm.
+      stop: makes the callback that may stop an algorithm early; None: all run to the end.
+      standalone_initial: where standalone models start, as for ``fljax.standalone``.
+      standalone_stop: early stopping of each of them, as ``stop`` of ``fljax.standalone``.
+      world: what the federation was made of; None: unknown.
+      opt_out_threshold: IP-FL's delta in metrics, for all clients or for each one.
+      requirement: what each client requires; None: see ``fljax.experiments.inputs.requirements.with_requirement``.
+    """
+
+    name: str
+    federation: Federation
+    task: Task
+    algorithms: tuple[AlgorithmSetup, ...]
+    standalone: Local
+    clients_per_round: int
+    rounds: int
+    seeds: tuple[int, ...]
+    evaluate_every: int
+    execution: Execution
+    non_finite: NonFinite = "freeze"
+    callbacks: tuple[CallbackSetup, ...] = ()
+    stop: Callable[[], StopEarly] | None = None
+    standalone_initial: Initial = "shared"
+    standalone_stop: StopAlone | None = None
+    world: World | None = None
+    opt_out_threshold: OptOut = 0.0
+    requirement: Requirement | None = None
+
+    @property
+    def clients(self) -> int:
+        """The number of clients that may train."""
+        return self.federation.clients.id.shape[-1]
+
+    @property
+    def unseen(self) -> int:
+        """The number of clients that are evaluated and never train."""
+        return 0 if self.federation.unseen is None else self.federation.unseen.id.shape[-1]
+
+    @property
+    def alone(self) -> dict[str, Any]:
+        """Where standalone models start, when they stop and what judges them, as arguments of ``fljax.standalone``."""
+        valid = needs_validation(self.requirement, self.federation)
+        return {"initial": self.standalone_initial, "stop": self.standalone_stop, "valid": valid}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(entry.label for entry in self.algorithms)
+
+
+def resolve_setup(config: Config, tell: Tell | None = None) -> Setup:
+    """Reads the data, builds the model, and replaces every name of a config by what it names.
+
+    Args:
+      config: validated.
+      tell: is told which data set was read.
+
+    Raises:
+      ValueError: the data cannot be partitioned as asked, or the model does not fit the data.
+    """
+    world = build_world(config, tell)
+    return assemble(config, world.federation, build_task(config, world.dataset, tell))._replace(world=world)
+
+
+def resolve_cells(cells: Sequence[Config], tell: Tell | None = None) -> list[Setup]:
+    """The setup of every cell of a sweep.
+
+    Cells with equal data and seeds share a federation. Cells whose models are equal too share a task.
+    """
+    worlds: dict[str, World] = {}
+    tasks: dict[str, Task] = {}
+    setups = []
+    for cell in cells:
+        examples = repr((cell.data, cell.seeds))
+        if examples not in worlds:
+            worlds[examples] = build_world(cell, tell)
+        world, model = worlds[examples], repr((examples, cell.model))
+        if model not in tasks:
+            tasks[model] = build_task(cell, world.dataset, tell)
+        setups.append(assemble(cell, world.federation, tasks[model])._replace(world=world))
+    return setups
+
+
+def assemble(config: Config, federation: Federation, task: Task) -> Setup:
+    """The setup of a config whose data and model are built already."""
+    local = local_training(config)
+    own = config.standalone.model_dump(exclude_none=True, exclude={"initial", "stop"})
+    required = requirement_arguments(config)
+    return Setup(
+        name=config.name,
+        federation=federation,
+        task=task,
+        algorithms=tuple(_algorithm(config, entry, local) for entry in config.algorithms),
+        standalone=_with_changes(local, {"steps": None, "epochs": None} | own),
+        clients_per_round=config.participation.clients_per_round,
+        rounds=config.rounds,
+        seeds=config.seeds,
+        evaluate_every=config.evaluate_every,
+        execution=Execution(**config.execution.model_dump()),
+        non_finite=config.non_finite,
+        callbacks=_callbacks(config),
+        stop=_stop(config, task),
+        opt_out_threshold=config.metrics.opt_out_threshold,
+        standalone_initial=config.standalone.initial,
+        standalone_stop=None if config.standalone.stop is None else StopAlone(**config.standalone.stop.model_dump()),
+        requirement=None if required is None else requirement_of(Requirement(**required)),
+    )
+
+
+def _callbacks(config: Config) -> tuple[CallbackSetup, ...]:
+    found = []
+    for entry in config.callbacks:
+        build = resolve(entry.name, tracking.CALLBACKS, "callback")
+        found.append(CallbackSetup(build, builder_arguments(build, entry.options)))
+    return tuple(found)
+
+
+def _stop(config: Config, task: Task) -> Callable[[], StopEarly] | None:
+    """Makes callbacks for early stopping; raises a ValueError if the task has no such metric."""
+    if config.stop is None:
+        return None
+    if task.score is None and config.stop.metric not in OF_LOSSES:
+        raise ValueError(
+            f"stop.metric: expected a metric of losses for a task without a score, got {config.stop.metric!r}; valid "
+            f"names are {', '.join(name for name in OF_ONE_EVALUATION if name in OF_LOSSES)}"
+        )
+    return functools.partial(stop_early, **config.stop.model_dump())
+
+
+def local_training(config: Config) -> Local:
+    """Local training of all algorithms of a config."""
+    settings: dict[str, Any] = config.local.model_dump()
+    settings["options"] = tuple(sorted(config.local.options.items()))
+    return Local(**settings)
+
+
+def _with_changes(local: Local, changes: Mapping[str, Any]) -> Local:
+    """``local`` with some settings replaced.
+
+    Steps replace epochs, and epochs replace steps. An optimizer replaces the options of the other one, too.
+    """
+    found: dict[str, Any] = dict(changes)
+    if found.keys() & {"steps", "epochs"}:
+        found = {"steps": None, "epochs": None} | found
+    if found.keys() & {"optimizer", "options"}:
+        found["options"] = tuple(sorted(found.get("options", {}).items()))
+    return local._replace(**found)
+
+
+def _algorithm(config: Config, entry: AlgorithmEntry, local: Local) -> AlgorithmSetup:
+    with about_algorithm(entry.label):
+        found = resolve(entry.name, algorithms.REGISTRY, "algorithm")
+        wrappers = []
+        for scenario in (*entry.scenarios, *config.scenarios):
+            wrapper = resolve(scenario.name, scenarios.REGISTRY, "scenario")
+            wrap = getattr(wrapper, "build", wrapper)
+            wrappers.append((wrap, builder_arguments(wrap, scenario.options)))
+    build, start = getattr(found, "build", found), entry.options.get("clustering")
+    options = algorithm_arguments(build, entry.options)
+    return AlgorithmSetup(
+        label=entry.label,
+        build=build,
+        scenarios=tuple(wrappers),
+        local=_with_changes(local, entry.local.model_dump(exclude_none=True)),
+        contribution=options.pop("contribution", Measure()),
+        clustering=None if start is None or start.name == "random" else ByF1(**start.model_dump(exclude={"name"})),
+        options=options,
+    )
+
+
+def build_federation(config: Config, tell: Tell | None = None) -> tuple[Federation, Task]:
+    """The federations of all seeds, stacked, and the task on them."""
+    world = build_world(config, tell)
+    return world.federation, build_task(config, world.dataset, tell)
+
+
+def build_world(config: Config, tell: Tell | None = None) -> World:
+    """The data of all seeds; no model is built.
+
+    Sources and partitioners are given ``clients``, ``unseen`` and ``seed`` if they ask for them.
+    """
+    source = find_source(config.data.dataset)
+    partition = resolve(config.data.partition, data.PARTITIONERS, "partition")
+    counts = {"clients": config.data.clients, "unseen": config.data.unseen_count}
+    by_seed = "seed" in parameters_of(source)
+    datasets: dict[int, data.Dataset] = {}
+    federations = []
+    for seed in config.seeds:
+        offered = counts | ({"seed": seed} if by_seed else {})
+        which = seed if by_seed else config.seeds[0]
+        if which not in datasets:
+            given = arguments_for(source, offered, builder_arguments(source, config.data.dataset_options))
+            # Placed once, so that the federations of all seeds share one copy.
+            loaded = data.load(source, folder=config.data.folder, **given)
+            datasets[which] = data.place(loaded, config.execution.examples)
+            if tell is not None:
+                found = datasets[which]
+                classes = "" if found.classes is None else f", {found.classes} classes"
+                tell("data", "", 0, 0, f"{config.data.dataset}: {len(found.y)} examples{classes}")
+        federations.append(
+            data.federate(
+                datasets[which],
+                partition,
+                clients=config.data.clients,
+                unseen=config.data.unseen,
+                seed=seed,
+                train_fraction=config.data.train_fraction,
+                valid_fraction=config.data.valid_fraction,
+                test=config.data.test,
+                held_fraction=config.data.held_fraction,
+                examples=config.execution.examples,
+                **builder_arguments(partition, config.data.partition_options),
+            )
+        )
+    return World(data.stack(federations), datasets[config.seeds[0]], tuple(each.names for each in federations))
+
+
+def world_of(federation: Federation, names: Sequence[Names]) -> World:
+    """A federation that no config made, as a World: its data set has the federation's own rows and no moments.
+
+    Args:
+      federation: of all seeds.
+      names: of classes and clients, of each seed.
+    """
+    x, y = federation.examples[:2]
+    return World(federation, data.Dataset(x, y, None, x.shape[0], 0.0, 1.0), tuple(names))  # type: ignore[arg-type]
+
+
+def build_task(config: Config, dataset: data.Dataset, tell: Tell | None = None, *, initial: bool = True) -> Task:
+    """The model of a config for a data set; ``initial``: it starts from what the config names."""
+    task = _task(config, dataset, tell)
+    return with_initial(task, config.model.initial, config.model.initial_seed) if initial else task
+
+
+def _task(config: Config, dataset: data.Dataset, tell: Tell | None) -> Task:
+    builder = resolve(config.model.name, models.MODELS, "model")
+    known = {} if dataset.vocabulary is None else {"vocabulary": dataset.vocabulary}
+    if known and not accepts(builder, "vocabulary"):
+        texts = {name: each for name, each in models.MODELS.items() if accepts(each, "vocabulary")}
+        raise ValueError(f"{unknown('model', config.model.name, texts)} for the texts of {config.data.dataset}")
+    if not known and is_required(builder, "vocabulary"):
+        asked = f"{config.model.name}, which asks for a vocabulary"
+        raise ValueError(f"expected a data set of texts for the model {asked}, got {config.data.dataset}")
+    if dataset.classes is None and builder in models.MODELS.values():
+        single = "data.regression = false makes classes of numbers, and " if np.ndim(dataset.y) == 1 else ""
+        raise ValueError(
+            f"expected a dataset of classes for the model {config.model.name}, got {config.data.dataset}, whose labels "
+            f"are no classes; {single}a model of one's own, module:function, may have another loss"
+        )
+    if not known and accepts(builder, "prepare"):
+        known = {"prepare": models.standardise(dataset.mean, dataset.std)}
+    elif not known and np.ndim(dataset.mean) and tell is not None:  # moments that the user's own source gives
+        words = f"the model {config.model.name} takes no prepare, so it sees the features of {config.data.dataset}"
+        tell("note", "", 0, 0, f"{words} as they are, not standardised")
+    defaults = {"prepare": None, "dtype": jnp.float32}
+    must = {name: value for name, value in defaults.items() if is_required(builder, name)}
+    options = builder_arguments(builder, config.model.options)
+    made: Any = builder(dataset.x.shape[1:], dataset.classes, **(must | known), **options)
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"model.name: expected {config.model.name} to return a Task, as models.task_from_module makes of a flax "
+            f"module, got a {type(made).__name__}"
+        )
+    return made

@@ -1,0 +1,1 @@
+"""What an experiment leaves: files, models and messages, and how they are opened again."""

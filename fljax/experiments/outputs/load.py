@@ -1,0 +1,293 @@
+"""``fljax.load``: a run folder as a value with metrics, records and trained models.
+
+    run = fljax.load("runs/my-run")
+    run.metrics.average_accuracy.sel(algorithm="incfl")
+    run.predict("incfl", client=3, x=x, which="best")
+
+Nothing is read before it is asked for. Metrics and records need no engine, and models need no data, but for those that
+are trained on their client's rows before they are used.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from fljax.core.names import unknown
+from fljax.results import folders, stores
+from fljax.results.endings import at_end
+
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
+    from fljax.config import Config
+    from fljax.engine import Models
+    from fljax.experiments.inputs.entrants import Algorithms
+    from fljax.experiments.inputs.setup import Setup
+    from fljax.experiments.outputs.outlines import Outline
+    from fljax.experiments.outputs.saved_comparisons import Given
+    from fljax.protocol import Federation, Names, Task
+    from fljax.training import Local
+
+
+def load(
+    folder: str | pathlib.Path,
+    *,
+    algorithms: Algorithms | None = None,
+    task: Task | None = None,
+    local: Local | None = None,
+    federation: Federation | list[Federation] | None = None,
+) -> Run:
+    """A run folder as a value.
+
+    The last four arguments are for the models of ``fljax.compare``, which ``Comparison.save(folder, models="last")``
+    writes: a folder has no code, so give what ``compare`` was given. Metrics and records do not need them.
+
+    Args:
+      folder: of ``fljax run``, ``Comparison.save`` or, without models, ``fljax sweep``.
+      algorithms: all algorithms of the comparison, as for ``compare``.
+      task: model and loss.
+      local: how clients train.
+      federation: only for models that depend on their client's rows when they are used.
+
+    Raises:
+      ValueError: if it is no run folder, if some of algorithms, task and local are missing beside others or are of
+        another kind, or if they are given for a run, whose config has them.
+    """
+    if algorithms is None and task is None and local is None and federation is None:
+        return Run(folder)
+    from fljax.experiments.outputs import saved_comparisons
+
+    return Run(folder, saved_comparisons.given(algorithms, task, local, federation))
+
+
+class Run:
+    """A run folder: ``metrics``, ``last``, ``records``, ``records_of(label)``, ``labels``, ``config`` and models.
+
+    Args:
+      folder: the run folder.
+      given: what models of ``fljax.compare`` need beside it.
+
+    Raises:
+      ValueError: if the folder does not exist, or has no config that a run wrote.
+    """
+
+    def __init__(self, folder: str | pathlib.Path, given: Given | None = None) -> None:
+        self._given = given
+        self.folder = pathlib.Path(folder)
+        if not self.folder.is_dir():
+            raise ValueError(f"expected a run folder, got {str(folder)!r}, which is no folder")
+        names = (folders.CONFIG, folders.COMPARISON)
+        self._file = next((name for name in names if (self.folder / name).is_file()), folders.CONFIG)
+        try:
+            self._raw: dict[str, Any] = tomllib.loads((self.folder / self._file).read_text(encoding="utf-8"))
+        except OSError:
+            raise ValueError(f"expected a run folder with {folders.CONFIG}, got {str(folder)!r}") from None
+        except ValueError as error:
+            raise ValueError(f"expected valid TOML in {self._file} of {str(folder)!r}, got: {error}") from None
+        if given is not None and not self._is_compared:
+            raise ValueError(
+                "expected no algorithms, task or local training for a folder with a config, which has them, got some "
+                f"for {str(folder)!r}"
+            )
+
+    @property
+    def _is_compared(self) -> bool:
+        """Whether the results are of ``fljax.compare``."""
+        return self._file == folders.COMPARISON
+
+    def __repr__(self) -> str:
+        seeds = self._raw.get("seeds", [0])
+        count = len(seeds) if isinstance(seeds, list) else seeds
+        labels = ", ".join(self.labels)
+        several = "" if count == 1 else "s"
+        saved = self._raw.get("save_models", "none")
+        return (
+            f"<run {str(self.folder)!r}: {labels}; {count} seed{several}, {self._raw.get('rounds')} rounds, "
+            f"models: {saved}>"
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the algorithms in the config."""
+        entries = self._raw.get("algorithms", [])
+        return tuple(str(each.get("label", each.get("name"))) for each in entries)
+
+    @property
+    def metrics(self) -> xr.Dataset:
+        """As ``Result.metrics``, over ``algorithm`` too.
+
+        Raises:
+          ValueError: if no algorithm is finished, or the results are damaged.
+        """
+        return self._results[0]
+
+    @property
+    def last(self) -> xr.Dataset:
+        """The metrics at each algorithm's last evaluation, which may be an earlier one if it stopped early."""
+        return at_end(self.metrics)
+
+    @property
+    def records(self) -> xr.Dataset:
+        """As ``Result.records``, over ``algorithm`` too; raises as ``metrics``.
+
+        Of algorithms with long records there are only those that are one value for each seed and round.
+        """
+        return self._results[1]
+
+    def records_of(self, label: str) -> xr.Dataset:
+        """All records of an algorithm: those of ``records``, or long ones, which are read when they are asked for.
+
+        Raises:
+          ValueError: if the label is unknown or not finished, or the results are damaged.
+        """
+        finished = tuple(str(each) for each in self.metrics["algorithm"].values)
+        if label not in finished:
+            raise ValueError(unknown("label", label, finished))
+        own = self.records.sel(algorithm=label, drop=True)
+        if "stored_apart" in own and own["stored_apart"] == 1:
+            return stores.load(folders.records_of(self.folder, label))
+        return own
+
+    @functools.cached_property
+    def _results(self) -> tuple[xr.Dataset, xr.Dataset]:
+        return folders.load(self.folder)
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The config with every default; names that it imports must be importable.
+
+        Raises:
+          ValueError: if the results are of ``fljax.compare``, whose data and model are values of Python.
+        """
+        from fljax import config
+
+        self._check_config("a config")
+
+        return config.load(self.folder / folders.CONFIG, needs_data=self._outline is None)
+
+    def _check_config(self, what: str) -> None:
+        if self._is_compared:
+            raise ValueError(
+                f"expected a folder of fljax run for {what}, got {str(self.folder)!r}, which has results of "
+                "fljax.compare, whose data and model are values of Python"
+            )
+
+    @functools.cached_property
+    def _outline(self) -> Outline | None:
+        from fljax.experiments.outputs import outlines
+
+        return outlines.load(self.folder)
+
+    @functools.cached_property
+    def _setup(self) -> Setup:
+        from fljax.experiments.inputs.setup import resolve_setup
+
+        return resolve_setup(self.config.model_copy(update={"requirement": None}))  # a file of losses may be gone
+
+    @property
+    def names(self) -> Names:
+        """What the data call classes and clients, e.g. ``names.classes[2]``.
+
+        They are those of the data that the models were trained on; the data set is read for it in runs without models.
+
+        Names of clients are None if they differ between seeds, as with unseen clients that each seed draws: see
+        ``names_of``.
+        """
+        outline = self._outline
+        if outline is None:
+            self._check_names()
+        return self._setup.federation.names if outline is None else outline.federation.names
+
+    def _check_names(self) -> None:
+        if self._is_compared:
+            raise ValueError(
+                f"expected names in {str(self.folder)!r}, which Comparison.save(folder, models='last') writes, got none"
+            )
+
+    def names_of(self, seed: int = 0) -> Names:
+        """What the data call classes and clients in one seed, as ``names``.
+
+        ::
+
+            client = run.names_of(seed=1).clients.index("St Gera")
+            run.predict("incfl", client, x, seed=1)
+
+        Args:
+          seed: the position in the list of seeds.
+
+        Raises:
+          ValueError: if there is no such seed, or the results are of ``fljax.compare`` without models.
+        """
+        seeds = self._raw["seeds"] if self._is_compared else self.config.seeds
+        if not 0 <= seed < len(seeds):
+            raise ValueError(f"expected a position of a seed below {len(seeds)}, got {seed}")
+        if self._outline is not None:
+            return self._outline.names[seed]
+        self._check_names()
+        from fljax.experiments.inputs.setup import build_world
+
+        return build_world(self.config.model_copy(update={"seeds": (seeds[seed],)})).names[0]
+
+    def models(self, label: str, which: str = "last", round: int | None = None) -> Models:
+        """The trained models of an algorithm: ``state``, ``deployed(client)`` and ``predict(client, x)``.
+
+        Args:
+          label: one of ``labels``.
+          which: "last": after the last round. "best": of each seed's best evaluation by validation rows.
+          round: the number of rounds done at an evaluation, in place of ``which``; for runs with ``--save-models all``.
+
+        Raises:
+          ValueError: if the label is unknown, or such models were not saved; the sentence says which option saves them.
+            For models of ``fljax.compare``, if ``load`` was not given what made them.
+        """
+        if label not in self.labels:
+            raise ValueError(unknown("label", label, self.labels))
+        known: dict[tuple[str, str, int | None], Models] = self._known
+        key = label, which, round
+        if key not in known and self._is_compared:
+            from fljax.experiments.outputs import saved_comparisons
+
+            known[key] = saved_comparisons.load(self.folder, label, which, round, self._given)
+        if key not in known:
+            from fljax.experiments.outputs import saved_models
+
+            saved_models.find(self.folder, label, which, round)  # before the data are read
+            setup = self._setup if self._outline is None else None
+            known[key] = saved_models.load(self.folder, label, which, round, setup=setup)
+        return known[key]
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[str, str, int | None], Models]:
+        return {}
+
+    def predict(
+        self,
+        label: str,
+        client: int,
+        x: Any,
+        *,
+        seed: int = 0,
+        unseen: bool = False,
+        which: str = "last",
+        round: int | None = None,
+    ) -> Array:
+        """Logits ``[b, ...]`` of the model that a client would use, on raw examples ``x [b, ...]``.
+
+        Args:
+          label: one of ``labels``.
+          client: the id of a seen client, or the number of an unseen one.
+          x: raw examples, or a table with the model's columns by name.
+          seed: the position in the list of seeds.
+          unseen: whether the client is unseen.
+          which: as for ``models``.
+          round: as for ``models``.
+
+        Raises:
+          ValueError: as ``models``, or if there is no such client or seed.
+        """
+        return self.models(label, which, round).predict(client, x, seed=seed, unseen=unseen)

@@ -1,0 +1,175 @@
+"""What a run has computed before an algorithm is finished: standalone models and checkpoints, in its run folder.
+
+checkpoints/origin.json       the config and fljax's version
+checkpoints/standalone.npz    scores of the standalone models, which are trained once
+checkpoints/LABEL/            checkpoints of an algorithm; of a sweep: of each of its programs
+checkpoints/LABEL/begin.npz   the models from which it goes on for more rounds
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fljax.core import processes
+from fljax.engine.checkpoints import Checkpoint, StopRequest
+from fljax.experiments.inputs.setup import Tell
+from fljax.results import Reference, checkpoint_origins, folders
+
+_STANDALONE = "standalone.npz"
+
+
+class Saving(NamedTuple):
+    """How a run saves what it has computed.
+
+    Attributes:
+      every: seconds between two checkpoints of an algorithm; None: no checkpoints.
+      keep: number of checkpoints that are kept.
+      stop: a request to stop after the block that is computed.
+    """
+
+    every: float | None = 30.0
+    keep: int = 2
+    stop: StopRequest | None = None
+
+
+class ProgressFiles(NamedTuple):
+    """The folder ``checkpoints`` of a run. Of several processes, only process 0 reads and writes it.
+
+    Attributes:
+      directory: the run folder, which this process has locked; None: nothing is saved.
+      text: the config of the run.
+      grid: as for ``folders.claim``.
+      saving: how.
+      tell: told what is resumed and what fails.
+      lasting: whether the files stay after the run.
+    """
+
+    directory: pathlib.Path | None
+    text: str
+    grid: str | None
+    saving: Saving
+    tell: Tell
+    lasting: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is saved."""
+        return self.directory is not None and self.saving.every is not None
+
+    def checkpoint(self, label: str, *parts: str) -> Checkpoint | None:
+        """Checkpoints of an algorithm, or of one ``part`` of it."""
+        if self.directory is None or self.saving.every is None:
+            return None
+        refused = processes.agreed(self._refused)
+        if refused is not None:
+            self.tell("note", label, 0, 0, f"checkpoints cannot be written; the run goes on without ({refused})")
+            return None
+        place = folders.checkpoints_of(self.directory, label).joinpath(*parts)
+        note = lambda words: self.tell("note", label, 0, 0, words)  # noqa: E731
+        long = folders.records_of(self.directory, label)
+        return Checkpoint(place, self.saving.every, self.saving.keep, note, self.saving.stop, long)
+
+    def begin(self) -> None:
+        """Makes the folder of checkpoints, which names the config.
+
+        Raises:
+          OSError: if the disk has no room.
+        """
+        if self.directory is not None and processes.is_first():
+            self._begin()
+
+    def references(self, data: int, make: Callable[[], Sequence[Reference]]) -> list[Reference]:
+        """The scores of standalone models: those of an earlier process, or of ``make``, which are then saved.
+
+        Args:
+          data: a checksum of the data that the models are of.
+          make: trains the models.
+
+        Raises:
+          ValueError: if the earlier process had other data.
+        """
+        if self.directory is None or self.saving.every is None:
+            return list(make())
+        path = self.directory / folders.CHECKPOINTS / _STANDALONE
+        found = processes.agreed(lambda: self._read(path, data))
+        if found is not None:
+            self.tell("note", "", 0, 0, "standalone models are those of the earlier process")
+            return found
+        made = list(make())
+        if not processes.is_first():
+            return made
+        try:
+            self._begin()
+            folders.write(path, _encoded(made, data))
+        except OSError as error:
+            self.tell("note", "", 0, 0, f"standalone models could not be saved; the run goes on ({error})")
+        return made
+
+    def forget_records(self, label: str) -> None:
+        """Removes the long records of an earlier process, in place of which there are short ones now."""
+        if self.directory is not None and processes.is_first():
+            shutil.rmtree(folders.records_of(self.directory, label), ignore_errors=True)
+
+    def finished(self, label: str) -> None:
+        """Removes the checkpoints of an algorithm, whose results are saved."""
+        if self.directory is not None and not self.lasting and processes.is_first():
+            shutil.rmtree(folders.checkpoints_of(self.directory, label), ignore_errors=True)
+
+    def all_finished(self) -> None:
+        """Removes everything."""
+        if self.directory is not None and not self.lasting and processes.is_first():
+            shutil.rmtree(self.directory / folders.CHECKPOINTS, ignore_errors=True)
+
+    def _begin(self) -> None:
+        assert self.directory is not None
+        checkpoint_origins.begin(self.directory, self.text, self.grid)
+
+    def _refused(self) -> str | None:
+        """Why the folder cannot be made; None if it can."""
+        try:
+            self._begin()
+        except OSError as error:
+            return str(error)
+        return None
+
+    def _read(self, path: pathlib.Path, data: int) -> list[Reference] | None:
+        if not path.is_file():
+            return None
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                stored = {name: file[name] for name in file.files}
+            there, count = int(stored.pop("data")), int(stored.pop("count"))
+            found = [_reference(stored, place) for place in range(count)]
+        except (ValueError, EOFError, OSError, KeyError, TypeError, zipfile.BadZipFile):
+            self.tell("note", "", 0, 0, f"{_STANDALONE} is damaged; standalone models are trained again")
+            return None
+        if there != data:
+            raise ValueError(
+                f"expected the data of the run in {str(self.directory)!r} to resume it, got other data "
+                "(with another folder a run begins anew)"
+            )
+        return found
+
+
+def _reference(stored: Mapping[str, np.ndarray], place: int) -> Reference:
+    start = f"{place}/"
+    own: dict[str, Any] = {name.removeprefix(start): each for name, each in stored.items() if name.startswith(start)}
+    own.setdefault("test_accuracy", None)  # absent without a score
+    return Reference(**own)
+
+
+def _encoded(references: Sequence[Reference], data: int) -> bytes:
+    arrays: dict[str, Any] = {"data": np.asarray(data), "count": np.asarray(len(references))}
+    for place, reference in enumerate(references):
+        fields = reference._replace(params=None)._asdict()
+        arrays |= {f"{place}/{name}": values for name, values in fields.items() if values is not None}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()

@@ -1,0 +1,277 @@
+"""``Comparison.save`` and the models in its folder, whose code the caller gives again.
+
+    found = fljax.compare(["fedavg", "incfl"], federation, task, local, rounds=50)
+    found.save("runs/mine", models="last")
+
+    run = fljax.load("runs/mine", algorithms=["fedavg", "incfl"], task=task, local=local)
+    run.predict("incfl", client=3, x=x)
+
+The folder has arrays and no code. What the caller gives is compared with what made the models, so that other
+hyper-parameters, or another model of the same shapes, are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from fljax.contributions import Measure
+from fljax.core.files import write
+from fljax.data import stack
+from fljax.engine import Execution, Models, Plan, checksum_of, plan_identity
+from fljax.engine.programs.program import Inputs, Spec, partition_plan
+from fljax.engine.rounds.federations import by_id
+from fljax.experiments import run
+from fljax.experiments.inputs.entrants import described, entrants, marks_of, settings_text
+from fljax.experiments.inputs.setup import AlgorithmSetup, Setup
+from fljax.experiments.outputs import model_files, outlines, saved_models
+from fljax.protocol import AbsentRows, Federation, Task
+from fljax.results import Result, folders
+from fljax.results.differences import differences
+from fljax.results.environment import environment
+from fljax.results.folders import COMPARISON, CONFIG, ENVIRONMENT, LOCK, LOG, MODELS, RESULTS
+from fljax.results.stores import copy, is_long
+from fljax.training import Local
+
+SavedModels = Literal["none", "last"]
+_IDENTITY = "identity"
+
+
+class Contents(NamedTuple):
+    """What ``Comparison.save`` writes; the attributes are those of a Comparison.
+
+    Attributes:
+      metrics: over algorithms.
+      records: over algorithms.
+      results: the Result of each algorithm by label.
+      name: the file that says how it was run.
+      text: its text.
+      outline: of the data.
+    """
+
+    metrics: xr.Dataset
+    records: xr.Dataset
+    results: Mapping[str, Result]
+    name: str
+    text: str
+    outline: Mapping[str, Any]
+
+
+class Given(NamedTuple):
+    """What models of a comparison need again: arguments of ``fljax.compare``.
+
+    Attributes:
+      algorithms: the entries of a Setup.
+      task: model and loss.
+      local: how clients train.
+      federation: for models that depend on their client's rows when they are used; None: for the others.
+    """
+
+    algorithms: tuple[AlgorithmSetup, ...]
+    task: Task
+    local: Local
+    federation: Federation | None
+
+
+def given(algorithms: Any, task: Any, local: Any, federation: Any) -> Given:
+    """What the caller gives.
+
+    Raises:
+      ValueError: if a part is missing, or is a value of another kind.
+    """
+    needed = {"algorithms": algorithms, "task": task, "local": local}
+    if lacking := [name for name, value in needed.items() if value is None]:
+        raise ValueError(
+            "expected algorithms, task and local together, as fljax.compare was given them, got no "
+            f"{' and no '.join(lacking)}"
+        )
+    federation = stack(federation) if isinstance(federation, list) and federation else federation
+    kinds: dict[str, tuple[Any, type]] = {"task": (task, Task), "local": (local, Local)}
+    kinds |= {} if federation is None else {"federation": (federation, Federation)}
+    for name, (value, kind) in kinds.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}")
+    return Given(entrants(algorithms, local, Measure()), task, local, federation)
+
+
+def save(folder: pathlib.Path, contents: Contents, models: SavedModels, overwrite: bool) -> pathlib.Path:
+    """Writes a comparison; arguments, result and errors are those of ``Comparison.save``."""
+    if models not in ("none", "last"):
+        raise ValueError(f"expected models to be 'none' or 'last', got {models!r}")
+    _check_folder(folder, overwrite)
+    trained = _trained(contents) if models == "last" else {}
+    checksum = _checksum(next(iter(trained.values()))[1].federation) if trained else 0
+    text = _with_models(contents.name, contents.text, models)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_models(folder)
+        for other in {CONFIG, COMPARISON} - {contents.name}:
+            (folder / other).unlink(missing_ok=True)
+        write(folder / contents.name, text.encode())
+        write(folder / ENVIRONMENT, (json.dumps(environment(), indent=2) + "\n").encode())
+        if trained:  # before the results, which say that all is there
+            outlines.save(folder, contents.outline, checksum)
+        for label, (spec, inputs) in trained.items():
+            plan = Plan(spec.build, {}, inputs.by_seed)
+            more = {_IDENTITY: np.asarray(json.dumps(plan_identity(spec, inputs)))}
+            model_files.save(folder, label, plan, contents.results[label], more)
+        folders.save(folder, contents.metrics, contents.records, text)
+        for label, result in contents.results.items():
+            if is_long(result.records):
+                copy(result.records, folders.records_of(folder, label))
+    except OSError as error:
+        raise ValueError(f"expected a folder to write in, got {str(folder)!r} ({error.strerror})") from None
+    return folder
+
+
+def load(folder: pathlib.Path, label: str, which: str, round: int | None, given: Given | None) -> Models:
+    """The models of one algorithm of a comparison.
+
+    Args:
+      folder: of ``Comparison.save``.
+      label: one of the comparison's labels.
+      which: must be "last".
+      round: must be None.
+      given: what ``fljax.compare`` was given.
+
+    Raises:
+      ValueError: if there are no models, or if what is given is not there, or is not what made them.
+    """
+    outline, path = outlines.load(folder), model_files.path_of(folder, label)
+    if which != "last" or round is not None:
+        asked = f"which={which!r}" if round is None else f"round={round}"
+        raise ValueError(f"expected which='last', since a comparison has the models after the last round, got {asked}")
+    if outline is None or not path.is_file():
+        raise ValueError(
+            f"expected models in {str(folder)!r}, which Comparison.save(folder, models='last') writes, got none"
+        )
+    if given is None:
+        raise ValueError(
+            "expected what fljax.compare was given, since a folder has no code, as in fljax.load(folder, "
+            f"algorithms=..., task=..., local=...), got the folder {str(folder)!r} alone"
+        )
+    text = (folder / COMPARISON).read_text(encoding="utf-8")
+    raw = tomllib.loads(text)
+    federation = outline.federation if given.federation is None else given.federation
+    if given.federation is not None and checksum_of(by_id(federation)) != outline.checksum:
+        raise ValueError("expected the federation of the comparison, got one with other rows or other clients")
+    _check_text(raw, settings_text(described(given.algorithms, given.local)))
+    _check_task(raw.get("task", {}), marks_of(given.task, federation))
+    setup = Setup(
+        name=raw["name"],
+        federation=federation,
+        task=given.task,
+        algorithms=given.algorithms,
+        standalone=given.local,
+        clients_per_round=raw["clients_per_round"],
+        rounds=raw["rounds"],
+        seeds=tuple(raw["seeds"]),
+        evaluate_every=raw["evaluate_every"],
+        execution=Execution(precision=raw["precision"]),
+    )
+    setup = saved_models.with_placeholders(setup)
+    plan, stored = run.check(setup, rehearsed=False)[label], model_files.read(path)
+    _check_plan(label, json.loads(str(stored.pop(_IDENTITY, "{}"))), plan_identity(*partition_plan(plan, federation)))
+    return saved_models.restored(setup, plan, label, stored, _no_rows if given.federation is None else None)
+
+
+def _check_folder(folder: pathlib.Path, overwrite: bool) -> None:
+    """Raises a ValueError if a comparison may not be written to a folder."""
+    of_a_run = any((folder / name).exists() for name in (LOCK, LOG, folders.CHECKPOINTS))
+    if of_a_run or ((folder / MODELS).exists() and not outlines.path_of(folder).is_file()):
+        raise ValueError(f"expected a folder that no run writes to, got {str(folder)!r}, which is that of a run")
+    there = next((name for name in (RESULTS, MODELS) if (folder / name).exists()), None)
+    if there is not None and not overwrite:
+        raise ValueError(
+            f"expected a folder without results, or overwrite=True, got {str(folder)!r}, which holds {there}"
+        )
+
+
+def _remove_models(folder: pathlib.Path) -> None:
+    """Removes the models of an earlier ``save``, and no other file."""
+    if not outlines.path_of(folder).is_file():
+        return
+    for name in (CONFIG, COMPARISON):
+        with contextlib.suppress(OSError, ValueError):
+            for each in tomllib.loads((folder / name).read_text(encoding="utf-8")).get("algorithms", []):
+                model_files.path_of(folder, str(each.get("label", each.get("name")))).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (folder / MODELS).rmdir()
+    outlines.path_of(folder).unlink()
+
+
+def _trained(contents: Contents) -> dict[str, tuple[Spec, Inputs]]:
+    """The plan of every algorithm.
+
+    Raises:
+      ValueError: if an algorithm has no models, or a pickle lost them.
+    """
+    labels = [str(label) for label in contents.metrics["algorithm"].values]
+    if lacking := [label for label in labels if label not in contents.results]:
+        raise ValueError(
+            f"expected the models of all algorithms, got none of {', '.join(lacking)}, which an earlier process "
+            "finished; the key save_models keeps the models of a run in its own folder"
+        )
+    if not contents.outline:
+        raise ValueError("expected a comparison of fljax.compare or fljax.run_config, got one that was made otherwise")
+    return {label: contents.results[label].deployed.parts()[0] for label in labels}  # type: ignore[attr-defined]
+
+
+def _checksum(federation: Federation) -> int:
+    if isinstance(federation.examples.x, AbsentRows):
+        raise ValueError(
+            "expected results with their data, of which saved models have a checksum, got those of a pickle, which "
+            "have no rows; save the models in the process that trained them"
+        )
+    return checksum_of(federation)
+
+
+def _with_models(name: str, text: str, models: SavedModels) -> str:
+    """The text of a config or a comparison that says which models are saved."""
+    line = f'save_models = "{models}"'
+    lines = [line if each.startswith("save_models = ") else each for each in text.split("\n")]
+    return "\n".join(lines if name == CONFIG else [line, *lines])
+
+
+def _no_rows() -> Federation:
+    raise ValueError(
+        "expected the federation of the comparison for a model that depends on its client's rows when it is used, as "
+        "in fljax.load(..., federation=federation), got none"
+    )
+
+
+def _check_text(raw: Mapping[str, Any], here: str) -> None:
+    labels = [", ".join(each["label"] for each in of["algorithms"]) for of in (raw, tomllib.loads(here))]
+    if labels[0] != labels[1]:
+        raise ValueError(f"expected the algorithms {labels[0]} of the comparison, got {labels[1]}")
+    there = settings_text({key: raw[key] for key in ("local", "algorithms")})
+    changed = differences(there, here)
+    for key, (before, now) in changed.items():
+        raise ValueError(
+            f"expected the algorithms and the local training of the comparison, got others: {key} is {before} there "
+            f"and {now} here"
+        )
+
+
+def _check_task(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises a ValueError if a task computes otherwise than the one that was trained; another JAX cannot tell."""
+    if there and (not here or (there["jax"] == here["jax"] and there["checksum"] != here["checksum"])):
+        raise ValueError(
+            "expected the task of the comparison, got one that computes otherwise: another model, loss or scale of "
+            "features"
+        )
+
+
+def _check_plan(label: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    for key in {**there, **here}:
+        if there.get(key) != here.get(key):
+            what = key.removeprefix("checksum of ")
+            values = "differ" if what != key else f"is {there.get(key)!r} there and {here.get(key)!r} here"
+            raise ValueError(f"expected {label} as the comparison had it, got another: {what} {values}")
