@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fljax.engine.callbacks.contract import Block, Callback, call_all, diverged
 from fljax.engine.devices.layout import Layout, of_this_process
 from fljax.engine.devices.placement import put_state
-from fljax.engine.loop import offenders
+from fljax.engine.loop import nans, offenders
 from fljax.engine.loop.checkpointing import Keeper, Position
 from fljax.engine.loop.compilation import compile_all
 from fljax.engine.loop.estimation import Memory, memory_of
@@ -88,7 +88,11 @@ class Programs(NamedTuple):
 
     def start(self) -> State:
         """States of all runs before round 0."""
-        return program.start(self.spec, self.layout, self.inputs, self.seeds)
+        given = (self.spec, self.layout, self.inputs, self.seeds)
+        state: State = program.start(*given)
+        if nans.is_asked():
+            nans.check_start(*given, state)
+        return state
 
     def placed(self, state: State) -> State:
         """A state as the programs take it."""
@@ -97,11 +101,17 @@ class Programs(NamedTuple):
     def rounds(self, state: State, done: int, count: int) -> tuple[State, Info]:
         """``count`` rounds after ``done``; records ``[runs, capacity, ...]``."""
         first, number = jnp.int32(done), jnp.int32(count)
-        return program.run_rounds(self.spec, self.layout, self.capacity, self.inputs, state, first, number)
+        after, records = program.run_rounds(self.spec, self.layout, self.capacity, self.inputs, state, first, number)
+        if nans.is_asked():
+            nans.check_rounds(self.spec, self.layout, self.inputs, after, done, count)
+        return after, records
 
     def evaluate(self, state: State, done: int) -> dict[str, Labelled]:
-        found = program.evaluate(self.spec, self.layout, self.inputs, state, jnp.int32(done))
-        return jax.tree.map(np.asarray, found)
+        given = (self.spec, self.layout, self.inputs, state)
+        scores: dict[str, Labelled] = jax.tree.map(np.asarray, program.evaluate(*given, jnp.int32(done)))
+        if nans.is_asked():
+            nans.check_evaluation(*given, done, scores)
+        return scores
 
 
 def programs_of(

@@ -16,6 +16,7 @@ from fljax.engine.devices.jaxprs import step_bytes
 from fljax.engine.devices.layout import Layout, default_platform
 from fljax.engine.devices.memory import QUICK, made_bytes
 from fljax.engine.devices.placement import keep_everywhere
+from fljax.engine.loop import nans
 from fljax.engine.loop.checkpointing import identity_of
 from fljax.engine.loop.estimation import Memory
 from fljax.engine.offload import alone as offload
@@ -237,8 +238,11 @@ def _references(prepared: _Prepared, seeds: int, on_memory: Callable[[Memory], A
     """The references of local settings that share a program."""
     if on_memory is not None:
         on_memory(_memory(prepared))
-    run = offload.references if prepared.arguments[1].is_offloaded else _run
+    spec, layout, _, inputs, runs = prepared.arguments
+    run = offload.references if layout.is_offloaded else _run
     found = jax.tree.map(np.asarray, run(*prepared.arguments))
+    if nans.is_asked():
+        nans.check_standalone(_run, spec, layout, inputs, runs, found)
     starts = range(0, len(prepared.arguments[-1]), seeds)
     return [jax.tree.map(lambda leaf, at=start: leaf[at : at + seeds], found) for start in starts]
 

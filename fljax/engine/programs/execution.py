@@ -166,7 +166,7 @@ def _places(execution: Execution, sizes: Sizes, platform: str) -> tuple[Where, W
             "expected execution.client_states to be auto or device, since clients of this algorithm keep random keys, "
             "which only devices hold, got 'host'"
         )
-    if eager.nans_raise():  # fljax.engine.programs.nans looks at programs with all data
+    if eager.nans_raise():  # fljax.engine.loop.nans looks at programs with all data
         return "device", "device"
     memory = None if platform == "cpu" else _memory()
     examples: Where = "device"

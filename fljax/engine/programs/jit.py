@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib
 import inspect
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -137,19 +136,16 @@ class Program:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the function; the first call with these static arguments and shapes compiles it.
 
-        Where ``jax.jit`` is off, the function runs op by op. With ``jax_debug_nans`` a program in which NaN appeared
-        is repeated in this way (``fljax.engine.programs.nans``); JAX's own check would stop at every NaN that says
-        "unknown".
+        Where ``jax.jit`` is off, the function runs op by op. ``jax_debug_nans`` does not hold in compiled programs,
+        since JAX's own check would stop at every NaN that says "unknown"; ``fljax.engine.loop.nans`` looks at what
+        they return.
         """
         if eager.is_on():
             return self._op_by_op(*arguments, **named)
         if not eager.nans_raise():
             return self.jitted(*arguments, **named)(*arguments, **named)
         with jax.debug_nans(False):
-            found = self.jitted(*arguments, **named)(*arguments, **named)
-        nans = importlib.import_module("fljax.engine.programs.nans")  # late, since it runs programs
-        nans.check(self, self._signature.bind(*arguments, **named).arguments, found)
-        return found
+            return self.jitted(*arguments, **named)(*arguments, **named)
 
     def trace(self, *arguments: Any, **named: Any) -> Any:
         """The traced function, which can be lowered and compiled ahead of the first call."""
