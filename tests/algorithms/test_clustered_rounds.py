@@ -15,15 +15,7 @@ from fljax.core.trees import take
 from fljax.engine.rounds.evaluate import deploy_seen
 from fljax.training import Local
 from tests.algorithms.clustered_tools import SCATTERED
-from tests.algorithms.rounds_tools import (
-    close,
-    federation,
-    history,
-    missing,
-    numpy_client,
-    own_rows,
-    stored,
-)
+from tests.algorithms.rounds_tools import close, federation, history, missing, numpy_client, own_rows, stored
 from tests.oracles import numpy_clustered as oracle
 from tests.precision import enable_x64
 from tests.toys.quick import QUICK

@@ -23,15 +23,7 @@ from fljax.testing.federation import tiny_federation
 from fljax.testing.task import logistic_regression
 from fljax.training import Local
 from fljax.training import batches as drawing
-from tests.algorithms.rounds_tools import (
-    SEED,
-    TASK,
-    close,
-    double,
-    federation,
-    history,
-    own_rows,
-)
+from tests.algorithms.rounds_tools import SEED, TASK, close, double, federation, history, own_rows
 from tests.experiments.test_run import BASE
 from tests.laws.compare import assert_close
 from tests.local_tools import CAPACITY, EPOCHS, KEY, STEPS, batches, real_rows, same
