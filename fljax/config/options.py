@@ -48,7 +48,7 @@ def registries() -> Registries:
     """The registries of fljax."""
     # Imported here, since these modules import JAX and reading a config's keys does not need them.
     from fljax import algorithms, contributions, data, models, scenarios
-    from fljax.engine import callbacks as tracking
+    from fljax.engine import callbacks
 
     return Registries(
         algorithms.REGISTRY,
@@ -57,7 +57,7 @@ def registries() -> Registries:
         data.PARTITIONERS,
         models.MODELS,
         contributions.CONTRIBUTIONS,
-        callbacks=tracking.CALLBACKS,
+        callbacks=callbacks.CALLBACKS,
     )
 
 

@@ -14,15 +14,8 @@ from jaxtyping import PyTree
 
 from fljax import results
 from fljax.core import processes
-from fljax.engine.callbacks.contract import (
-    Block,
-    Callback,
-    call_all,
-    diverged,
-    is_called_at_start,
-    replay,
-    same_everywhere,
-)
+from fljax.engine.callbacks import contract
+from fljax.engine.callbacks.contract import Callback, diverged
 from fljax.engine.checkpoints import Checkpoint
 from fljax.engine.devices.layout import Layout, default_platform, of_this_process
 from fljax.engine.devices.out_of_memory import is_out_of_memory, sentence, smaller
@@ -52,9 +45,8 @@ from fljax.engine.rounds.keys import Seeds, seeds_of
 from fljax.engine.rounds.states import State
 from fljax.protocol import Algorithm, Features, Federation, Info, Labelled
 from fljax.results import BestModels, Reference, Result, records, stores
-from fljax.results import non_finite as anomalies
 from fljax.results.infinite_losses import infinite_losses
-from fljax.results.non_finite import NonFinite
+from fljax.results.non_finite import NonFinite, check_mode, with_anomalies
 
 
 def simulate(
@@ -183,7 +175,7 @@ def run_plans(
     ``leave_records``: whether long records stay on the disk; for one plan only.
     """
     seeds = seeds_of(seeds)
-    anomalies.check_mode(non_finite)
+    check_mode(non_finite)
     # A user may give anything.
     if initial is not None and not isinstance(initial, State):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected initial to be Result.state of an earlier run, got {type(initial).__name__}")
@@ -200,7 +192,7 @@ def run_plans(
     spec = spec._replace(non_finite=non_finite)
     execution = execution or Execution()
     processes.check_same(lambda: {"execution": repr(execution)})
-    callbacks = same_everywhere(callbacks)
+    callbacks = contract.same_everywhere(callbacks)
     clock = Clock()
     runs = seeds * len(plans)
     check_labels(task_of(spec, inputs), federation)
@@ -245,9 +237,10 @@ def run_plans(
                 kept.begin()
                 kept.evaluated(first, scores, state)
                 clock.lap("evaluate")
-                if opening := [callback for callback in callbacks if is_called_at_start(callback)]:
+                if opening := [callback for callback in callbacks if contract.is_called_at_start(callback)]:
                     own = of_this_process(state)
-                    call_all(opening, Block(first, first + rounds, 0, judge(scores), own, 0.0, diverged(runs, state)))
+                    block = contract.Block(first, first + rounds, 0, judge(scores), own, 0.0, diverged(runs, state))
+                    contract.call_all(opening, block)
                     clock.skip()
                 at = Position(first, first, False, clock.seconds, memory)
             else:
@@ -256,7 +249,7 @@ def run_plans(
                 state = run.placed(state_of(resumed.state, spec, layout, inputs, numbers))
                 if any(hasattr(callback, "replay") for callback in callbacks):
                     blocks = earlier_blocks(history, first + rounds, of_this_process(state), judge)
-                    over = processes.agreed(lambda blocks=blocks: replay(callbacks, blocks))
+                    over = processes.agreed(lambda blocks=blocks: contract.replay(callbacks, blocks))
                     at = at._replace(ended=at.ended or over)
                 if at.done < first + rounds and not at.ended:
                     at = at._replace(memory=compiled(run, shapes, on_memory))
@@ -272,7 +265,7 @@ def run_plans(
         # The state was given to the program that failed, so the run goes on after its newest checkpoint.
         resumed, clock = keeper.newest(execution, default_platform()), Clock()
         if resumed is None:
-            replay(callbacks, [])  # they forget what begins anew
+            contract.replay(callbacks, [])  # they forget what begins anew
         keeper.warn(sentence(layout, first if resumed is None else resumed.position.done))
     state = unbound(state)
     seconds = {purpose: spent / len(plans) for purpose, spent in clock.seconds.items()}
@@ -393,7 +386,7 @@ def _result(run: _Run, course: _Course, features: Features | tuple[Features, ...
         table = stores.save(course.store, parts)
     metrics = results.with_contribution_correlation(metrics, table)
     found = offenders.divergences(run.spec, run.inputs, run.layout, run.shapes, state, seeds, table)
-    metrics = anomalies.with_anomalies(metrics, table, found, population)
+    metrics = with_anomalies(metrics, table, found, population)
 
     plan = run.spec, run.inputs
     deployed = DeployedModels(plan, state, len(seeds), run.layout.devices, run.layout.precision)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fljax.core import gpu_rules
-from fljax.core import processes as hosts
+from fljax.core import processes
 from fljax.core.arguments import is_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, Where, default_platform
@@ -189,7 +189,7 @@ def _memory() -> int | None:
 
 def resolve_together(execution: Execution, sizes: Sizes) -> Layout:
     """``resolve`` in process 0, for all processes, whose devices may have other amounts of memory."""
-    return hosts.agreed(lambda: resolve(execution, sizes))
+    return processes.agreed(lambda: resolve(execution, sizes))
 
 
 def neighbours(layout: Layout, sizes: Sizes) -> list[Layout]:
@@ -215,10 +215,10 @@ def _devices(asked: Devices, sizes: Sizes, takes_runs: bool) -> int:
             f"expected execution.devices to be at most the {there} that JAX sees, got {number}; "
             "fljax.use_cores() makes the cores of a CPU devices"
         )
-    processes = jax.process_count()
-    if takes_runs and sizes.seeds >= APART * processes * number:
-        return processes * number
-    return processes * min(number, max(-(-sizes.rows // processes), 1))
+    several = jax.process_count()
+    if takes_runs and sizes.seeds >= APART * several * number:
+        return several * number
+    return several * min(number, max(-(-sizes.rows // several), 1))
 
 
 def _chunk(platform: str) -> int:
