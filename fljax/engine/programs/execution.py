@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import jax
 import numpy as np
 
-from fljax.core import gpu_rules
-from fljax.core import processes
+from fljax.core import gpu_rules, processes
 from fljax.core.arguments import is_whole
 from fljax.engine.devices import eager
 from fljax.engine.devices.layout import Layout, Precision, Where, default_platform
