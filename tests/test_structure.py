@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,87 +18,31 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fljax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Imports run from a higher floor to a lower one. The second number orders the rooms of a floor.
-FLOORS = {
-    "types": (0, 0),
-    "messages": (0, 0),
-    "trees": (0, 0),
-    "loops": (0, 0),
-    "seeds": (0, 1),
-    "streaming": (0, 1),
-    "roles": (0, 1),
-    "failures": (0, 0),
-    "gpu_rules": (0, 0),
-    "naming": (0, 1),
-    "arguments": (0, 0),
-    "signatures": (0, 0),
-    "allowed_values": (0, 2),
-    "values": (0, 3),
-    "environment": (0, 1),
-    "describing": (0, 0),
-    "headings": (0, 0),
-    "docstrings": (0, 0),
-    "checkpoints": (0, 0),
-    "hosts": (0, 1),
-    "atomic_files": (0, 0),
-    "aggregators": (1, 0),
-    "contributions": (1, 0),
-    "data": (1, 0),
-    "models": (1, 0),
-    "metrics": (1, 0),
-    "scalar_metrics": (1, 1),
-    "metric_names": (1, 2),
-    "infinite_losses": (1, 0),
-    "anomalies": (1, 0),
-    "matching": (1, 0),
-    "endings": (1, 0),
-    "published_tables": (1, 0),
-    "verdicts": (1, 1),
-    "measured_cells": (1, 1),
-    "claims": (1, 2),
-    "records": (1, 1),
-    "results": (1, 2),
-    "requirements": (4, 0),
-    "long_records": (1, 0),
-    "theory": (1, 1),
-    "training": (2, 0),
-    "local": (2, 0),
-    "engine": (2, 1),
-    "tracking": (2, 2),
-    "algorithms": (3, 0),
-    "scenarios": (3, 1),
-    "config": (4, 0),
-    "clustering": (4, 1),
-    "checkpoint_origins": (4, 1),
-    "further_rounds": (4, 1),
-    "folders": (4, 2),
-    "initial_models": (4, 3),
-    "setup": (5, 0),
-    "outlines": (4, 3),
-    "preparation": (5, 1),
-    "progress_files": (5, 1),
-    "model_files": (5, 1),
-    "watching": (5, 1),
-    "cells": (5, 2),
-    "plans": (5, 2),
-    "entrants": (5, 1),
-    "progress_bars": (5, 0),
-    "compiling": (5, 2),
-    "experiment": (5, 3),
-    "saved_models": (5, 4),
-    "saved_comparisons": (5, 5),
-    "run_folders": (5, 6),
-    "sweep": (5, 4),
-    "sweep_parts": (5, 5),
-    "report": (6, 0),
-    "reproduce": (6, 1),
-    "comparison_checks": (6, 0),
-    "comparison": (6, 1),
-    "testing": (6, 1),
-    "catalogue": (6, 2),
-    "cli": (7, 0),
-    "__main__": (8, 0),
-}
+# The rooms of the package, from the ground up. A room imports rooms of lower floors alone, which stand further up here.
+# Imports inside functions and under TYPE_CHECKING count, too.
+ORDER = (
+    ("core",),
+    ("aggregators", "protocol"),
+    ("contributions", "data", "metrics", "models", "theory", "training"),
+    ("algorithms", "results"),
+    ("engine", "report", "scenarios"),
+    ("config", "games", "testing"),
+    ("experiments", "published"),
+    ("__init__",),
+    ("cli",),
+    ("__main__",),
+)
+FLOORS = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
+# The same inside the engine; its face imports all of them.
+ORDER_OF_THE_ENGINE = (
+    ("checkpoints", "devices"),
+    ("rounds",),
+    ("callbacks", "programs"),
+    ("offload",),
+    ("loop",),
+)
+# One file for each thing that has a name, or forms of one thing beside each other.
+MAY_HAVE_MANY_FILES = {"algorithms", "models", "scenarios"}
 # ``standalone`` is the engine's own public function, and in the names of its results, as well as an algorithm.
 PUBLIC_OF_THE_ENGINE = {"standalone"}
 
@@ -133,9 +78,33 @@ def attributes(path: Path) -> frozenset[str]:
     return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
 
 
+def modules_imported(path: Path) -> set[str]:
+    """The files of fljax that a file imports, as dotted names; a package's face is ``fljax.package``."""
+    found = set()
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "fljax":
+            continue
+        # ``from fljax.a import b`` is of the module ``fljax.a.b``, or else of ``fljax.a``.
+        while len(parts) > 1 and not is_module(parts):
+            parts = parts[:-1]
+        found.add(".".join(parts))
+    return found
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    files = (path.relative_to(ROOT).with_suffix("") for path in FILES)
+    return frozenset(".".join(path.parts).removesuffix(".__init__") for path in files)
+
+
+def is_module(parts: list[str]) -> bool:
+    return ".".join(parts) in _modules()
+
+
 def rooms_imported(path: Path) -> set[str]:
-    inside = {name.split(".")[1] for name in imports(path) if name.startswith("fljax.")}
-    return inside - {"__version__", room(path)}
+    inside = {(*name.split("."), "__init__")[1] for name in modules_imported(path)}
+    return inside - {room(path)}
 
 
 def outside(path: Path) -> set[str]:
@@ -146,25 +115,79 @@ def named(files: list[Path]) -> list[Any]:
     return [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in files]
 
 
-@pytest.mark.parametrize("path", named([path for path in FILES if path != PACKAGE / "__init__.py"]))
-def test_imports_run_downward(path):
-    assert room(path) in FLOORS, f"{room(path)} has no floor"
+@pytest.mark.parametrize("path", named(FILES))
+def test_imports_run_downward(path: Path) -> None:
+    assert room(path) in FLOORS, f"{room(path)} is not in ORDER"
     for other in rooms_imported(path):
-        assert other in FLOORS, f"{other} has no floor"
+        assert other in FLOORS, f"{other} is not in ORDER"
         assert FLOORS[other] < FLOORS[room(path)], f"{path.relative_to(ROOT)} imports fljax.{other}"
 
 
-def test_only_the_front_doors_are_given_a_config():
-    """A config is resolved once, in ``setup``; its tables are seen nowhere else."""
-    readers = {room(path) for path in FILES if "fljax.config.Config" in imports(path)}
-    assert readers <= {"config", "setup", "experiment", "run_folders", "cli"}
-    readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
-    assert not readers & {"preparation", "plans", "clustering", "report", "algorithms", "scenarios", "contributions"}
+@pytest.mark.parametrize("path", named(sorted((PACKAGE / "engine").glob("*/*.py"))))
+def test_imports_inside_the_engine_run_downward(path: Path) -> None:
+    floors = {folder: floor for floor, folders in enumerate(ORDER_OF_THE_ENGINE) for folder in folders}
+    folder = path.parent.name
+    for name in modules_imported(path):
+        if name.startswith("fljax.engine."):
+            other = name.split(".")[2]
+            assert other == folder or floors[other] < floors[folder], f"{path.relative_to(ROOT)} imports {name}"
 
 
-def test_nothing_but_the_face_imports_the_face():
+def test_modules_import_each_other_in_no_circle() -> None:
+    """A file imports whole files: those of names that a face gives are the files that have them."""
+    left = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): modules_imported(path)
+        for path in FILES
+        if path != PACKAGE / "__init__.py"  # which imports at first use
+    }
+    left.pop("fljax.__main__")
+    while left:
+        free = {name for name, needs in left.items() if not (needs - {name}) & set(left)}
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def test_own_modules_are_imported_by_name() -> None:
+    """But for faces, which import a module when one of its names is used, and names that users write."""
+    late = {PACKAGE / "__init__.py", PACKAGE / "report" / "__init__.py"}
+    for path in set(FILES) - late:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                assert "fljax" not in ast.unparse(node), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_no_file_imports_the_face_of_its_own_package() -> None:
     for path in FILES:
-        assert "fljax" not in imports(path), path
+        folders = path.relative_to(ROOT).parts[:-1]
+        faces = {".".join(folders[:depth]) for depth in range(1, len(folders) + 1)}
+        if path.name == "__init__.py":
+            faces.discard(".".join(folders))
+        assert not faces & modules_imported(path), path
+
+
+def test_folders_stay_readable() -> None:
+    for folder in {path.parent for path in FILES} - {PACKAGE}:
+        if room(folder / "file.py") not in MAY_HAVE_MANY_FILES:
+            names = sorted(path.name for path in folder.glob("*.py") if path.name != "__init__.py")
+            assert len(names) <= 15, f"{folder.relative_to(ROOT)} has {len(names)} files: make folders in it"
+
+
+def test_the_root_has_no_loose_files() -> None:
+    assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+        "starter.toml",
+    }
+
+
+def test_only_the_front_doors_are_given_a_config() -> None:
+    """A config is resolved once, in ``experiments.inputs.setup``; its tables are seen nowhere else."""
+    readers = {path.relative_to(PACKAGE).as_posix() for path in FILES if "fljax.config.Config" in imports(path)}
+    doors = {"experiments/run.py", "experiments/inputs/setup.py", "experiments/outputs/load.py"}
+    assert not {each for each in readers if not each.startswith(("config/", "cli/"))} - doors
+    readers = {room(path) for path in FILES if any(name.startswith("fljax.config.") for name in imports(path))}
+    assert not readers & {"report", "algorithms", "scenarios", "contributions", "engine"}
 
 
 def test_engine_and_algorithms_do_not_know_each_other():
@@ -226,14 +249,15 @@ def test_no_branch_on_an_algorithm_name():
     ("library", "home"),
     [
         ("flax", "models"),
+        ("optax", "algorithms config models training"),
+        ("typer", "cli"),
+        ("rich", "cli experiments"),
+        ("matplotlib", "report"),
+        ("pydantic", "config"),
         ("tensorflow_datasets", "data"),
         ("tensorflow", "data"),
         ("sklearn.datasets", "data"),
-        (
-            "xarray",
-            "contributions records long_records results endings infinite_losses anomalies cells further_rounds folders "
-            "run_folders experiment sweep sweep_parts saved_comparisons report reproduce config cli engine comparison",
-        ),
+        ("xarray", "cli contributions engine experiments published report results"),
     ],
 )
 def test_libraries_have_a_home(library, home):
@@ -243,11 +267,10 @@ def test_libraries_have_a_home(library, home):
 
 
 @pytest.mark.parametrize(
-    "path", named([PACKAGE / "trees.py", *PACKAGE.glob("types/*.py"), *PACKAGE.glob("aggregators/*.py")])
+    "path", named([PACKAGE / "core" / "trees.py", *PACKAGE.glob("protocol/*.py"), *PACKAGE.glob("aggregators/*.py")])
 )
 def test_the_lowest_floors_need_jax_alone(path):
-    allowed = {"__future__", "collections", "dataclasses", "functools", "typing", "jax", "jaxtyping", "math", "numpy"}
-    assert {name.split(".")[0] for name in outside(path)} <= allowed
+    assert {name.split(".")[0] for name in outside(path)} - sys.stdlib_module_names <= {"jax", "jaxtyping", "numpy"}
 
 
 def test_host_side_loaders_are_imported_where_they_are_used():
@@ -321,7 +344,7 @@ def test_the_project_has_its_parts(name):
 
 
 @pytest.mark.parametrize(
-    "package", ["training", "types", "algorithms", "scenarios", "engine", "aggregators", "contributions", "theory"]
+    "package", ["training", "protocol", "algorithms", "scenarios", "engine", "aggregators", "contributions", "theory"]
 )
 def test_help_lists_what_a_package_exports(package: str) -> None:
     """``help(package)`` and ``from package import *`` read ``__all__``; it has every name that the face imports."""

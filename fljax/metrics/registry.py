@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fljax import metrics
+from fljax.metrics import formulas
 
 
 class Metric(NamedTuple):
@@ -33,32 +33,32 @@ class Metric(NamedTuple):
 OVER_CLIENTS: dict[str, Metric] = {
     "incentivised_participation_rate": Metric(
         "fraction of clients with test_loss < standalone_test_loss (INCFL, equation 1)",
-        metrics.incentivised_participation_rate,
+        formulas.incentivised_participation_rate,
         ("test_loss", "standalone_test_loss"),
     ),
     "global_incentivised_participation_rate": Metric(
         "fraction of clients with global_test_loss < standalone_test_loss (INCFL, equation 1, before any tuning)",
-        metrics.incentivised_participation_rate,
+        formulas.incentivised_participation_rate,
         ("global_test_loss", "standalone_test_loss"),
     ),
     "global_model_appeal": Metric(
         "fraction of clients with global_test_loss < required_loss (MaxFL, equation 1)",
-        metrics.global_model_appeal,
+        formulas.global_model_appeal,
         ("global_test_loss", "required_loss"),
     ),
     "deployed_model_appeal": Metric(
         "fraction of clients with train_loss < required_loss: the appeal of tuned models (MaxFL, Table 4)",
-        metrics.global_model_appeal,
+        formulas.global_model_appeal,
         ("train_loss", "required_loss"),
     ),
     "ipr_loss": Metric(
         "fraction of clients with test_loss <= standalone_test_loss (IAFL)",
-        metrics.ipr_loss,
+        formulas.ipr_loss,
         ("test_loss", "standalone_test_loss"),
     ),
     "ipr_accuracy": Metric(
         "fraction of clients with test_accuracy >= standalone_test_accuracy (IAFL)",
-        metrics.ipr_accuracy,
+        formulas.ipr_accuracy,
         ("test_accuracy", "standalone_test_accuracy"),
     ),
     "preferred_model_accuracy": Metric(
@@ -66,12 +66,12 @@ OVER_CLIENTS: dict[str, Metric] = {
             "mean over clients of test_accuracy where test_loss < standalone_test_loss, else "
             "standalone_test_accuracy (INCFL)"
         ),
-        metrics.preferred_model_accuracy,
+        formulas.preferred_model_accuracy,
         ("test_accuracy", "standalone_test_accuracy", "test_loss", "standalone_test_loss"),
     ),
     "preferred_model_accuracy_by_accuracy": Metric(
         "mean over clients of the larger of test_accuracy and standalone_test_accuracy",
-        functools.partial(metrics.preferred_model_accuracy, prefer="accuracy"),
+        functools.partial(formulas.preferred_model_accuracy, prefer="accuracy"),
         ("test_accuracy", "standalone_test_accuracy"),
     ),
     "preferred_model_accuracy_by_threshold": Metric(
@@ -79,54 +79,54 @@ OVER_CLIENTS: dict[str, Metric] = {
             "mean over clients of global_test_accuracy where global_test_loss < required_loss, else "
             "standalone_test_accuracy (MaxFL)"
         ),
-        metrics.preferred_model_accuracy,
+        formulas.preferred_model_accuracy,
         ("global_test_accuracy", "standalone_test_accuracy", "global_test_loss", "required_loss"),
     ),
     "average_loss": Metric(
         "mean over clients of test_loss",
-        metrics.average_accuracy,
+        formulas.average_accuracy,
         ("test_loss",),
         lower=True,
     ),
     "average_accuracy": Metric(
         "mean over clients of test_accuracy",
-        metrics.average_accuracy,
+        formulas.average_accuracy,
         ("test_accuracy",),
     ),
     "global_average_accuracy": Metric(
         "mean over clients of global_test_accuracy",
-        metrics.average_accuracy,
+        formulas.average_accuracy,
         ("global_test_accuracy",),
     ),
     "maximum_accuracy": Metric(
         "largest test_accuracy over clients (IAFL)",
-        metrics.maximum_accuracy,
+        formulas.maximum_accuracy,
         ("test_accuracy",),
     ),
     "accuracy_increase": Metric(
         "mean over clients of test_accuracy minus standalone_test_accuracy (IAFL)",
-        metrics.accuracy_increase,
+        formulas.accuracy_increase,
         ("test_accuracy", "standalone_test_accuracy"),
     ),
     "pearson_correlation": Metric(
         "correlation over clients of test_accuracy and standalone_test_accuracy (IAFL)",
-        metrics.pearson_correlation,
+        formulas.pearson_correlation,
         ("test_accuracy", "standalone_test_accuracy"),
     ),
     "average_gain": Metric(
         "mean over clients of personalised_model_accuracy_gain (IP-FL)",
-        metrics.average_accuracy,
+        formulas.average_accuracy,
         ("personalised_model_accuracy_gain",),
     ),
     "opt_outs": Metric(
         "number of clients with personalised_model_accuracy_gain < opt_out_threshold (IP-FL, equations 1 and 2)",
-        lambda gain, threshold: metrics.opt_outs(gain, threshold=threshold),
+        lambda gain, threshold: formulas.opt_outs(gain, threshold=threshold),
         ("personalised_model_accuracy_gain", "opt_out_threshold"),
         lower=True,
     ),
     "participation_rate": Metric(
         "fraction of clients with personalised_model_accuracy_gain >= opt_out_threshold (IP-FL)",
-        lambda gain, threshold: metrics.participation_rate(gain, threshold=threshold),
+        lambda gain, threshold: formulas.participation_rate(gain, threshold=threshold),
         ("personalised_model_accuracy_gain", "opt_out_threshold"),
     ),
 }
@@ -159,7 +159,7 @@ def over_clients(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_gains(
-    gain: metrics.Array, opt_out_threshold: float | Sequence[float], *, unseen: bool
+    gain: formulas.Array, opt_out_threshold: float | Sequence[float], *, unseen: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The metrics of gains over a baseline.
 
