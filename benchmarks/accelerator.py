@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(map(str, PARTS)), help=f"of {_titles()}; joined by commas")
     parser.add_argument("--small", action="store_true", help="small sizes, as on a machine without an accelerator")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="FACTOR", help="multiplies every time limit")
-    parser.add_argument("--write-rule", action="store_true", help="write fljax/gpu_rules.toml from the results")
+    parser.add_argument("--write-rule", action="store_true", help="write fljax/core/gpu_rules.toml from the results")
     parser.add_argument(
         "--publish", metavar="NAME", help="copy the results to benchmarks/results/DATE-accelerator-NAME"
     )

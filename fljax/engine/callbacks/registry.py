@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fljax.engine.callbacks.contract import Callback
 from fljax.engine.callbacks.tensorboard import formats, write_events
@@ -31,7 +32,8 @@ def tensorboard(
 
 
 # Asked before anything is computed: whether the builder can do its work.
-tensorboard.ready = formats
+_builder: Any = tensorboard
+_builder.ready = formats
 
 # Builders of callbacks. An experiment calls them once for each algorithm (in a sweep, for each group of cells), with
 # those of folder, label, cells, seeds and rounds that they have parameters for.

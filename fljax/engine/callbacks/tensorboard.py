@@ -86,7 +86,8 @@ def write_events(
             words = f"event files in {str(home)!r} cannot be written ({error.strerror}); the run goes on without them"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
 
-    callback.at_start = True
+    marked: Any = callback
+    marked.at_start = True
     return callback
 
 

@@ -47,7 +47,8 @@ def track(
         else:
             log(values)
 
-    callback.at_start = True
+    marked: Any = callback
+    marked.at_start = True
     return callback
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 
@@ -26,7 +26,7 @@ class StopRequest:
         self.made = True
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> Generator[None, None, None]:
         """A run that looks at requests after every block."""
         self._listeners += 1
         try:
