@@ -35,7 +35,7 @@ from accelerator_cells import CELLS, GROUPS, PARTS, Cell, Group  # noqa: E402
 from fljax.core import gpu_rules  # noqa: E402
 
 RESULTS = HERE / "results"
-RULES = ROOT / "fljax" / "gpu_rules.toml"
+RULES = ROOT / "fljax" / "core" / "gpu_rules.toml"
 Report = dict[str, Any]
 SAVING = threading.Lock()
 

@@ -22,7 +22,7 @@ from tests.precision import enable_x64
 # FLJAX_CHECK_TYPES is set, as in CI's thorough tests. As for type checkers, a whole number is a float. Nothing may
 # import fljax before this line. The option --jaxtyping-packages would be too late: in jaxtyping 0.2 it comes after the
 # conftests of folders.
-OFTEN = ("aggregators", "types", "trees", "streaming", "metrics")
+OFTEN = ("aggregators", "core.trees", "metrics", "protocol")
 CHECKED = ["fljax"] if os.environ.get("FLJAX_CHECK_TYPES") else [f"fljax.{name}" for name in OFTEN]
 jaxtyping.install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 

@@ -1,41 +1,64 @@
-"""Labelled results: in memory, in a run folder, and while a run goes on."""
+"""Labelled results: in memory, in a run folder, and while a run goes on.
 
-from fljax.results.evaluations import Line, append, read_lines
-from fljax.results.progress import Progress, RunState, best_cell, is_running, read_state
-from fljax.results.values import (
-    OF_STANDALONE,
-    BestModels,
-    Reference,
-    Result,
-    join,
-    judged_by,
-    metrics_dataset,
-    metrics_of_runs,
-    with_contribution_correlation,
-    with_decisions,
-    with_gains,
-    with_threshold,
-)
+Names are imported at first use: who asks for the environment of a run does not wait for xarray.
+"""
 
-__all__ = [
-    "OF_STANDALONE",
-    "BestModels",
-    "Line",
-    "Progress",
-    "Reference",
-    "Result",
-    "RunState",
-    "append",
-    "best_cell",
-    "is_running",
-    "join",
-    "judged_by",
-    "metrics_dataset",
-    "metrics_of_runs",
-    "read_lines",
-    "read_state",
-    "with_contribution_correlation",
-    "with_decisions",
-    "with_gains",
-    "with_threshold",
-]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fljax.results.evaluations import Line as Line
+    from fljax.results.evaluations import append as append
+    from fljax.results.evaluations import read_lines as read_lines
+    from fljax.results.progress import Progress as Progress
+    from fljax.results.progress import RunState as RunState
+    from fljax.results.progress import best_cell as best_cell
+    from fljax.results.progress import is_running as is_running
+    from fljax.results.progress import read_state as read_state
+    from fljax.results.values import OF_STANDALONE as OF_STANDALONE
+    from fljax.results.values import BestModels as BestModels
+    from fljax.results.values import Reference as Reference
+    from fljax.results.values import Result as Result
+    from fljax.results.values import join as join
+    from fljax.results.values import judged_by as judged_by
+    from fljax.results.values import metrics_dataset as metrics_dataset
+    from fljax.results.values import metrics_of_runs as metrics_of_runs
+    from fljax.results.values import with_contribution_correlation as with_contribution_correlation
+    from fljax.results.values import with_decisions as with_decisions
+    from fljax.results.values import with_gains as with_gains
+    from fljax.results.values import with_threshold as with_threshold
+
+_HOME = {
+    "BestModels": "values",
+    "Line": "evaluations",
+    "OF_STANDALONE": "values",
+    "Progress": "progress",
+    "Reference": "values",
+    "Result": "values",
+    "RunState": "progress",
+    "append": "evaluations",
+    "best_cell": "progress",
+    "is_running": "progress",
+    "join": "values",
+    "judged_by": "values",
+    "metrics_dataset": "values",
+    "metrics_of_runs": "values",
+    "read_lines": "evaluations",
+    "read_state": "progress",
+    "with_contribution_correlation": "values",
+    "with_decisions": "values",
+    "with_gains": "values",
+    "with_threshold": "values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fljax.results.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fljax.results' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

@@ -67,7 +67,7 @@ NOT_A_FUNCTION = 3
         {"rows": "valid", "factor": 0.5},
         {"value": 1},
         {"value": [1, 2.5, 3, 4, 5]},
-        {"function": "tests.test_config_requirement:above_validation"},
+        {"function": "tests.config.test_requirement:above_validation"},
         {"file": "losses.csv"},
     ],
 )
@@ -110,7 +110,7 @@ def test_files_of_a_grid_are_relative_to_the_config(tmp_path):
     assert files == [str(tmp_path / name) for name in ("c.csv", "d.csv")] * 2
 
 
-HERE = "tests.test_config_requirement"
+HERE = "tests.config.test_requirement"
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_another_version_is_refused(
     federation: Federation, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _simulate(federation, checkpoint=tmp_path)
-    monkeypatch.setattr("fljax.__version__", "99.0")
+    monkeypatch.setattr("fljax.core.version.__version__", "99.0")
     with pytest.raises(ValueError, match=r"got another one: fljax is 0\..* there and 99\.0 here"):
         _simulate(federation, checkpoint=tmp_path)
 
@@ -261,7 +261,7 @@ def test_bad_settings_are_one_sentence(federation: Federation) -> None:
     with pytest.raises(ValueError, match="expected seconds between checkpoints of at least 0, got -1"):
         _simulate(federation, checkpoint=Checkpoint("x", -1))
     with pytest.raises(ValueError, match="expected checkpoint to be a folder or a Checkpoint, got 3"):
-        engine.simulation._settings(3)  # type: ignore[arg-type]
+        engine.loop.simulation._settings(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.thorough

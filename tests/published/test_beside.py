@@ -15,7 +15,7 @@ from fljax.published import tables as published_tables
 from fljax.published.tables import tables
 from fljax.results import with_gains
 
-FOLDER = pathlib.Path(beside.__file__).parent / "published"
+FOLDER = pathlib.Path(beside.__file__).parent
 SPLITS = {"seen", "unseen", "clients-global-test", "client6", "clients-local-test"}
 SPLITS |= {f"{kind} D_{letter}" for kind in ("cluster-holdout", "best-distribution") for letter in "AB"}
 

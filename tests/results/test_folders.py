@@ -142,7 +142,7 @@ def test_results_of_another_config_are_never_adopted(folder: pathlib.Path, writt
 
 
 def test_results_of_another_version_are_never_adopted(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fljax.__version__", "99.0")
+    monkeypatch.setattr("fljax.core.version.__version__", "99.0")
     with pytest.raises(ValueError, match=r"expected results of fljax 99\.0 in .* got those of fljax 0\."):
         resume(folder)
 
