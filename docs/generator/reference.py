@@ -277,8 +277,9 @@ def public(name: str) -> list[str]:
     """The public functions and classes of a module of fljax: those of ``__all__``, else those that it defines."""
     module = importlib.import_module(f"fljax.{name}")
     names = getattr(module, "__all__", None)
-    if names is None:
-        names = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    if names is None:  # a face that imports at first use says in ``dir`` what it has
+        found = {each: getattr(getattr(module, each), "__module__", None) or "" for each in dir(module)}
+        names = [each for each, home in found.items() if f"{home}.".startswith(f"{module.__name__}.")]
     shown = (inspect.isfunction, inspect.isclass)
     return [each for each in names if not each.startswith("_") and any(is_(getattr(module, each)) for is_ in shown)]
 

@@ -1,29 +1,36 @@
-"""Metrics of clients: pure functions whose last axis is the clients; NumPy and JAX alike."""
+"""Metrics of clients: pure functions whose last axis is the clients; NumPy and JAX alike.
 
-from fljax.metrics.formulas import (
-    ROUNDING,
-    accuracy_increase,
-    average_accuracy,
-    contribution_correlation,
-    gini_coefficient,
-    global_model_appeal,
-    incentivised,
-    incentivised_participation_rate,
-    ipr_accuracy,
-    ipr_loss,
-    maximum_accuracy,
-    mean,
-    opt_outs,
-    participation_rate,
-    pearson_correlation,
-    personalised_model_accuracy_gain,
-    preferred_accuracy,
-    preferred_model_accuracy,
-    standard_deviation,
-    standard_error,
-)
+Functions are imported at first use: who asks for the names of metrics does not wait for SciPy.
+"""
 
-__all__ = [
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fljax.metrics.formulas import ROUNDING as ROUNDING
+    from fljax.metrics.formulas import accuracy_increase as accuracy_increase
+    from fljax.metrics.formulas import average_accuracy as average_accuracy
+    from fljax.metrics.formulas import contribution_correlation as contribution_correlation
+    from fljax.metrics.formulas import gini_coefficient as gini_coefficient
+    from fljax.metrics.formulas import global_model_appeal as global_model_appeal
+    from fljax.metrics.formulas import incentivised as incentivised
+    from fljax.metrics.formulas import incentivised_participation_rate as incentivised_participation_rate
+    from fljax.metrics.formulas import ipr_accuracy as ipr_accuracy
+    from fljax.metrics.formulas import ipr_loss as ipr_loss
+    from fljax.metrics.formulas import maximum_accuracy as maximum_accuracy
+    from fljax.metrics.formulas import mean as mean
+    from fljax.metrics.formulas import opt_outs as opt_outs
+    from fljax.metrics.formulas import participation_rate as participation_rate
+    from fljax.metrics.formulas import pearson_correlation as pearson_correlation
+    from fljax.metrics.formulas import personalised_model_accuracy_gain as personalised_model_accuracy_gain
+    from fljax.metrics.formulas import preferred_accuracy as preferred_accuracy
+    from fljax.metrics.formulas import preferred_model_accuracy as preferred_model_accuracy
+    from fljax.metrics.formulas import standard_deviation as standard_deviation
+    from fljax.metrics.formulas import standard_error as standard_error
+
+_FORMULAS = (
     "ROUNDING",
     "accuracy_increase",
     "average_accuracy",
@@ -44,4 +51,14 @@ __all__ = [
     "preferred_model_accuracy",
     "standard_deviation",
     "standard_error",
-]
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FORMULAS:
+        return getattr(importlib.import_module("fljax.metrics.formulas"), name)
+    raise AttributeError(f"module 'fljax.metrics' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(_FORMULAS)
