@@ -274,8 +274,8 @@ def with_server_optimizer(
       contribute: ``(server, seat, up) -> (Part(value, weight), row)``: the client's part of the sums of a round, as in
         ``Streamed``. A tuple as ``value`` gives several sums. ``row`` is any pytree.
       direction: ``(total, rows, cohort) -> (step, Info)``: the increment for a server learning rate of 1.
-        ``streaming.mean(total)`` is the weighted mean of the values; ``rows`` are the rows of the cohort, stacked
-        ``[S, ...]``.
+        ``mean(total)`` of ``fljax.protocol.sums`` is the weighted mean of the values; ``rows`` are the rows of the
+        cohort, stacked ``[S, ...]``.
       server_lr: the server's learning rate.
       optimizer: see ``server_optimizer``.
     """

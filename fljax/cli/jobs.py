@@ -31,7 +31,7 @@ class Note(NamedTuple):
     Attributes:
       launcher: its name.
       host: the machine it ran on.
-      count: as for ``sweep_parts.split``; None: no launcher has written a note.
+      count: as for ``fljax.experiments.sweep_parts.split``; None: no launcher has written a note.
       jobs: numbers of jobs by part.
     """
 

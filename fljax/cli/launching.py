@@ -37,7 +37,7 @@ class Job(NamedTuple):
     Attributes:
       folder: of the sweep.
       number: of the part.
-      count: as for ``sweep_parts.split``.
+      count: as for ``fljax.experiments.sweep_parts.split``.
       imports: whether import paths in the config are followed.
       cache: whether compiled programs are kept.
       checkpoint_every: seconds between two checkpoints; None: no checkpoints.

@@ -112,7 +112,7 @@ def begin(grid: Grid, directory: pathlib.Path, resume: bool) -> None:
     """Makes the folder of the sweep, with its config. JAX does not start, here and in the functions below.
 
     Raises:
-      ValueError: if ``fljax.results.folders.claim`` refuses the folder, or ``sweep.check`` the grid.
+      ValueError: if ``fljax.results.folders.claim`` refuses the folder, or ``fljax.experiments.sweep.check`` the grid.
     """
     sweep.check(grid)
     with claim(directory, dumps(grid.config), resume, sweep.paths(grid), computes=False):

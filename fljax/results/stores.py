@@ -29,7 +29,7 @@ def save(path: pathlib.Path, parts: Iterable[xr.Dataset]) -> xr.Dataset:
 
     Args:
       path: of the store. A store that was there is replaced, once the new one is whole.
-      parts: ``records.dataset`` of some rounds each, in order; at least one.
+      parts: ``fljax.results.records.dataset`` of some rounds each, in order; at least one.
 
     Returns:
       The records. Values are read when they are asked for.

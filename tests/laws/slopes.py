@@ -49,7 +49,7 @@ class Single(NamedTuple):
       value: ``[]``.
       reverse: like the values.
       small: reverse mode of ``SMALL`` times the objective, divided by ``SMALL``.
-      forward: along ``along`` of each float, ``[]``; None where a loop has no forward mode (``loops.repeat``).
+      forward: along ``along`` of each float, ``[]``; None where a loop has no forward mode (``repeat`` of ``loops``).
     """
 
     value: Any

@@ -89,10 +89,10 @@ def wrapped(found: Algorithm, algorithm: str | None = None, seed: Any = None) ->
 def within(
     function: str, algorithm: str | None = None, *, checked: bool = True, **where: Any
 ) -> Generator[None, None, None]:
-    """``failures.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
+    """``fljax.core.errors.during``; where ``jax_debug_nans`` holds op by op, NaN inside raises.
 
     Args:
-      function: as for ``failures.during``.
+      function: as for ``fljax.core.errors.during``.
       algorithm: its name; None: unknown.
       checked: whether NaN may raise.
       **where: client, round and so on. They are left out while a program is traced, once for all clients and rounds.

@@ -88,8 +88,8 @@ def evaluate_clients(
     Returns:
       ``test_loss`` and, if the task has a score, ``test_accuracy`` ``[N]`` by client id; ``valid_loss`` and
       ``valid_accuracy`` if some client has validation rows or the federation is traced; and what else
-      ``engine.evaluate.evaluate`` lists. NaN for clients without training rows, without rows of the split, or not
-      counted by the algorithm. A NaN loss becomes infinite.
+      ``evaluate`` in ``fljax.engine.rounds.evaluate`` lists. NaN for clients without training rows, without rows of
+      the split, or not counted by the algorithm. A NaN loss becomes infinite.
 
     Raises:
       ValueError: if ``clients`` is not positive, or if the federation or the state is of several seeds.

@@ -270,7 +270,7 @@ def train(
 
 
 def is_not_finite(up: PyTree, new: PyTree, own: PyTree) -> Bool[Array, ""]:
-    """Whether a client's message is not finite (``messages.is_not_finite``), or its state has become so."""
+    """Whether a client's message is not finite (as ``fljax.protocol.messages`` says), or its state has become so."""
     return messages.is_not_finite(up) | trees.any_new_nonfinite(new, own)
 
 

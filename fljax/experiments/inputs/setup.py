@@ -1,7 +1,7 @@
 """A config, resolved once: federation, task, local training, algorithms and execution as values of their own.
 
-Only this module replaces the names in a config by what they name. ``experiment`` and ``sweep`` read only the config's
-name, rounds, labels and sweep.
+Only this module replaces the names in a config by what they name. ``fljax.experiments.run`` and
+``fljax.experiments.sweep`` read only the config's name, rounds, labels and sweep.
 """
 
 from __future__ import annotations

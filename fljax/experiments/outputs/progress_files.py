@@ -45,7 +45,7 @@ class ProgressFiles(NamedTuple):
     Attributes:
       directory: the run folder, which this process has locked; None: nothing is saved.
       text: the config of the run.
-      grid: as for ``folders.claim``.
+      grid: as for ``fljax.results.folders.claim``.
       saving: how.
       tell: told what is resumed and what fails.
       lasting: whether the files stay after the run.
