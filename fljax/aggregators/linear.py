@@ -1,4 +1,7 @@
-"""Linear combinations of updates: the primitive on which all aggregation rules are built."""
+"""Linear combinations of updates: the primitive on which all aggregation rules are built.
+
+``fljax.contributions.coalition_value`` does not use ``mix``, whose mask would make each coalition copy all updates.
+"""
 
 from __future__ import annotations
 

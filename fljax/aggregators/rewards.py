@@ -2,6 +2,10 @@
 
 Sources: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), Equation (1),
 Algorithm 1 and Procedure 2; for "Rank" the re-implementation that the paper's comparison uses.
+
+IAFL's rewards and the step of its reference model are one ``mix``. Subsets are drawn by one number for each (row,
+column), keyed by both ids; its low bits are the column's id. So there are no ties, and one sort of one array compiles
+quickly.
 """
 
 from __future__ import annotations

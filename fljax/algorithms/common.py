@@ -267,7 +267,7 @@ def with_server_optimizer(
     server_lr: float | Array,
     optimizer: Optimizer,
 ) -> dict[str, Any]:
-    """``init_server`` and ``aggregate`` of an algorithm with one model and a server optimizer.
+    """``init_server`` and ``aggregate`` for one model and a server optimizer; a round of nobody changes neither.
 
     Args:
       task: gives the initial model.

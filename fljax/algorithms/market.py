@@ -1,6 +1,13 @@
 """The parts of IP-FL's server, each a pure function: token manager, scheduler, books; ``profiling`` has its profiler.
 
 Source: "IP-FL: Incentivized and Personalized Federated Learning", section 4, Algorithm 1; see ``ipfl`` for deviations.
+
+Round t is settled in ``select`` of round t + 1, where the ballots are the accuracies of exactly the models of round t.
+So clients that trained are paid, whatever a scenario did to the cohort, and the last round of a run stays open. A
+client that left before the settlement neither pays nor is paid. Members of a cluster that are not available then are
+not asked; a cluster without anybody to ask keeps its pool. Random bids (round 0, clusters without bidders) are lent
+within the clients' budgets, which ``fljax.aggregators.tokens.affordable`` checks. Ties are broken by bits of a key of
+the round, folded with the client's id.
 """
 
 from __future__ import annotations

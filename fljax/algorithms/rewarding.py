@@ -1,4 +1,7 @@
-"""Parts of algorithms whose server keeps one model per client and moves it by rewards: IAFL, CGSV, Rank."""
+"""Parts of algorithms whose server keeps one model per client and moves it by rewards: IAFL, CGSV, Rank.
+
+Statistics that clients sent are averaged, and not their changes, which are relative to different models.
+"""
 
 from __future__ import annotations
 

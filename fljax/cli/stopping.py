@@ -1,4 +1,7 @@
-"""Handling of signals that stop a command: one sentence, and exit code 130 or 143."""
+"""Handling of signals that stop a command: one sentence, and exit code 130 or 143.
+
+Python's handlers wait for compiled code, so a thread reads the wake-up descriptor: the second signal ends the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The table ``[requirement]`` of a config: what each client requires, one for all algorithms."""
+"""The table ``[requirement]`` of a config: what each client requires, one for all algorithms.
+
+A comparison has one requirement, with one number or array for each client, so that weights, pool and metrics cannot
+differ. ``required_of`` in ``fljax.experiments.inputs.preparation`` adds it to the standalone models before an algorithm
+is built. GM-Appeal is compared with it. The published GM-Appeals, whose numbers are those of INCFL's IPR, stand beside
+our comparison of test losses; MaxFL's Table 4 stands beside the appeal of deployed models.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Options of a config as arguments of builders: the forms that TOML has for values end here."""
+"""Options of a config as arguments of builders: the forms that TOML has for values end here.
+
+Tables become NamedTuples (``builder_arguments``), the server's optimizer ``fljax.training.OptimizerSettings``, a
+contribution ``fljax.contributions.Measure``. ``fljax.experiments.inputs.setup`` calls this, and itself makes a ``ByF1``
+of the initial clustering.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ is used for all seeds. A measure whose numbers change over rounds returns an ``x
 ``fljax.contributions.tables``).
 
 Source: Wu et al., "Incentive-aware federated learning with training-time model rewards" (ICLR 2024), sections 3, 6.
+
+A measure is tried with one half for every loss and accuracy before anything is trained, so that its errors come early.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A plain table does not say whether its rows are rounds or seeds, so the names are asked for. They come from an
 ``xarray.DataArray``, or from columns of a file or of a pandas table.
+
+Contributions that are known by name are given to seeds, rounds and clients in ``by_seed``; ``labels`` in
+``fljax.experiments.inputs.preparation`` has the names of a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Files that are written as wholes."""
+"""Files that are written as wholes.
+
+Other libraries give bytes, which are written here. ``results.nc``, for example, is made in memory, because HDF5 crashes
+on a full disk. It is also read from memory, so HDF5's own locks are never used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements."""
+"""How programs for GPUs are formed: one table, ``gpu_rules.toml``, which a benchmark writes from measurements.
+
+``benchmarks/accelerator.py --write-rule`` writes the table; what was not measured stays. The table is read while
+programs are traced, so it is the same for every process of one version of fljax.
+"""
 
 from __future__ import annotations
 

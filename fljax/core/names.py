@@ -1,4 +1,8 @@
-"""Looking up names that users write, and error messages with suggestions."""
+"""Looking up names that users write, and error messages with suggestions.
+
+``resolve`` is the only function that imports what a config names. ``fljax.config`` passes ``imports`` down to it, and
+it reads FLJAX_NO_IMPORT itself. After ``load(..., imports=False)`` a Config holds names of registries only.
+"""
 
 from __future__ import annotations
 

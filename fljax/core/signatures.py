@@ -1,4 +1,8 @@
-"""What the signatures of builders say: the types of options, and which options are records."""
+"""What the signatures of builders say: the types of options, and which options are records.
+
+Hyper-parameters that belong together are one NamedTuple (IP-FL's ``Tokens``). A parameter annotated with one is a table
+in a config: its keys are checked as options are, and a Config holds the table.
+"""
 
 from __future__ import annotations
 

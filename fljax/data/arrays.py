@@ -1,4 +1,8 @@
-"""Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores."""
+"""Checks a user's features, labels and owners, and casts them to the dtypes that fljax stores.
+
+Arrays are checked where they enter: finite, 32 bits, labels in range. A Federation made by hand is not searched for
+NaN; see ``fljax.results.infinite_losses``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Dataset: examples with their labels, before they are assigned to clients."""
+"""Dataset: examples with their labels, before they are assigned to clients.
+
+A data set of texts carries its ``vocabulary``, which models get if they ask for it; ``prepare`` then keeps tokens whole
+numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Means and standard deviations of features, in float64; ``federate`` takes them of training rows after the split."""
+"""Means and standard deviations of features, in float64; ``federate`` takes them of training rows after the split.
+
+Rows are standardised where they are read: ``prepare`` in ``fljax.training.batches`` has ``Federation.moments`` of each
+seed. ``Federation.features`` has what raw rows become before they are stored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Programs of an experiment are compiled while something else is computed."""
+"""Programs of an experiment are compiled while something else is computed.
+
+The first algorithm's programs are compiled during the standalone models, each next one's during the run before it; not
+on a GPU, where XLA times kernels while it compiles. Plans with stand-ins for values that are not known yet have the
+same ``Spec``, so JAX gives the run the programs that are ready, and lets it wait for those that are not.
+"""
 
 from __future__ import annotations
 

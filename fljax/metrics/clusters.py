@@ -1,4 +1,7 @@
-"""Matches cluster models to source distributions."""
+"""Matches cluster models to source distributions.
+
+The numbers of clusters have no meaning, so comparisons match them to distributions first.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 If an algorithm has no global model, metrics of the global model are absent (NaN beside other algorithms). Metrics that
 compare with standalone models are NaN for an algorithm whose clients train alone. Accuracies are fractions. Averages
 count only clients with a value.
+
+``global_*`` metrics are those of the common model; metrics without a prefix are those of the deployed model.
 """
 
 from __future__ import annotations

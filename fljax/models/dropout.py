@@ -1,4 +1,8 @@
-"""Checks by abstract evaluation, before training, that a module's dropout is on in training."""
+"""Checks by abstract evaluation, before training, that a module's dropout is on in training.
+
+Dropout that would stay off in training is refused. Layers of linen are intercepted in an abstract training call; each
+layer of nnx must change the traced program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks with frozen leaves: fine-tuning of a part of a model, such as adapters on a fixed backbone."""
+"""Tasks with frozen leaves: fine-tuning of a part of a model, such as adapters on a fixed backbone.
+
+Frozen leaves are arrays in a ``jax.tree_util.Partial`` of a Task, so in a ``Plan`` they are arguments of the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a flax module becomes: pure functions of params, shared by linen and nnx."""
+"""What a flax module becomes: pure functions of params, shared by linen and nnx.
+
+In training, BatchNorm leaves out the rows that pad a batch. Layers of linen are intercepted. nnx has no such hook, and
+flax keeps every class of a layer; so each class of BatchNorm gets one subclass, and a context variable has the rows.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A matrix product for dense layers whose weight gradient is as fast as its value.
 
 Any flax module can use this product: ``nn.Dense(64, dot_general=dot_general)``, and likewise ``nnx.Linear``.
+
+XLA's fast matrix product on CPUs takes no transposed left side, so the derivative is stated with the transposed batch.
 """
 
 from __future__ import annotations

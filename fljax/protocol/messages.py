@@ -1,6 +1,14 @@
 """What clients send: an update, and a report about themselves.
 
 Scenarios find reports by their type and change them. The engine never uses a report; it only looks for NaN in it.
+
+What only a client can know travels in its report; no aggregation reads it from a closure. Thresholds travel with each
+update, contributions before each round (``Poll(shown=False)``: nothing is sent to ask for them), bids in each ballot.
+IP-FL's honest bid is the importance that a client reports. IAFL's server keeps rates and not contributions, which may
+be NaN or infinite.
+
+A model change is the field ``update``. It is relative to what the server knows: in FedSoft to the mean of the cluster
+models, in FedFomo to the client's last upload.
 """
 
 from __future__ import annotations

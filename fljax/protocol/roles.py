@@ -6,6 +6,9 @@ statistic (the running averages of BatchNorm) is set in every local step, and av
 A training step reports the new value of a statistic as its gradient: ``old - new``, see ``record``. So a step of length
 1 against the gradient sets the new value. The functions below keep it apart from the gradients of trained leaves.
 All of them return their arguments unchanged if the task has no statistics.
+
+Statistics are leaves of params, so every algorithm sends, averages and stores them, and loss functions need no second
+output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The task: a model, its loss and its score."""
+"""The task: a model, its loss and its score.
+
+``Task.score`` may be None. Then no metric that uses accuracies exists. Code that compares accuracies calls
+``fljax.training.check_score``, and code that counts classes calls ``fljax.training.check_classes``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the checkpoints of a run folder are of: a config, a version of fljax and, of a sweep, a grid."""
+"""What the checkpoints of a run folder are of: a config, a version of fljax and, of a sweep, a grid.
+
+For a config, the identity of its checkpoints is its text (``origin.json``).
+"""
 
 from __future__ import annotations
 

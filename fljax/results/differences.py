@@ -1,4 +1,7 @@
-"""Differences between two written configs."""
+"""Differences between two written configs.
+
+``save_models`` changes no result, so configs that differ in it are equal for resuming.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The last evaluation of every run: algorithms, and cells of a sweep, may end after different numbers of rounds.
 
 Joined results have NaN after the end of a run that stopped early; ``rounds_done`` says where that is.
+
+A value may be NaN for other reasons, so NaN does not mark an end. A baseline that ended earlier is held at its last
+evaluation.
 """
 
 from __future__ import annotations

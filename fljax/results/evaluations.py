@@ -1,4 +1,9 @@
-"""``metrics.jsonl``: one evaluation a line, appended while a run goes on."""
+"""``metrics.jsonl``: one evaluation a line, appended while a run goes on.
+
+The file is beside ``log.jsonl``: its lines are long, and who reads events need not parse them. One line has all seeds
+(in a sweep all cells that run together). NaN and infinities are null. A resumed run appends; who reads drops the
+evaluations that a later line repeats.
+"""
 
 from __future__ import annotations
 

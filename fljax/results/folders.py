@@ -2,7 +2,7 @@
 
 A run folder contains
 
-- ``run.lock``: locked while a process writes to the folder;
+- ``run.lock``: locked while a process writes to the folder; never removed, since then two processes could hold it;
 - ``config.toml``: the config, with every default;
 - ``comparison.toml``: in place of the config, if ``fljax.compare`` made the results: its numbers and labels;
 - ``environment.json``: versions and devices;

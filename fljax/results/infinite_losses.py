@@ -1,4 +1,8 @@
-"""Infinite losses of models with finite parameters: the first evaluation in which each run has one."""
+"""Infinite losses of models with finite parameters: the first evaluation in which each run has one.
+
+A NaN row of a client makes the loss of the first evaluation infinite, before training, and ``Result.infinite`` names
+the client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""Values that are not finite in a run: what the run does about them, who sent them, and where results say so."""
+"""Values that are not finite in a run: what the run does about them, who sent them, and where results say so.
+
+A NaN or infinity in the server, or in the state of a client that trains, freezes that seed at its last sound state.
+``non_finite`` says what happens to a client whose Up or new Client is not finite. Infinities inside a ``Report`` do not
+count, since infinite losses and thresholds are honest answers; NaN there counts. Values of a Client count if they were
+finite before. Ballots do not count.
+
+- "drop": the client is absent from the moment its message arrives, as if it had been selected and had not come. The
+  aggregation sees ``present`` False; a law compares the two rounds bit for bit (CGSV-IAFL's up to rounding). The
+  record ``cohort_present``, participation and bytes still count the client, since it trained and sent. What the server
+  had given it in ``send`` or ``select`` stays given. Clients that are polled and have NaN data are exempt: their
+  ballots change who is selected.
+- "stop": the seed is frozen in the round in which a message is not finite, even if the server would not have noticed.
+  The partial results are saved. A resumed run keeps the algorithms before it and repeats the one that was stopped.
+- "freeze": the program knows nothing of messages. Who made a seed diverge is computed after the run: a frozen state is
+  that before its last round, so this round is done once more, on one device.
+"""
 
 from __future__ import annotations
 

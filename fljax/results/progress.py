@@ -1,4 +1,7 @@
-"""The state of a run, read from its folder while another process goes on with it, or afterwards."""
+"""The state of a run, read from its folder while another process goes on with it, or afterwards.
+
+Whoever watches a run reads its files only. Whether it goes on is asked of its lock, which is taken for an instant.
+"""
 
 from __future__ import annotations
 

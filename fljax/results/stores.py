@@ -5,6 +5,9 @@
 
 The store must stay where it is while it is read. One that was removed or replaced, or that lacks a chunk, is refused;
 zarr alone would read zeros.
+
+Records are copied block by block into a store with the labels of ``fljax.results.records.dataset``. Sweeps join cells,
+so theirs are read into memory.
 """
 
 from __future__ import annotations

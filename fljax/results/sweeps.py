@@ -1,4 +1,8 @@
-"""Results of the cells of a sweep, joined over the axes of its grid."""
+"""Results of the cells of a sweep, joined over the axes of its grid.
+
+A cell that differs from another in the requirement alone is not run for an algorithm that does not read it. Its results
+are judged again (``judged_by`` in ``fljax.results.values``).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 The misbehaving clients are an array, given by the user or drawn from the seed, so runs with different arrays share a
 program. A given array is not part of the state: a run that continues from ``initial`` uses the array of its own plan. A
 drawn array is part of the clients' states: the server sends each client its own row once, before its first round.
+
+It is sent once, so the size of later messages does not change. Scenarios find the field ``update`` by name and a
+``Report`` by type, also inside ballots that carry other ballots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Parts that scenarios share: registry entries, scores of deployed models, noise, and wrapped Servers."""
+"""Parts that scenarios share: registry entries, scores of deployed models, noise, and wrapped Servers.
+
+``Algorithm.scenarios`` counts how often a scenario is nested in itself. Each nesting folds another number into its
+keys, so a single scenario keeps its random numbers. A scenario in which clients leave keeps their rows with
+``keep_rows``, for every algorithm.
+
+The appeal of deployed models (``deployed_model_appeal``) is by training loss, as what clients require is by default: a
+test loss is seldom below a standalone training loss. The loss is another pass over the training rows, so only scenarios
+that mark themselves ask for it (``Applied.tunes``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Batches of one client: drawing positions in its index list, and reading the rows."""
+"""Batches of one client: drawing positions in its index list, and reading the rows.
+
+Batches without replacement are drawn by Floyd's method: no sort, and a cost that does not depend on the client's size.
+Off the CPU all picks are made at once, with the same positions. Permutations sort one word per row, random bits above
+and the position below, in an array about as long as the largest client of the chunk needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a callback is: it is called with a Block, what is known after some rounds of a run."""
+"""What a callback is: it is called with a Block, what is known after some rounds of a run.
+
+A callback with a history has ``replay(blocks)``, which sets it and says whether the run had stopped. Who continues a
+run calls ``replay(callbacks, blocks)`` once before the next block.
+"""
 
 from __future__ import annotations
 

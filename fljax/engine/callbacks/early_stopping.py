@@ -1,4 +1,8 @@
-"""Early stopping: a callback that ends a run when a metric no longer improves."""
+"""Early stopping: a callback that ends a run when a metric no longer improves.
+
+It answers from the evaluations so far alone. Seeds stop together, by their mean; so do the cells of a sweep that share
+a program, once all may.
+"""
 
 from __future__ import annotations
 

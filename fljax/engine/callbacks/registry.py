@@ -1,4 +1,8 @@
-"""The callbacks that a config may name."""
+"""The callbacks that a config may name.
+
+They are builders, called once for each algorithm with its label, so that a history belongs to one run.
+``--tensorboard`` is no part of a config: a resumed run may do without it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The numbers of one evaluation: every metric that has one value for each run of a block."""
+"""The numbers of one evaluation: every metric that has one value for each run of a block.
+
+Trackers get ``LABEL/mean/METRIC``, ``LABEL/seed_0/METRIC``, and in a sweep ``LABEL/cell_3/mean/METRIC``. For
+TensorBoard the metric is the tag and the rest is the folder, so that algorithms and seeds are curves of one picture.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""TensorBoard's event files, through the record writer of the optional package tensorboardX."""
+"""TensorBoard's event files, through the record writer of the optional package tensorboardX.
+
+There is a flush after each evaluation. The package's ``SummaryWriter`` queues events for a thread instead, and a
+process that dies loses the queue.
+"""
 
 from __future__ import annotations
 

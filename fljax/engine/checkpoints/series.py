@@ -1,4 +1,7 @@
-"""Arrays that grow round by round, in memory or on the disk."""
+"""Arrays that grow round by round, in memory or on the disk.
+
+Chunks have a running checksum, since zarr reads a missing one as zeros.
+"""
 
 from __future__ import annotations
 

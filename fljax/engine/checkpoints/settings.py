@@ -1,4 +1,8 @@
-"""What a caller says of checkpoints: where, how often, how many, and when to stop."""
+"""What a caller says of checkpoints: where, how often, how many, and when to stop.
+
+``Checkpoint.stop`` is a request that a signal handler makes. It counts only while a run listens; else the handler
+raises.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Numbered checkpoints in a folder: arrays and a description, written by orbax in the background."""
+"""Numbered checkpoints in a folder: arrays and a description, written by orbax in the background.
+
+orbax renames a checkpoint when it is whole. Every array has a checksum. If a checkpoint is damaged, this is noticed and
+the one before is taken.
+"""
 
 from __future__ import annotations
 

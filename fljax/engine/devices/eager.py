@@ -2,6 +2,9 @@
 
 ``jax.lax``'s own loops are Python loops then, too. So all functions of an algorithm run op by op, and a user's
 ``print``, debugger or exception meets numbers. Nothing here is used in a compiled program.
+
+``fljax.core.loops.repeat``, ``map_lanes`` and ``fold_lanes`` have Python forms. Code of algorithms that calls
+``jax.eval_shape`` or ``jax.vmap`` itself still traces there.
 """
 
 from __future__ import annotations

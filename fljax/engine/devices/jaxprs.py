@@ -1,6 +1,10 @@
 """What a traced program (a jaxpr) tells before anything is lowered: whether steps differ, and bytes read and written.
 
 Nothing here needs a device or a compiler, so the answers are the same on every machine.
+
+XLA's own count of bytes (``Lowered.cost_analysis``) is None with every plugin for an accelerator, so ``step_bytes``
+counts those of a client's local step in the jaxpr, before XLA fuses operations. A step holds less than that, so the
+same number bounds a chunk by the memory of the device.
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 
 A chunk is the clients that one device trains side by side; each client of a chunk has a lane. Chunks run one after
 another.
+
+- A program for several devices is written in JAX's global view, except the functions of one client, which run inside a
+  ``shard_map``: each device trains its part of the cohort, in a loop whose length differs between devices. XLA's
+  partitioner divides the rest, selection and the server's step. No algorithm knows of devices.
+- The same layout (lanes and devices) gives the same bits. Other layouts add in another order and agree up to rounding.
+- What the function of one client closes over (traced hyper-parameters, examples, the shared part of the server) is
+  given to every device as arguments: inside a ``shard_map`` an array of the outside cannot be used. Rows of peers are
+  ``Picked``, since those of a whole cohort may be many times the table.
+- Rows of a cohort are ordered by size before they are cut into chunks, since a chunk takes as many steps as its longest
+  client. The next chunk goes to the device with the least work so far. The loop over chunks ends after the last one
+  with work, unless seeds are batched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A ``Layout`` says how clients and runs map to devices, and how devices hold arrays. ``lanes`` maps in that way."""
+"""A ``Layout`` says how clients and runs map to devices, and how devices hold arrays. ``lanes`` maps in that way.
+
+A table with one row per client (states of clients, ``PerClient`` and ``Exchanged`` parts of a server) is divided along
+an axis of one client's array: see ``division``. So 51 clients on 8 devices need no padding. Functions on such tables
+keep the axes of one row apart: a ``reshape`` to ``[S, P]`` would gather all of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Memory of compiled programs, by XLA's own analysis. Nothing is run."""
+"""Memory of compiled programs, by XLA's own analysis. Nothing is run.
+
+What a run keeps (data, server, clients) is computed from shapes. What it holds at once is the analysis of its compiled
+programs. ``estimate`` compiles them with quick machine code: XLA assigns memory before it makes machine code, so the
+analysis is the same. Where XLA does not tell, the peak is None and the run goes on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Where devices hold the arrays of a run: tables with one row per client are divided, all else is replicated."""
+"""Where devices hold the arrays of a run: tables with one row per client are divided, all else is replicated.
+
+Before clients are computed, their rows move to the device that computes them, block by block; their results move back.
+Of several processes, each holds all of a state between programs, since each of them reads it.
+"""
 
 from __future__ import annotations
 

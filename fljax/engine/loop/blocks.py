@@ -1,4 +1,9 @@
-"""Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint."""
+"""Blocks of rounds, each followed by an evaluation, the callbacks and, if it is due, a checkpoint.
+
+``run_blocks`` runs pieces of a block: as many rounds as take about 5 seconds. After each it looks whether a checkpoint
+is due, or a stop is asked for. The number of rounds is traced, so pieces share the program of a block and change no
+bit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Checkpoints of ``simulate``: when they are due, what they hold, and how a run goes on after one."""
+"""Checkpoints of ``simulate``: when they are due, what they hold, and how a run goes on after one.
+
+- A checkpoint has the state, how far the run is, and its records and evaluations so far. The layout is stored, too: the
+  same ``Execution`` gets it again ("trial" is not timed again), so results are the same bits.
+- A run goes on only after checkpoints with its ``identity_of``: version, rounds, seeds, names and plain options of the
+  plan, checksums of data and numbers, also those in closures. What functions compute is not compared.
+- A checkpoint that cannot be written stops nothing. The reason is noted once, and the next one is tried at its time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The best models of a run so far, by validation rows, and what is told of every evaluation."""
+"""The best models of a run so far, by validation rows, and what is told of every evaluation.
+
+The best models are on the host and are copied when an evaluation is better, so that the device holds no second state.
+They are chosen by validation rows only. The rows of a state are seeds, each of its own round.
+"""
 
 from __future__ import annotations
 

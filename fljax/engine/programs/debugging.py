@@ -2,6 +2,9 @@
 
 The same host loop, rounds and evaluation run as in any other mode. ``fljax.engine.devices.eager`` has the Python loops
 that replace compiled ones, ``fljax.engine.rounds.errors`` names what failed.
+
+What the engine would only trace (shapes before a run, rehearsals, programs ahead) is left out, since a user's ``print``
+would meet tracers. Bytes of messages are counted as they are sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials."""
+"""Normalises plans so that equal plans share a program: declared types of numbers, one object for equal partials.
+
+Whole numbers become floats where floats are declared, and equal partials become one function.
+"""
 
 from __future__ import annotations
 

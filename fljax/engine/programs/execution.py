@@ -1,4 +1,10 @@
-"""How clients and seeds map to devices; algorithms do not depend on it."""
+"""How clients and seeds map to devices; algorithms do not depend on it.
+
+``auto`` is a rule of sizes for each platform, with the measurements behind its constants beside them. Nothing is
+compiled to decide. On a CPU it needs shapes, on an accelerator also the bytes of a local step
+(``fljax.engine.devices.jaxprs``). ``precision`` holds while a run's programs are traced, those of ``Result.predict``
+and ``Result.deployed`` included. ``fljax.rollout`` and ``fljax.evaluate_clients`` have that of the code around them.
+"""
 
 from __future__ import annotations
 

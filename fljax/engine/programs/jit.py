@@ -1,4 +1,10 @@
-"""The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs."""
+"""The compiled programs of a process: compiler options for one or several devices, and a bounded store of programs.
+
+XLA's time to compile follows the number of kernels; each random hash costs 20 ms
+(``benchmarks/results/2026-11-24-first-round.md``). What a loop repeats is under ``jit`` where its shapes are asked for
+first, so JAX traces it once. The last bits of a result on several CPU devices depend on whether blocks are long
+(``LONG``).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Only Python's calls are wrapped, so compiled programs do not change. ``Spec.algorithm`` wraps what a builder makes,
 inside the program: plans are compared and hashed as they were given.
+
+The innermost function counts. fljax's own sentences (a ValueError from a ``raise`` in fljax) pass unchanged; a
+library's ValueError does not.
 """
 
 from __future__ import annotations

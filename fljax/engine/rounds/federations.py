@@ -1,4 +1,8 @@
-"""Views of a federation that programs use: stored by id, as vectors, one client's data."""
+"""Views of a federation that programs use: stored by id, as vectors, one client's data.
+
+Programs read examples as vectors, made once at the start of a program. A TPU lays images out with the examples
+innermost, and would collect each row pixel by pixel.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Source: "IP-FL: Incentivized and Personalized Federated Learning", appendix C.1,
 leaves out. Only clients that reply within a threshold of time are clustered; the others join random clusters, and later
 settle by their bids. Deviations: who is late is an argument, and no matter of time; F1 is of each class against all
 others. The authors' code computes F1 on rows of one class only, which makes it a function of recall.
+
+Clusters are computed before a run, with scikit-learn's K-means.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 
 All seeds start from it. A run splits its data by seed, so the training rows of a seed of that run may be test rows of
 another seed here.
+
+A file of models has the common model of each seed, so it is read without the data and the code that trained it. All
+seeds start from one model, since ``Task.init`` knows no seed but its key.
 """
 
 from __future__ import annotations

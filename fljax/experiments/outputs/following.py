@@ -1,4 +1,8 @@
-"""The callbacks of an experiment's algorithms: what follows a run, evaluation by evaluation."""
+"""The callbacks of an experiment's algorithms: what follows a run, evaluation by evaluation.
+
+An experiment gives ``simulate`` one callback for each algorithm, which calls all others. Its blocks also have the gains
+over the first algorithm. ``contribution_correlation`` needs records, so no block has it.
+"""
 
 from __future__ import annotations
 

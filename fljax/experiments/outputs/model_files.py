@@ -3,6 +3,9 @@
 models/LABEL.npz            of the last round
 models/best/LABEL.npz       of the best evaluation of each seed, by validation rows
 models/round-20/LABEL.npz   of the evaluation after 20 rounds
+
+The files of an algorithm's models are written before its results, which say that it is finished. Checkpoints of an
+algorithm in progress are refused if one of two runs keeps the best models and the other does not.
 """
 
 from __future__ import annotations
