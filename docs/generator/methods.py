@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import pathlib
 import re
+import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from docs.generator.markdown import paragraph, table
 from fljax import algorithms, scenarios
@@ -13,6 +15,19 @@ from fljax.cli.catalogue import Description, Parameter, describe, written
 from fljax.core.arguments import is_required
 
 WORDS = {"algorithm": "hyper-parameter", "scenario": "option"}
+EQUATIONS = pathlib.Path(__file__).parent.parent / "equations.toml"
+
+
+class Equations(NamedTuple):
+    """The equations of a method.
+
+    Attributes:
+      equations: in LaTeX, in their order.
+      where: what the symbols mean: Markdown with LaTeX between ``\\(`` and ``\\)``.
+    """
+
+    equations: tuple[str, ...]
+    where: str
 
 
 def pages() -> dict[str, str]:
@@ -29,6 +44,22 @@ def pages() -> dict[str, str]:
 def described(name: str) -> Description:
     """What fljax knows of an algorithm or a scenario."""
     return next(each for each in describe(name) if each.kind in WORDS)
+
+
+@functools.cache
+def equations() -> dict[str, Equations]:
+    """The equations of all methods, by name."""
+    found = tomllib.loads(EQUATIONS.read_text(encoding="utf-8"))
+    return {name: Equations(tuple(each["equations"]), each["where"]) for name, each in found.items()}
+
+
+def _equations(found: Description) -> str:
+    shown, where = equations()[found.name]
+    words = " ".join(where.split())
+    if any(each.name == "server_optimizer" for each in found.parameters):
+        words += " The step of the server is that of the default `server_optimizer`."
+    words += " Other symbols are [those of all methods](index.md#symbols)."
+    return "\n\n".join([*(f"\\[\n{each}\n\\]" for each in shown), words])
 
 
 def _sentence(text: str) -> str:
@@ -109,6 +140,10 @@ def _algorithm(found: Description, entry: Any) -> str:
 
     algorithm = algorithms.{entry.build.__name__}(task, local{arguments})
     ```
+
+## Equations
+
+{_equations(found)}
 
 ## Hyper-parameters
 
@@ -195,6 +230,14 @@ compare.
 {table(("name", "clients of a round", "weights of clients"), defaults)}
 
 A config and `fljax.compare` give the same `clients_per_round` to all methods: all clients, unless they say how many.
+
+## Symbols
+
+In the equations of the methods, \\(w\\) is the model of the server, \\(\\theta_k\\) the model of client \\(k\\), and
+\\(w_c\\) the model of cluster \\(c\\). \\(S\\) is the cohort, and \\(N\\) the number of clients. \\(F_k\\) is the mean
+loss on the training rows of client \\(k\\), and \\(F_k(w; B)\\) that on a batch \\(B\\) of them. \\(\\Delta_k\\) is the
+update of client \\(k\\), its new model minus the one it received, and LocalSGD\\((w, k)\\) the client's local training
+from \\(w\\). \\(\\eta\\) is the learning rate of `local`, and \\(\\eta_g\\) that of the server.
 
 ## Gradients
 

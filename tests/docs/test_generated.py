@@ -67,6 +67,15 @@ def test_configs_and_tables_of_an_algorithm(pages: dict[str, str]) -> None:
     assert "| `maxfl/table1_fmnist` | `maxfl_table1_flexible` |" in pages["methods/incfl.md"]
 
 
+def test_pages_show_equations(pages: dict[str, str]) -> None:
+    page, incfl = pages["methods/incfl.md"], methods.equations()["incfl"]
+    (first, second), words = incfl.equations, " ".join(incfl.where.split())
+    assert f"\n## Equations\n\n\\[\n{first}\n\\]\n\n\\[\n{second}\n\\]\n\n{words} The step" in page
+    assert page.index("## Equations") < page.index("## Hyper-parameters")
+    assert "default `server_optimizer`" not in pages["methods/standalone.md"]
+    assert "\n## Symbols\n" in pages["methods/index.md"]
+
+
 def test_lists_have_all_names(pages: dict[str, str]) -> None:
     for kind in reference.LISTS:
         assert all(f"| `{name}` |" in pages["reference/lists.md"] for name in entries(kind))
