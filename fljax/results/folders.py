@@ -13,7 +13,7 @@ A run folder contains
 - ``models``: trained models, if requested (``fljax.experiments.outputs.saved_models``);
 - ``records``: of algorithms whose records need more than 256 MB: those by client, as zarr stores; the results then only
   have those that are one value for each seed and round (``fljax.results.stores``);
-- ``parts``: of a sweep in parts, the run folder of each (``fljax.experiments.sweep_parts``);
+- ``parts``: of a sweep in parts, the run folder of each, such as ``2-of-8`` (``fljax.experiments.sweep_parts``);
 - ``checkpoints``: until the run is finished, what is not in the results yet
   (``fljax.experiments.outputs.progress_files``).
 
@@ -162,9 +162,11 @@ def _claimed(
     if directory is None:
         yield Claim({})
         return
-    used = any((directory / name).is_file() for name in (LOCK, ENVIRONMENT))
-    with _locked(directory):
-        found, begun = _resumed(directory, text, grid) if resume else _anew(directory, used)
+    used = is_used(directory)
+    with locked(directory):
+        if not resume:
+            check_new(directory, used)
+        found, begun = _resumed(directory, text, grid) if resume else ({}, {})
         if config_of(directory) is None or not resume:
             write(directory / CONFIG, text.encode())
         earlier = bool(found) or bool(begun) or (resume and (directory / CHECKPOINTS).is_dir())
@@ -172,17 +174,26 @@ def _claimed(
 
 
 def read_finished(directory: pathlib.Path, text: str, grid: str | None = None) -> Parts:
-    """The finished algorithms of a run folder, which is only locked; raises a ValueError as ``claim`` does."""
-    with _locked(directory):
-        return _by_label(_finished(directory, text, grid, grows=False)[0])
+    """The finished algorithms of a run folder, in which a run may go on; raises a ValueError as ``claim`` does."""
+    return _by_label(_finished(directory, text, grid, grows=False)[0])
 
 
 @contextlib.contextmanager
-def _locked(directory: pathlib.Path) -> Iterator[None]:
+def locked(directory: pathlib.Path, patience: float = 0.2) -> Iterator[None]:
+    """Makes a folder if there is none, and holds its lock.
+
+    Args:
+      directory: the folder.
+      patience: seconds to wait for the lock; the default is for those who watch a run, and take it for an instant.
+
+    Raises:
+      ValueError: if another process holds the lock, or the folder cannot be written or locked.
+      OSError: if the disk has no room.
+    """
     lock = filelock.FileLock(directory / LOCK)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0.2, poll_interval=0.02)  # who watches a run takes its lock for an instant
+        lock.acquire(timeout=patience, poll_interval=0.02)
     except filelock.Timeout:
         raise ValueError(
             f"expected a folder that no other process writes to, got {str(directory)!r}, in which another run goes on"
@@ -198,18 +209,20 @@ def _locked(directory: pathlib.Path) -> Iterator[None]:
         lock.release()
 
 
-def _anew(directory: pathlib.Path, used: bool) -> tuple[Parts, Parts]:
+def is_used(directory: pathlib.Path) -> bool:
+    """Whether a run has been in the folder; to be asked before it is locked."""
+    return any((directory / name).is_file() for name in (LOCK, ENVIRONMENT))
+
+
+def check_new(directory: pathlib.Path, used: bool, remedy: str = ", or --resume") -> None:
     """Raises a ValueError if a new run would overwrite results; removes what a run that died without results logged."""
     for name in (RESULTS, TABLE, MODELS, CHECKPOINTS, RECORDS, PARTS):
         if (directory / name).exists():
-            raise ValueError(
-                f"expected a folder without results, or --resume, got {str(directory)!r}, which holds {name}"
-            )
+            raise ValueError(f"expected a folder without results{remedy}, got {str(directory)!r}, which holds {name}")
     if (directory / CONFIG).exists() and not used:
         raise ValueError(f"expected a folder without a {CONFIG} that no run wrote, got {str(directory)!r}")
     for name in (LOG, EVALUATIONS):
         (directory / name).unlink(missing_ok=True)
-    return {}, {}
 
 
 def _resumed(directory: pathlib.Path, text: str, grid: str | None) -> tuple[Parts, Parts]:
