@@ -21,6 +21,7 @@ from fljax.cli.commands.run import run
 from fljax.cli.commands.start import init
 from fljax.cli.commands.sweep import sweep
 from fljax.cli.commands.watch import watch
+from fljax.cli.options import with_options
 from fljax.cli.printing import fail
 from fljax.cli.running import Invocation, part
 from fljax.cli.stopping import Ended, Interrupted, interruptible
@@ -34,10 +35,10 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: where they are, getting them, and what the clients of a config have.")
 
-app.command()(run)
+app.command()(with_options(run))
 app.command()(init)
 app.command()(reproduce)
-app.command()(sweep)
+app.command()(with_options(sweep))
 app.command()(watch)
 app.command(name="report")(show.report_)
 app.command(name="list")(describe.list_)

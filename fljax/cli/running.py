@@ -1,4 +1,4 @@
-"""Helpers for the commands that run experiments: options, and the folder of the results."""
+"""Helpers for the commands that run experiments: the folder of the results, how they save, and how they go on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -31,58 +31,6 @@ else:
     Context = typer.Context.__mro__[1]
 
 RUNS = pathlib.Path("runs")
-
-# Options of every command that runs experiments.
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
-Seeds = Annotated[int | None, typer.Option(help="Number of seeds, from 0.")]
-Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Go on with --out, or the latest run of this name; if finished, with more rounds."),
-]
-Cache = Annotated[
-    bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
-NoImport = Annotated[
-    bool,
-    typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
-]
-SaveModels = Annotated[
-    str | None,
-    typer.Option(
-        "--save-models",
-        metavar="last|best|all",
-        help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
-    ),
-]
-CheckpointEvery = Annotated[
-    float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
-]
-KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
-Distributed = Annotated[
-    bool,
-    typer.Option(
-        "--distributed",
-        help="Run together with other processes that were started likewise; on Slurm, Open MPI, Kubernetes and Cloud "
-        "TPUs JAX finds them.",
-    ),
-]
-Coordinator = Annotated[
-    str | None, typer.Option("--coordinator-address", metavar="HOST:PORT", help="Of process 0, with --distributed.")
-]
-Processes = Annotated[int | None, typer.Option("--num-processes", help="Number of processes, with --distributed.")]
-ProcessId = Annotated[
-    int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
-]
-Patience = Annotated[
-    float, typer.Option("--initialization-timeout", metavar="SECONDS", help="Wait so long for all, with --distributed.")
-]
-TensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
-]
-ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name of fljax list configs.")]
 
 
 def folder_of(config: Config, out: pathlib.Path | None, resume: bool) -> pathlib.Path:

@@ -60,6 +60,7 @@ def run(
     on_event: OnEvent | None = None,
     saving: Saving | None = None,
     callbacks: Sequence[CallbackSetup] = (),
+    whole: bool = True,
 ) -> Outcome:
     """Runs every algorithm in every cell and saves after each algorithm, as ``fljax.experiments.run.run`` does.
 
@@ -74,6 +75,7 @@ def run(
       on_event: called with an ``Event`` for each step of the run.
       saving: as for ``fljax.experiments.run.run``.
       callbacks: as for ``fljax.experiments.run.run``.
+      whole: whether the edges of the grid are those of a whole sweep, and worth a note.
 
     Raises:
       Stopped: if ``saving.stop`` asks for it, after a checkpoint.
@@ -89,7 +91,18 @@ def run(
     with claim(directory, text, resume, paths(grid)) as claimed:
         tell = teller(directory, on_event)
         files = ProgressFiles(directory, text, paths(grid), saving or Saving(), tell)
-        return _run(grid, metric, directory, claimed, tell, files, callbacks)
+        outcome = _run(grid, metric, directory, claimed, tell, files, callbacks)
+        if whole:
+            _tell_edges(outcome, grid.config.rounds, tell)
+        return outcome
+
+
+def _tell_edges(outcome: Outcome, rounds: int, tell: Tell) -> None:
+    for label, axis, value in dict.fromkeys(
+        (b.algorithm, axis, b.cell[axis]) for b in outcome.best for axis in b.edges
+    ):
+        words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
+        tell("note", label, rounds, rounds, words)
 
 
 def _run(
@@ -132,13 +145,7 @@ def _run(
             tell("saved", label, rounds, rounds, "")
         files.finished(label)
     files.all_finished()
-    outcome = outcome_of(*join(grid, parts))
-    for label, axis, value in dict.fromkeys(
-        (b.algorithm, axis, b.cell[axis]) for b in outcome.best for axis in b.edges
-    ):
-        words = f"best at {axis} = {value:g}, the edge of the grid: values beyond it may be better"
-        tell("note", label, rounds, rounds, words)
-    return outcome
+    return outcome_of(*join(grid, parts))
 
 
 def outcome_of(metrics: xr.Dataset, records: xr.Dataset) -> Outcome:

@@ -1,14 +1,16 @@
 """A sweep in parts, which run apart, for example as jobs of a cluster, and are joined afterwards.
 
 A part is a sweep of some of the algorithms over some of the values of each axis, in a run folder of its own:
-``parts/NUMBER`` of the folder of the sweep. So each part has its own checkpoints, log and results.
+``parts/NUMBER-of-COUNT`` of the folder of the sweep. So each part has its own lock, checkpoints, log and results. The
+names say how the sweep was divided.
 """
 
 from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +18,29 @@ import xarray as xr
 
 from fljax.config import dumps
 from fljax.config.sweeping import Grid
+from fljax.core.files import write
 from fljax.experiments import sweep
+from fljax.experiments.inputs.setup import CallbackSetup
 from fljax.experiments.outputs.progress_files import Saving
+from fljax.results.differences import difference
 from fljax.results.environment import join_environments
-from fljax.results.folders import ENVIRONMENT, PARTS, OnEvent, Parts, claim, read_finished, save
+from fljax.results.folders import (
+    CONFIG,
+    ENVIRONMENT,
+    PARTS,
+    OnEvent,
+    Parts,
+    check_new,
+    claim,
+    config_of,
+    is_used,
+    locked,
+    read_finished,
+    save,
+)
 from fljax.results.sweeps import Axis
+
+PATIENCE = 60.0  # seconds that a part waits for others that begin in the same folder
 
 
 class Part(NamedTuple):
@@ -94,84 +114,164 @@ def _narrow(grid: Grid, algorithms: Sequence[int], places: Sequence[Sequence[int
     return Grid(some(grid.config, sweep=values), axes, tuple(some(cell) for cell in cells))
 
 
-def folder_of(directory: pathlib.Path, number: int) -> pathlib.Path:
-    """The run folder of a part."""
-    return directory / PARTS / str(number)
+def folder_of(directory: pathlib.Path, number: int, count: int) -> pathlib.Path:
+    """The run folder of part ``number``, from 1, of ``count``."""
+    return directory / PARTS / f"{number}-of-{count}"
+
+
+def count_of(directory: pathlib.Path) -> int | None:
+    """Into how many parts the sweep of a folder was divided; None if no part has begun.
+
+    Raises:
+      ValueError: if there are parts of several divisions.
+    """
+    names = (re.fullmatch(r"\d+-of-(\d+)", each.name) for each in (directory / PARTS).glob("*"))
+    counts = sorted({int(name[1]) for name in names if name})
+    if len(counts) > 1:
+        raise ValueError(
+            f"expected the parts of one division, got those of {counts} in {str(directory / PARTS)!r}: "
+            "remove those of all but one"
+        )
+    return counts[0] if counts else None
+
+
+def begin(grid: Grid, directory: pathlib.Path, number: int, count: int) -> Part | None:
+    """Makes the folder of the sweep, with its config, and that of a part.
+
+    Parts may begin in the same instant: each waits for the others. JAX does not start, here and in ``join``.
+
+    Args:
+      grid: the whole sweep.
+      directory: its folder.
+      number: of the part, from 1.
+      count: as for ``split``.
+
+    Returns:
+      The part; None if the sweep is divided into fewer than ``number`` parts.
+
+    Raises:
+      ValueError: if the folder has results of something else or parts of another config or ``count``, or if
+        ``sweep.check`` refuses the grid.
+    """
+    sweep.check(grid)
+    text, parts, used = dumps(grid.config), split(grid, count), is_used(directory)
+    with locked(directory, PATIENCE):
+        if (directory / PARTS).exists():
+            _check_same(directory, text, number, count)
+        else:
+            check_new(directory, used, remedy="")
+            write(directory / CONFIG, text.encode())
+        if number > len(parts):
+            return None
+        folder_of(directory, number, count).mkdir(parents=True, exist_ok=True)
+    return parts[number - 1]
+
+
+def _check_same(directory: pathlib.Path, text: str, number: int, count: int) -> None:
+    """Raises a ValueError if the parts of a folder are of another config or division."""
+    where, written, before = str(directory), config_of(directory), count_of(directory)
+    if written is None:
+        raise ValueError(f"expected {CONFIG} of the sweep beside its parts in {where!r}, got none that can be read")
+    if (changed := difference(written, text)) is not None:
+        raise ValueError(
+            f"expected the config of the parts in {where!r}, got a changed one: {changed} (take another folder for it)"
+        )
+    if before not in (None, count):
+        raise ValueError(f"expected a part of {before}, as those in {where!r} are, got {number}/{count}")
 
 
 def run_part(
-    part: Part, directory: pathlib.Path, number: int, saving: Saving | None = None, on_event: OnEvent | None = None
+    part: Part,
+    directory: pathlib.Path,
+    saving: Saving | None = None,
+    on_event: OnEvent | None = None,
+    callbacks: Sequence[CallbackSetup] = (),
 ) -> sweep.Outcome:
-    """Runs one part in its folder; goes on with what is there."""
-    folder = folder_of(directory, number)
-    folder.mkdir(parents=True, exist_ok=True)
-    return sweep.run(part.grid, directory=folder, resume=True, saving=saving, on_event=on_event)
+    """Runs a part in its folder ``directory``, as ``sweep.run`` does, and goes on with what is there."""
+    return sweep.run(
+        part.grid,
+        directory=directory,
+        resume=True,
+        on_event=on_event,
+        saving=saving,
+        callbacks=callbacks,
+        whole=False,
+    )
 
 
-def begin(grid: Grid, directory: pathlib.Path, resume: bool) -> None:
-    """Makes the folder of the sweep, with its config. JAX does not start, here and in the functions below.
-
-    Raises:
-      ValueError: if ``fljax.results.folders.claim`` refuses the folder, or ``fljax.experiments.sweep.check`` the grid.
-    """
-    sweep.check(grid)
-    with claim(directory, dumps(grid.config), resume, sweep.paths(grid), computes=False):
-        pass
-
-
-def open_parts(parts: Sequence[Part], directory: pathlib.Path, busy: Collection[int] = ()) -> list[int]:
-    """The numbers of the parts whose folders do not have all of their results yet.
-
-    Args:
-      parts: from ``split``.
-      directory: the folder of the sweep.
-      busy: parts on which somebody works; they are left out, and their folders are not read.
+def is_finished(part: Part, directory: pathlib.Path) -> bool:
+    """Whether the part's folder ``directory`` has the results of all of its algorithms.
 
     Raises:
-      ValueError: if a folder is of another sweep, or a process works in it.
+      ValueError: if the folder is of something else.
     """
-    idle = [number for number in range(len(parts)) if number not in busy]
-    return [number for number in idle if set(parts[number].labels) - _results(parts[number], directory, number).keys()]
+    return set(part.labels) <= _results(part, directory).keys()
 
 
-def _results(part: Part, directory: pathlib.Path, number: int) -> Parts:
-    folder = folder_of(directory, number)
-    if not folder.is_dir():
+def _results(part: Part, directory: pathlib.Path) -> Parts:
+    if not directory.is_dir():
         return {}
-    return read_finished(folder, dumps(part.grid.config), sweep.paths(part.grid))
+    return read_finished(directory, dumps(part.grid.config), sweep.paths(part.grid))
 
 
-def join(grid: Grid, parts: Sequence[Part], directory: pathlib.Path) -> sweep.Outcome | None:
+class Joined(NamedTuple):
+    """What the parts of a sweep have.
+
+    Attributes:
+      outcome: of the algorithms whose parts have ended; None if there are none.
+      unfinished: the numbers of the parts, from 1, that do not have all of their results.
+      parts: the number of parts that have cells.
+    """
+
+    outcome: sweep.Outcome | None
+    unfinished: tuple[int, ...]
+    parts: int
+
+
+def join(grid: Grid, directory: pathlib.Path, count: int) -> Joined:
     """The results of all algorithms whose parts have ended, also written to the folder of the sweep.
 
     Its ``environment.json`` has the environments of the parts.
 
     Args:
       grid: the whole sweep.
-      parts: from ``split``.
       directory: the folder of the sweep.
+      count: as for ``split``.
 
-    Returns:
-      The outcome; None if no algorithm has all of its parts.
+    Raises:
+      ValueError: if a folder is of something else.
     """
-    held = [_results(part, directory, number) for number, part in enumerate(parts)]
+    parts = dict(enumerate(split(grid, count), 1))
+    held = {number: _results(part, folder_of(directory, number, count)) for number, part in parts.items()}
+    unfinished = tuple(number for number, part in parts.items() if set(part.labels) - held[number].keys())
     whole: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
     environments: dict[int, pathlib.Path] = {}
     for label in (entry.label for entry in grid.config.algorithms):
-        own = [number for number, part in enumerate(parts) if label in part.labels]
+        own = [number for number, part in parts.items() if label in part.labels]
         if all(label in held[number] for number in own):
             metrics, records = (
                 _along(grid, [(parts[number].places, held[number][label][which]) for number in own]) for which in (0, 1)
             )
             whole[label] = metrics, records
-            environments |= {number: folder_of(directory, number) / ENVIRONMENT for number in own}
+            environments |= {number: folder_of(directory, number, count) / ENVIRONMENT for number in own}
     if not whole:
-        return None
+        return Joined(None, unfinished, len(parts))
     with claim(directory, dumps(grid.config), True, sweep.paths(grid), computes=False):
         metrics, records = sweep.join(grid, whole)
         join_environments(directory / ENVIRONMENT, dict(sorted(environments.items())))
         save(directory, metrics, records, dumps(grid.config))
-    return sweep.outcome_of(metrics, records)
+    return Joined(sweep.outcome_of(metrics, records), unfinished, len(parts))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as Slurm writes those of an array: ``2,5-7``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ",".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in found)
 
 
 def _along(grid: Grid, pieces: Sequence[tuple[tuple[tuple[int, ...], ...], xr.Dataset]]) -> xr.Dataset:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fljax import report
-from fljax.config import parse_grid
+from fljax.config import dumps, parse_grid
 from fljax.experiments import sweep, sweep_parts
 from fljax.results import folders
 from fljax.results.environment import join_environments
@@ -24,14 +26,16 @@ from tests.toys.quick import quick_programs
 
 
 def in_parts(folder: pathlib.Path, count: int, leave: int | None = None) -> list[int]:
-    """Runs all parts but one; returns which ran."""
-    grid = parse_grid(TINY, name="tiny")
-    parts = sweep_parts.split(grid, count)
-    open_ones = sweep_parts.open_parts(parts, folder)
-    for number in open_ones:
-        if number != leave:
-            sweep_parts.run_part(parts[number], folder, number)
-    return open_ones
+    """Runs all parts but one; returns those that were unfinished."""
+    grid, unfinished = parse_grid(TINY, name="tiny"), []
+    for number in range(1, count + 1):
+        part, own = sweep_parts.begin(grid, folder, number, count), sweep_parts.folder_of(folder, number, count)
+        assert part is not None
+        if not sweep_parts.is_finished(part, own):
+            unfinished.append(number)
+            if number != leave:
+                sweep_parts.run_part(part, own)
+    return unfinished
 
 
 @at_most(20)
@@ -66,14 +70,15 @@ def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "apart"
     with quick_programs():
         one = sweep.run(grid, directory=whole)
-        assert in_parts(folder, 4, leave=2) == [0, 1, 2, 3]
-        parts = sweep_parts.split(grid, 4)
-        first = sweep_parts.join(grid, parts, folder)
+        assert in_parts(folder, 4, leave=3) == [1, 2, 3, 4]
+        first, unfinished, count = sweep_parts.join(grid, folder, 4)
+        assert (unfinished, count) == ((3,), 4)
         assert first is not None
         assert first.metrics["algorithm"].values.tolist() == ["fedavg"]  # incfl has a part left
-        assert in_parts(folder, 4) == [2]
-        joined = sweep_parts.join(grid, parts, folder)
+        assert in_parts(folder, 4) == [3]
+        joined, unfinished, _ = sweep_parts.join(grid, folder, 4)
     assert joined is not None
+    assert unfinished == ()
     for a, b in ((one.metrics, joined.metrics), (one.records, joined.records)):
         assert dict(a.sizes) == dict(b.sizes)
         for name in a.data_vars:
@@ -85,6 +90,36 @@ def test_parts_joined_equal_the_whole(tmp_path: pathlib.Path) -> None:
     assert chosen[0] == chosen[1]
     assert folders.config_of(folder) == folders.config_of(whole)
     assert all(path.is_file() for path in report.write(folder))
+
+
+def test_parts_that_begin_in_the_same_instant(tmp_path: pathlib.Path) -> None:
+    """Each gets its own cells. Of two divisions the first one stays, and all parts of the other are refused."""
+    grid, folder = parse_grid(TINY, name="tiny"), tmp_path / "new" / "folder"
+    ready = threading.Barrier(8)
+
+    def begin(number: int, count: int) -> Any:
+        ready.wait(30)
+        try:
+            return sweep_parts.begin(grid, folder, number, count)
+        except ValueError as error:
+            return str(error)
+
+    tried = [(number, count) for number in (1, 2, 3, 4) for count in (4, 6)]
+    with ThreadPoolExecutor(8) as pool:
+        begun = dict(zip(tried, pool.map(begin, *zip(*tried, strict=True)), strict=True))
+    kept = sweep_parts.count_of(folder)
+    for (number, count), found in begun.items():
+        if count == kept:
+            assert found == sweep_parts.split(grid, count)[number - 1]
+        else:
+            assert found == f"expected a part of {kept}, as those in {str(folder)!r} are, got {number}/{count}"
+    assert folders.config_of(folder) == dumps(grid.config)
+
+
+def test_ranges() -> None:
+    assert sweep_parts.ranges([2, 5, 6, 7]) == "2,5-7"
+    assert sweep_parts.ranges([1, 2, 9]) == "1-2,9"
+    assert sweep_parts.ranges([]) == ""
 
 
 def test_environments_of_parts(tmp_path: pathlib.Path) -> None:

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from fljax.cli.environment import start_jax
+from fljax.cli.options import ConfigFile, NoImport, Overrides
 from fljax.cli.printing import Json, console, print_json
-from fljax.cli.running import ConfigFile, NoImport, Overrides
 
 if TYPE_CHECKING:
     import numpy as np

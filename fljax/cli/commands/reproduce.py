@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from fljax.cli import reproducing
+from fljax.cli.options import Cache, CheckpointEvery, KeepCheckpoints, Quiet, Seeds
 from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.running import Cache, CheckpointEvery, Context, KeepCheckpoints, Quiet, Seeds
+from fljax.cli.running import Context
 
 if TYPE_CHECKING:
     import xarray as xr

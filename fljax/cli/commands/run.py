@@ -9,32 +9,9 @@ from rich.table import Table
 
 from fljax.cli.commands.reproduce import check_chosen, print_chosen
 from fljax.cli.environment import join, start_jax
-from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.running import (
-    Cache,
-    CheckpointEvery,
-    ConfigFile,
-    Context,
-    Coordinator,
-    Distributed,
-    KeepCheckpoints,
-    NoImport,
-    NoReport,
-    Out,
-    Overrides,
-    Patience,
-    Processes,
-    ProcessId,
-    Quiet,
-    Resume,
-    SaveModels,
-    Seeds,
-    TensorBoard,
-    extra_callbacks,
-    folder_of,
-    resumable,
-    saving_of,
-)
+from fljax.cli.options import ConfigFile, RunOptions, SaveModels, TensorBoard, Together
+from fljax.cli.printing import console, fail, print_json
+from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
 from fljax.experiments.outputs.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
@@ -44,49 +21,35 @@ if TYPE_CHECKING:
 def run(
     context: Context,
     config: ConfigFile,
-    overrides: Overrides = None,
-    seeds: Seeds = None,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    cache: Cache = True,
-    quiet: Quiet = False,
-    no_report: NoReport = False,
-    no_import: NoImport = False,
-    checkpoint_every: CheckpointEvery = 30.0,
-    keep_checkpoints: KeepCheckpoints = 2,
+    options: RunOptions,
+    *,
     save_models: SaveModels = None,
     tensorboard: TensorBoard = False,
-    distributed: Distributed = False,
-    coordinator_address: Coordinator = None,
-    num_processes: Processes = None,
-    process_id: ProcessId = None,
-    initialization_timeout: Patience = 60.0,
+    together: Together,
 ) -> int:
     """Run an experiment: every algorithm of CONFIG on the same data and seeds."""
     from fljax.config import load
 
-    changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
-    changes += [] if save_models is None else [f"save_models={save_models}"]
-    chosen = load(config, changes, imports=not no_import)
+    changes = [*options.changes, *([] if save_models is None else [f"save_models={save_models}"])]
+    chosen = load(config, changes, imports=not options.no_import)
     if chosen.published is not None:
         check_chosen(chosen.published)
-    join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
-    start_jax(cache)
+    join(*together)
+    start_jax(options.cache)
     from fljax.core import processes
     from fljax.experiments import run as experiment
     from fljax.experiments.outputs.model_files import ModelFiles
 
-    saving = saving_of(context, checkpoint_every, keep_checkpoints)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: folder_of(chosen, out, resume))
+    folder = processes.agreed(lambda: folder_of(chosen, options.out, options.resume))
     with resumable(folder, context):
-        with progress_bars(quiet or not first) as progress:
+        with progress_bars(options.quiet or not first) as progress:
             listen = listener(progress)
             outcome = experiment.run(
                 chosen,
                 directory=folder,
-                resume=resume,
+                resume=options.resume,
                 on_event=listen,
                 saving=saving,
                 callbacks=extra_callbacks(tensorboard),
@@ -95,20 +58,20 @@ def run(
         from fljax.results.non_finite import diverged_seeds, in_which, senders_of
 
         rows = report.summary(outcome.metrics)
-        pictures = () if no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
+        pictures = () if options.no_report or not first else report.write(folder, (outcome.metrics, outcome.records))
     names = ("algorithm", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:
         each["clients"] = senders_of(outcome.metrics, {name: each[name] for name in ("algorithm", "seed")})
     if not first:
         pass
-    elif as_json:
+    elif options.as_json:
         written = [str(path) for path in pictures]
         summary = [row._asdict() for row in rows]
         infinite = [each._asdict() for each in outcome.infinite]
         found = {"directory": str(folder), "summary": summary, "diverged": diverged, "infinite": infinite}
         print_json(found | {"report": written})
-    elif not quiet:
+    elif not options.quiet:
         console(110).print(_table(rows, len(chosen.seeds), diverged_seeds(outcome.metrics)))
         if chosen.published is not None:
             print_chosen(outcome.metrics, chosen.published)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,41 +12,22 @@ import typer
 from rich.table import Table
 
 from fljax.cli.environment import join, start_jax
-from fljax.cli.launching import Job, Launcher, check_jobs, launch
-from fljax.cli.printing import Json, console, fail, print_json
-from fljax.cli.running import (
-    Cache,
-    CheckpointEvery,
-    ConfigFile,
-    Context,
-    Coordinator,
-    Distributed,
-    KeepCheckpoints,
-    NoImport,
-    NoReport,
-    Out,
-    Overrides,
-    Patience,
-    Processes,
-    ProcessId,
-    Quiet,
-    Resume,
-    Seeds,
-    TensorBoard,
-    extra_callbacks,
-    folder_of,
-    resumable,
-    saving_of,
-)
+from fljax.cli.options import RunOptions, TensorBoard, Together
+from fljax.cli.printing import console, fail, print_json
+from fljax.cli.running import Context, extra_callbacks, folder_of, resumable, saving_of
 from fljax.experiments.outputs.progress_bars import listener, progress_bars
 
 if TYPE_CHECKING:
+    from fljax.config.sweeping import Grid
+    from fljax.experiments.sweep import Outcome
     from fljax.results.sweeps import Best
 
 
 def sweep(
     context: Context,
-    config: ConfigFile,
+    config: Annotated[
+        pathlib.Path | None, typer.Argument(help="A TOML file, or a name of fljax list configs; not with --join.")
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,98 +36,202 @@ def sweep(
             help="Values of a key to try; may be repeated. Before the config's.",
         ),
     ] = None,
-    overrides: Overrides = None,
-    seeds: Seeds = None,
-    out: Out = None,
-    resume: Resume = False,
-    as_json: Json = False,
-    cache: Cache = True,
-    quiet: Quiet = False,
-    no_report: NoReport = False,
-    no_import: NoImport = False,
-    checkpoint_every: CheckpointEvery = 30.0,
-    keep_checkpoints: KeepCheckpoints = 2,
+    *,
+    options: RunOptions,
     tensorboard: TensorBoard = False,
-    launcher: Annotated[
-        Launcher | None,
-        typer.Option(help="Run parts of the sweep as jobs, which submitit (extra slurm) starts, and join them."),
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Run the I-th of N parts in --out, which all parts share; again: it goes on."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="With --launcher: number of parts at most; 16 if not given.")] = None,
-    job_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--job-option",
-            metavar="NAME=VALUE",
-            help="With --launcher: an option of submitit, such as slurm_partition=gpu; may be repeated.",
-        ),
+    parts_in: Annotated[
+        pathlib.Path | None,
+        typer.Option("--join", metavar="DIR", help="Join the parts in DIR, or print the numbers of unfinished ones."),
     ] = None,
-    distributed: Distributed = False,
-    coordinator_address: Coordinator = None,
-    num_processes: Processes = None,
-    process_id: ProcessId = None,
-    initialization_timeout: Patience = 60.0,
+    together: Together,
 ) -> int:
     """Run every algorithm of CONFIG for every combination of the values of a grid; numbers share one program."""
     from fljax.config import load_grid
 
-    changes = [*(overrides or ()), *([] if seeds is None else [f"seeds={seeds}"])]
-    chosen = load_grid(config, changes, grid or (), imports=not no_import)
-    if launcher is None and (jobs is not None or job_options):
-        raise ValueError("expected --launcher with --jobs and --job-option, got none")
-    if launcher is not None and tensorboard:
-        raise ValueError("expected no --tensorboard with --launcher, got both")
-    if launcher is not None and distributed:
-        raise ValueError("expected --launcher or --distributed, got both")
-    join(distributed, coordinator_address, num_processes, process_id, initialization_timeout)
-    if launcher is None:
-        start_jax(cache)
+    if parts_in is not None:
+        given = {"CONFIG": config, "--grid": grid, "--part": part, "--tensorboard": tensorboard}
+        _check_alone(given, options, together)
+        return _join(parts_in, options)
+    if config is None:
+        raise ValueError("expected CONFIG, or --join DIR, got neither")
+    number, count = (0, 0) if part is None else _numbers(part)
+    if part is not None and together.distributed:
+        raise ValueError("expected --part or --distributed, got both")
+    chosen = load_grid(config, options.changes, grid or (), imports=not options.no_import)
+    join(*together)
+    if part is not None:
+        return _run_part(chosen, number, count, context, options, tensorboard)
+    start_jax(options.cache)
     from fljax.core import processes
     from fljax.experiments import sweep as sweeping
 
     sweeping.check(chosen)
-    saving = saving_of(context, checkpoint_every, keep_checkpoints)
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
     first = processes.is_first()  # which writes and prints
-    folder = processes.agreed(lambda: folder_of(chosen.config, out, resume))
+    folder = processes.agreed(lambda: _folder_of(chosen, options))
     with resumable(folder, context):
-        if launcher is not None:
-            count = check_jobs(jobs, chosen)
-            job = Job(str(folder.resolve()), 0, count, not no_import, cache, saving.every, saving.keep)
-            outcome = launch(chosen, folder, launcher, job, resume, job_options or (), quiet or as_json)
-        else:
-            with progress_bars(quiet or not first) as progress:
-                outcome = sweeping.run(
-                    chosen,
-                    directory=folder,
-                    resume=resume,
-                    on_event=listener(progress),
-                    saving=saving,
-                    callbacks=extra_callbacks(tensorboard),
-                )
-        from fljax import report
-        from fljax.results.non_finite import diverged_seeds, in_which, senders_of
+        with progress_bars(options.quiet or not first) as progress:
+            outcome = sweeping.run(
+                chosen,
+                directory=folder,
+                resume=options.resume,
+                on_event=listener(progress),
+                saving=saving,
+                callbacks=extra_callbacks(tensorboard),
+            )
+        pictures = _pictures(folder, options) if first else ()
+    diverged = _diverged(outcome)
+    if first:
+        _tell(outcome, diverged, folder, pictures, options)
+    return _code(outcome, diverged, folder)
 
-        pictures = () if no_report or not first else report.write(folder)
+
+def _folder_of(chosen: Grid, options: RunOptions) -> pathlib.Path:
+    """The folder of a sweep in one piece."""
+    from fljax.experiments import sweep_parts
+
+    folder = folder_of(chosen.config, options.out, options.resume)
+    if (count := sweep_parts.count_of(folder)) is not None:
+        raise ValueError(f"expected --part I/{count} or --join for the parts in {str(folder)!r}, got neither")
+    return folder
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    """The numbers of ``--part I/N``."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise ValueError(f"expected --part I/N with I from 1 to N, such as 1/4, got {text!r}")
+    return number, count
+
+
+def _run_part(chosen: Grid, number: int, count: int, context: Context, options: RunOptions, tensorboard: bool) -> int:
+    from fljax.experiments import sweep_parts
+
+    if options.out is None:
+        raise ValueError("expected --out DIR with --part, the folder that all parts share, got none")
+    saving = saving_of(context, options.checkpoint_every, options.keep_checkpoints)
+    part = sweep_parts.begin(chosen, options.out, number, count)
+    if part is None:
+        parts = len(sweep_parts.split(chosen, count))
+        _say_part(options, None, f"Part {number} of {count} has no cells: the sweep divides into {parts} parts")
+        return 0
+    folder = sweep_parts.folder_of(options.out, number, count)
+    if sweep_parts.is_finished(part, folder):
+        _say_part(options, folder, f"Part {number} of {count} is finished: its results are in {folder}")
+        return 0
+    start_jax(options.cache)
+    with resumable(folder, context, context.obj.again()), progress_bars(options.quiet) as progress:
+        outcome = sweep_parts.run_part(part, folder, saving, listener(progress), extra_callbacks(tensorboard))
+    diverged = _diverged(outcome)
+    command = shlex.join(["fljax", "sweep", "--join", str(options.out)])
+    _say_part(options, folder, f"Part {number} of {count} is finished; to join all of them: {command}")
+    return _code(outcome, diverged, folder)
+
+
+def _say_part(options: RunOptions, folder: pathlib.Path | None, words: str) -> None:
+    """Prints a sentence about a part whose folder this is; None: it needs none."""
+    if options.as_json:
+        print_json({"directory": folder and str(folder), "message": words})
+    elif not options.quiet:
+        print(words)
+
+
+def _check_alone(given: Mapping[str, Any], options: RunOptions, together: Together) -> None:
+    """Raises a ValueError if ``--join`` stands beside options that say what to run, and how."""
+    given = {**given, "--set": options.overrides, "--seeds": options.seeds, "--out": options.out}
+    given |= {"--resume": options.resume, "--distributed": together != Together()}
+    if taken := [name for name, value in given.items() if value is not None and value is not False]:
+        raise ValueError(f"expected --join DIR without {taken[0]}, since DIR says what was run, got both")
+
+
+def _join(directory: pathlib.Path, options: RunOptions) -> int:
+    """Joins the parts of a sweep; JAX does not start."""
+    from fljax.config import load_grid
+    from fljax.experiments import sweep_parts
+    from fljax.results.folders import CONFIG
+    from fljax.results.progress import is_running
+
+    count = sweep_parts.count_of(directory)
+    if count is None:
+        raise ValueError(
+            f"expected the folder of a sweep in parts (fljax sweep CONFIG --out DIR --part I/N), got {str(directory)!r}"
+        )
+    grid = load_grid(directory / CONFIG, imports=not options.no_import)
+    outcome, unfinished, parts = sweep_parts.join(grid, directory, count)
+    if unfinished:
+        if options.as_json:
+            print_json({"directory": str(directory), "unfinished": unfinished})
+        else:
+            print(sweep_parts.ranges(unfinished))
+        busy = [each for each in unfinished if is_running(sweep_parts.folder_of(directory, each, count))]
+        now = f"; running now: {sweep_parts.ranges(busy)}" if busy else ""
+        whole = [] if outcome is None else outcome.metrics["algorithm"].values.tolist()
+        done = f"; joined are the results of {', '.join(whole)}" if whole else ""
+        return fail(
+            f"expected all {parts} parts in {str(directory)!r} to be finished, got {len(unfinished)} that "
+            f"{'is' if len(unfinished) == 1 else 'are'} not{now}{done}",
+            1,
+        )
+    assert outcome is not None
+    diverged = _diverged(outcome)
+    _tell(outcome, diverged, directory, _pictures(directory, options), options)
+    return _code(outcome, diverged, directory)
+
+
+def _pictures(folder: pathlib.Path, options: RunOptions) -> Sequence[pathlib.Path]:
+    from fljax import report
+
+    return () if options.no_report else report.write(folder)
+
+
+def _diverged(outcome: Outcome) -> list[dict[str, Any]]:
+    """Where algorithms diverged, and who sent what was not finite."""
+    from fljax.results.non_finite import senders_of
+
     names = ("algorithm", "cell", "seed", "round")
     diverged: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in outcome.diverged]
     for each in diverged:
         own = {"algorithm": each["algorithm"], "seed": each["seed"], **each["cell"]}
         each["clients"] = senders_of(outcome.metrics, own)
-    if not first:
-        pass
-    elif as_json:
-        written = [str(path) for path in pictures]
+    return diverged
+
+
+def _tell(
+    outcome: Outcome,
+    diverged: Sequence[dict[str, Any]],
+    folder: pathlib.Path,
+    pictures: Sequence[pathlib.Path],
+    options: RunOptions,
+) -> None:
+    """Prints what a whole sweep has found."""
+    from fljax import report
+    from fljax.results.non_finite import diverged_seeds
+
+    if options.as_json:
         best = [each._asdict() for each in outcome.best]
         infinite = [each._asdict() for each in outcome.infinite]
         found = {"directory": str(folder), "best": best, "diverged": diverged, "infinite": infinite}
-        print_json(found | {"report": written})
-    elif not quiet:
-        metric, marks = str(outcome.metrics.attrs["metric"]), diverged_seeds(outcome.metrics)
-        console(110).print(_table(outcome.best, metric, len(chosen.config.seeds), marks))
+        print_json(found | {"report": [str(path) for path in pictures]})
+    elif not options.quiet:
+        metrics = outcome.metrics
+        metric, marks = str(metrics.attrs["metric"]), diverged_seeds(metrics)
+        console(110).print(_table(outcome.best, metric, metrics.sizes["seed"], marks))
         print(f"Results: {folder}")
         for path in pictures:
             print(f"Report:  {path}")
-        if pictures and (said := report.font_note(report.texts_of(outcome.metrics))):
+        if pictures and (said := report.font_note(report.texts_of(metrics))):
             print(said)
+
+
+def _code(outcome: Outcome, diverged: Sequence[dict[str, Any]], folder: pathlib.Path) -> int:
+    """The exit code; says what diverged, or where a loss is infinite."""
+    from fljax.results.non_finite import in_which
+
     if outcome.diverged:
         label, cell, seed, round_ = outcome.diverged[0]
         where = ", ".join(f"{name} = {value}" for name, value in cell.items())

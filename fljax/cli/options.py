@@ -1,0 +1,123 @@
+"""Options of several commands, and the values that commands get of those that belong together."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import typer
+
+from fljax.cli.printing import Json
+
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds, from 0.")]
+Out = Annotated[pathlib.Path | None, typer.Option(help="Folder of the results; runs/NAME-TIME if not given.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with --out, or the latest run of this name; if finished, with more rounds."),
+]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep compiled programs for later runs, in ~/.cache/fljax.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Draw no pictures.")]
+NoImport = Annotated[
+    bool,
+    typer.Option("--no-import", help="Refuse import paths, as FLJAX_NO_IMPORT=1 does for all commands."),
+]
+SaveModels = Annotated[
+    str | None,
+    typer.Option(
+        "--save-models",
+        metavar="last|best|all",
+        help="Save trained models: of the last round, the best evaluation by validation rows, or all evaluations.",
+    ),
+]
+CheckpointEvery = Annotated[
+    float, typer.Option("--checkpoint-every", metavar="SECONDS", help="Seconds between two checkpoints, at least.")
+]
+KeepCheckpoints = Annotated[int, typer.Option("--keep-checkpoints", metavar="N", help="How many checkpoints are kept.")]
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed",
+        help="Run together with other processes that were started likewise; on Slurm, Open MPI, Kubernetes and Cloud "
+        "TPUs JAX finds them.",
+    ),
+]
+Coordinator = Annotated[
+    str | None, typer.Option("--coordinator-address", metavar="HOST:PORT", help="Of process 0, with --distributed.")
+]
+Processes = Annotated[int | None, typer.Option("--num-processes", help="Number of processes, with --distributed.")]
+ProcessId = Annotated[
+    int | None, typer.Option("--process-id", help="Number of this process, from 0, with --distributed.")
+]
+Patience = Annotated[
+    float, typer.Option("--initialization-timeout", metavar="SECONDS", help="Wait so long for all, with --distributed.")
+]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run folder.")
+]
+ConfigFile = Annotated[pathlib.Path, typer.Argument(help="A TOML file, or a name of fljax list configs.")]
+
+
+class RunOptions(NamedTuple):
+    """Options of ``fljax run`` and ``fljax sweep``: what runs, and what is kept and printed."""
+
+    overrides: Overrides = None
+    seeds: Seeds = None
+    out: Out = None
+    resume: Resume = False
+    as_json: Json = False
+    cache: Cache = True
+    quiet: Quiet = False
+    no_report: NoReport = False
+    no_import: NoImport = False
+    checkpoint_every: CheckpointEvery = 30.0
+    keep_checkpoints: KeepCheckpoints = 2
+
+    @property
+    def changes(self) -> list[str]:
+        """What the options change in the config."""
+        return [*(self.overrides or ()), *([] if self.seeds is None else [f"seeds={self.seeds}"])]
+
+
+class Together(NamedTuple):
+    """Options of one run in several processes."""
+
+    distributed: Distributed = False
+    coordinator_address: Coordinator = None
+    num_processes: Processes = None
+    process_id: ProcessId = None
+    initialization_timeout: Patience = 60.0
+
+
+def with_options(command: Callable[..., int]) -> Callable[..., int]:
+    """A command whose parameters of the types above are an option for each field, in their place.
+
+    typer reads a command's options off its signature, and knows no parameter with several options.
+    """
+    types = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in types.items() if hasattr(kind, "_fields")}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        group = groups.get(name)
+        fields = {name: types[name]} if group is None else get_type_hints(group, include_extras=True)
+        defaults = {name: parameter.default} if group is None else group._field_defaults
+        parameters += [
+            inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=defaults[field], annotation=kind)
+            for field, kind in fields.items()
+        ]
+
+    @functools.wraps(command)
+    def with_each(**values: Any) -> int:
+        made = {name: group(**{field: values.pop(field) for field in group._fields}) for name, group in groups.items()}
+        return command(**values, **made)
+
+    told: Any = with_each
+    told.__signature__ = inspect.Signature(parameters)
+    told.__annotations__ = {each.name: each.annotation for each in parameters}
+    return told
